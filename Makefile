@@ -1,0 +1,47 @@
+# make plan   set up .venv and answer the README's example
+# make test   set up .venv with the test tools and run the whole suite
+# make app    set up .venv with the explorer and open it in a browser
+# make check  format, lint and types, as continuous integration runs them
+# make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: plan test check app accuracy clean
+
+plan: .venv/installed
+	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
+
+test: .venv/tested
+	$(BIN)/python -m pytest
+
+app: .venv/explorer
+	$(BIN)/planner app
+
+check: .venv/tested
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+accuracy: .venv/installed
+	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+.venv/explorer: .venv/installed
+	$(PIP) --editable '.[app]'
+	@touch $@
+
+# torch first and by its exact version, so that no other package chooses a build of it
+.venv/tested: .venv/installed
+	$(PIP) torch==2.13.0
+	$(PIP) --editable '.[test,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,303 @@
+"""Accuracy report: score measured runs, write docs/accuracy.md and the interval quantiles.
+
+    python benchmarks/accuracy.py --data DIR            # DIR holds CSV files of measured runs
+
+Rows that a constant was fitted on are kept apart from rows that no fit has seen. The intervals
+come from the latter only, and their coverage is reported source by source with the source's
+own rows left out of its quantiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from planner.backtest import Score, score
+from planner.intervals import CLASSES, class_name, quantiles
+from planner.runs import RefusedRun, Run, read_runs
+
+ROOT = Path(__file__).parent.parent
+
+# Which rows a constant was fitted on: a source, what was fitted, and how to tell its rows.
+FITTED = (
+    (
+        "Narayanan et al. 2021",
+        "sustained_fraction of A100 (table 1); ZeRO-3 of 2021 (three rows)",
+        lambda r: "Table 1" in r.reference or r.row_id in ("R00011", "R00012", "R00013"),
+    ),
+    (
+        "llm-foundry",
+        "attention rate of llm-foundry (A100 80 GB rows)",
+        lambda r: r.machine.name == "a100-80gb-roce",
+    ),
+    (
+        "ultrascale",
+        "host time of nanotron and sustained_fraction (1B rows)",
+        lambda r: r.model.num_params < 3e9,
+    ),
+    ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
+    ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
+    ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
+    (
+        "torchtitan",
+        "sustained_fraction of the 500 W H100 (bf16 rows)",
+        lambda r: r.workload.precision == "bf16" and r.machine.name == "grand-teton",
+    ),
+)
+
+
+def fitted(run: Run) -> str:
+    """What was fitted on a run; empty where nothing was."""
+    for source, what, holds in FITTED:
+        if source in run.source and holds(run):
+            return what
+    return ""
+
+
+def ratio(item: Score) -> float:
+    """Measured over estimated step time."""
+    assert item.run.step_time_s is not None
+    return item.run.step_time_s / item.estimate.step_time_s
+
+
+def group_of(run: Run) -> str:
+    """The class of a run."""
+    return class_name(run.model, run.machine, run.framework)
+
+
+def figures(items: list[Score]) -> dict[str, float]:
+    """MAPE, bias and worst error of some scored rows."""
+    errors = np.array([1 / ratio(item) - 1 for item in items])
+    return {
+        "n": len(errors),
+        "mape": float(np.mean(np.abs(errors))),
+        "bias": float(np.expm1(np.mean(np.log1p(errors)))),
+        "median": float(np.median(np.abs(errors))),
+        "worst": float(errors[np.argmax(np.abs(errors))]),
+    }
+
+
+def sound(item: Score) -> bool:
+    """Whether a row may shape the intervals: not a copy slip or a stalled run."""
+    return item.run.reliability != "low"
+
+
+def class_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:
+    """Conformal quantiles per class from rows that no fit has seen."""
+    found = {}
+    for name in CLASSES:
+        members = [item for item in items if group_of(item.run) == name]
+        if members:
+            low, high = quantiles([ratio(item) for item in members])
+            sources = {item.run.source for item in members}
+            found[name] = (low, high, len(members), len(sources))
+    known, unknown = found.get(CLASSES[0]), found.get(CLASSES[1])
+    if known and unknown:
+        # a device that no run has calibrated cannot be known better than one that has been
+        found[CLASSES[1]] = (min(known[0], unknown[0]), max(known[1], unknown[1]), *unknown[2:])
+    return found
+
+
+def coverage(items: list[Score]) -> dict[str, tuple[int, int]]:
+    """Rows inside the interval, per source, with that source left out of the quantiles."""
+    counts: dict[str, tuple[int, int]] = {}
+    for source in {item.run.source for item in items}:
+        others = class_quantiles([item for item in items if item.run.source != source])
+        inside = total = 0
+        for item in items:
+            if item.run.source != source or group_of(item.run) not in others:
+                continue
+            low, high, _, _ = others[group_of(item.run)]
+            total += 1
+            inside += low <= ratio(item) <= high
+        counts[source] = (inside, total)
+    return counts
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def source_table(items: list[Score]) -> list[str]:
+    """Figures per source, fitted and unseen rows apart."""
+    groups: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    for item in items:
+        groups[item.run.source, fitted(item.run)].append(item)
+    lines = [
+        "| source | rows | seen by a fit | MAPE | bias | worst |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    for (source, what), members in sorted(groups.items()):
+        f = figures(members)
+        lines.append(
+            f"| {source} | {f['n']:.0f} | {what or 'no'} | {100 * f['mape']:.1f} % | "
+            f"{percent(f['bias'])} | {percent(f['worst'])} |"
+        )
+    return lines
+
+
+def plot(items: list[Score], width: int = 64, height: int = 24) -> list[str]:
+    """Predicted against measured step time on log axes, as text: o unseen rows, x fitted ones."""
+    points = [
+        (item.run.step_time_s or 1.0, item.estimate.step_time_s, bool(fitted(item.run)))
+        for item in items
+    ]
+    logs = [math.log10(v) for a, b, _ in points for v in (a, b)]
+    low, high = math.floor(min(logs)), math.ceil(max(logs))
+    grid = [[" "] * width for _ in range(height)]
+
+    def cell(value: float, size: int) -> int:
+        return min(int((math.log10(value) - low) / (high - low) * size), size - 1)
+
+    for x in range(width):
+        grid[height - 1 - int(x / width * height)][x] = "."
+    for measured, estimated, seen in points:
+        grid[height - 1 - cell(estimated, height)][cell(measured, width)] = "x" if seen else "o"
+    lines = [f"{'estimated' if i == 0 else '':>10} |{''.join(row)}" for i, row in enumerate(grid)]
+    axis = f"{'':>10} +{'-' * width}\n{'':>11} 1e{low} s{'':^{width - 20}}1e{high} s measured"
+    return ["```", *lines, axis, "```"]
+
+
+def worst_table(items: list[Score]) -> list[str]:
+    """The ten worst rows that no fit has seen."""
+    items = sorted(items, key=lambda item: -abs(math.log(ratio(item))))[:10]
+    lines = [
+        "| row | source | layout | measured | estimated | error | largest part |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    for item in items:
+        parts = item.estimate.step_time_parts_s
+        largest = max(parts, key=lambda name: parts[name]).replace("_", " ")
+        lines.append(
+            f"| {item.run.row_id} | {item.run.source} | {item.estimate.layout} | "
+            f"{item.run.step_time_s:.3g} s | {item.estimate.step_time_s:.3g} s | "
+            f"{percent(1 / ratio(item) - 1)} | {largest} |"
+        )
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with CSV files of runs")
+    parser.add_argument("--files", nargs="*", default=["runs.csv", "ultrascale.csv"])
+    arguments = parser.parse_args()
+    paths = [arguments.data / name for name in arguments.files]
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        print(
+            f"no such file: {missing[0]}; give --data the folder of measured runs", file=sys.stderr
+        )
+        return 2
+    rows = [row for path in paths for row in read_runs(path)]
+    backtest = score(rows)
+    items = [item for item in backtest.scores if item.run.step_time_s is not None]
+    unseen = [item for item in items if not fitted(item.run)]
+    shaping = [item for item in unseen if sound(item)]
+    write_intervals(class_quantiles(shaping))
+    text = report(items, unseen, shaping, len(rows), backtest.refused)
+    (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
+    print(f"docs/accuracy.md and planner/intervals.toml from {len(items)} timed rows")
+    return 0
+
+
+def write_intervals(found: dict[str, tuple[float, float, int, int]]) -> None:
+    lines = [
+        "# Written by benchmarks/accuracy.py: measured over estimated step time, 5 % and 95 %",
+        "# conformal quantiles over rows that no fit has seen.",
+    ]
+    for name, (low, high, runs, sources) in found.items():
+        lines += [
+            "",
+            f'["{name}"]',
+            f"low = {low:.4f}",
+            f"high = {high:.4f}",
+            f"num_runs = {runs}",
+            f"num_sources = {sources}",
+        ]
+    (ROOT / "planner" / "intervals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def report(
+    items: list[Score],
+    unseen: list[Score],
+    shaping: list[Score],
+    num_rows: int,
+    refused: tuple[RefusedRun, ...],
+) -> str:
+    covered = coverage(shaping)
+    inside = sum(a for a, _ in covered.values())
+    total = sum(b for _, b in covered.values())
+    whole = figures(unseen)
+    lines = [
+        "# Accuracy",
+        "",
+        "Written by `benchmarks/accuracy.py`; do not edit. Errors are estimate over measurement "
+        "minus one; bias is the geometric mean.",
+        "",
+        f"{num_rows} rows read, {len(items)} with a step time scored, {len(refused)} refused. "
+        f"Rows that no fit has seen: {len(unseen)}, MAPE {100 * whole['mape']:.1f} %, median "
+        f"{100 * whole['median']:.1f} %, bias {percent(whole['bias'])}.",
+        "",
+        "## Step time by source",
+        "",
+        *source_table(items),
+        "",
+        "## Intervals",
+        "",
+        "| class of run | measured / estimated, 5 % | 95 % | rows | sources |",
+        "|---|---:|---:|---:|---:|",
+        *(
+            f"| {name} | {low:.2f} | {high:.2f} | {runs} | {sources} |"
+            for name, (low, high, runs, sources) in class_quantiles(shaping).items()
+        ),
+        "",
+        f"With each source left out of its own quantiles, {inside} of {total} rows "
+        f"({100 * inside / max(total, 1):.1f} %) lie inside.",
+        "",
+        "| source | rows | inside |",
+        "|---|---:|---:|",
+        *(
+            f"| {source} | {b} | {100 * a / b:.0f} % |"
+            for source, (a, b) in sorted(covered.items())
+            if b
+        ),
+        "",
+        "## Predicted against measured",
+        "",
+        *plot(items),
+        "",
+        "`o` rows that no fit has seen, `x` rows that a constant was fitted on, `.` equality.",
+        "",
+        "## The ten worst rows that no fit has seen",
+        "",
+        *worst_table(unseen),
+        "",
+        "## Refused rows",
+        "",
+        *refused_table(refused),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def refused_table(refused: tuple[RefusedRun, ...]) -> list[str]:
+    counts: dict[str, int] = defaultdict(int)
+    for row in refused:
+        counts[row.reason[:100]] += 1
+    return [
+        "| reason | rows |",
+        "|---|---:|",
+        *(
+            f"| {reason} | {n} |"
+            for reason, n in sorted(counts.items(), key=lambda pair: -pair[1])[:25]
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

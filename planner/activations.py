@@ -1,0 +1,126 @@
+"""Activations: bytes kept from forward to backward, and working sets, per rank and stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from planner.block import Block, Saved
+from planner.compute import share
+from planner.framework import Framework
+from planner.layout import RECOMPUTE, SCHEDULES, Layouts
+from planner.pipeline import in_flight, stage_counts
+from planner.workload import Workload
+
+__all__ = ["Activations", "stage_activations"]
+
+Float = NDArray[np.float64]
+
+_GPIPE = SCHEDULES.index("gpipe")
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What a stage's activations take on one rank [B]."""
+
+    layers: Float
+    """Kept by embedding and layers, for all micro-batches in flight."""
+    working: Float
+    """The largest layer's repeated activations and gradients during its backward."""
+    logits: Float
+    """Kept by the head, and its loss gradient."""
+    sequence_buffer: Float
+    """The stream gathered for a tensor-parallel region (sequence parallelism)."""
+
+
+def _saved_bytes(
+    items: tuple[Saved, ...],
+    tokens: Float,
+    layouts: Layouts,
+    workload: Workload,
+    framework: Framework,
+) -> Float:
+    gathered = framework.kernels.saves_gathered
+    total = np.zeros(np.shape(tokens))
+    for item in items:
+        per_key = workload.sequence_length if item.scores else 1
+        size = item.bytes_per_token * per_key * tokens
+        size = size / share(item.split, layouts, gathered=gathered)
+        if item.only_split:
+            size = np.where(layouts.tp > 1, size, 0.0)
+        if item.only_piped:
+            size = np.where(layouts.pp > 1, size, 0.0)
+        total = total + size
+    return total
+
+
+def _block_activations(
+    block: Block, tokens: Float, layouts: Layouts, workload: Workload, framework: Framework
+) -> tuple[Float, Float]:
+    """Bytes kept per micro-batch from forward to backward, and repeated ones while recomputing."""
+
+    def size(items: tuple[Saved, ...]) -> Float:
+        return _saved_bytes(items, tokens, layouts, workload, framework)
+
+    everything = size(tuple(item for item in block.saved if not item.selective_only))
+    selected = size(tuple(item for item in block.saved if item.selective))
+    if block.kind != "layer":
+        return everything, np.zeros_like(everything)
+    layer_input = size(
+        (Saved("layer.input", _stream_bytes(workload, framework) * _hidden(block), "residual"),)
+    )
+    kept = np.where(layouts.recompute == _SELECTIVE, selected, everything)
+    kept = np.where(layouts.recompute == _FULL, layer_input, kept)
+    repeated = np.where(layouts.recompute == _FULL, everything - layer_input, 0.0)
+    repeated = np.where(
+        layouts.recompute == _SELECTIVE, np.maximum(everything - selected, 0), repeated
+    )
+    return kept, np.maximum(repeated, 0.0)
+
+
+def _stream_bytes(workload: Workload, framework: Framework) -> int:
+    return max(framework.kernels.residual_bytes, workload.compute_bytes)
+
+
+def _hidden(block: Block) -> int:
+    """Width of the residual stream: the input of the first product."""
+    return block.gemms[0].k if block.gemms else 0
+
+
+def stage_activations(
+    blocks: tuple[Block, ...],
+    layouts: Layouts,
+    stage: ArrayLike,
+    workload: Workload,
+    framework: Framework,
+) -> Activations:
+    """Activations in flight, working set, logits and gather buffer of a stage."""
+    tokens = layouts.micro_batch * workload.sequence_length / layouts.cp
+    counts = stage_counts(blocks, layouts, stage, framework)
+    held = in_flight(layouts, stage)
+    shape = np.broadcast_shapes(np.shape(tokens), np.shape(held))
+    activations, working, logits = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for block, count in zip(blocks, counts, strict=True):
+        kept, repeated = _block_activations(block, tokens, layouts, workload, framework)
+        alternatives = [
+            _saved_bytes(items, tokens, layouts, workload, framework) for items in block.working
+        ]
+        largest = np.max(alternatives, axis=0) if alternatives else np.zeros_like(kept)
+        if block.kind == "head":
+            # only GPipe runs forward passes ahead of the last stage's backward
+            waiting = np.where(layouts.schedule == _GPIPE, held, 1.0)
+            logits = logits + count * (kept * waiting + largest)
+        else:
+            activations = activations + count * kept * held
+            if block.kind == "layer":
+                working = np.maximum(working, np.where(count > 0, repeated + largest, 0.0))
+    hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
+    boundary = np.where(
+        (layouts.sequence_parallel > 0) & (layouts.tp > 1),
+        tokens * hidden * workload.compute_bytes,
+        0.0,
+    )
+    return Activations(activations, working, logits, boundary + np.zeros(shape))

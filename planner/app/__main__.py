@@ -1,0 +1,5 @@
+"""What `planner app` gives to Streamlit."""
+
+from planner.app import main
+
+main()

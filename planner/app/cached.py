@@ -1,0 +1,100 @@
+"""Cached: pure functions of a job that pages ask again and again.
+
+Streamlit keeps the results by the job's text and hands every session its own copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from planner.app import link
+from planner.app.job import Job
+from planner.errors import PlannerError
+from planner.estimation import Estimate, Question, stage_memory
+from planner.explore import Space, space, stage_times
+from planner.figures.time import ScalePoint
+from planner.planning import Plan, estimate, plan
+from planner.simulate import StageTime
+
+__all__ = [
+    "estimate_of",
+    "plan_of",
+    "scale_point",
+    "space_of",
+    "stage_memory_of",
+    "stage_times_of",
+]
+
+_HASH: dict[Any, Any] = {Job: lambda job: job.key}
+_SCALING_TOP = 1
+
+
+@st.cache_data(max_entries=64, show_spinner="Searching all layouts ...", hash_funcs=_HASH)
+def plan_of(job: Job) -> Plan:
+    """The plan of a job."""
+    return plan(
+        job.model, job.machine, nodes=job.nodes, workload=job.workload, frameworks=job.frameworks
+    )
+
+
+@st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)
+def space_of(job: Job) -> Space:
+    """All candidates of a job, condensed."""
+    return space(job.model, job.machine, job.nodes, job.workload, job.frameworks)
+
+
+@st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)
+def estimate_of(job: Job, packed: str) -> Estimate:
+    """The estimate of a layout that an address or a form names."""
+    layout, framework = link.unpack_layout(packed)
+    return estimate(
+        job.model,
+        job.machine,
+        layout,
+        framework=framework or None,
+        workload=job.workload.replaced(global_batch=layout.global_batch),
+    )
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def stage_times_of(job: Job, packed: str) -> tuple[StageTime, ...]:
+    """Seconds of one micro-batch on every stage of a layout."""
+    return stage_times(job.model, job.machine, job.workload, estimate_of(job, packed))
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
+    """Memory by part on every stage of a layout."""
+    from planner.catalogue import load_framework
+
+    found = estimate_of(job, packed)
+    question = Question(job.model, job.machine, job.workload, load_framework(found.framework))
+    return stage_memory(question, found.layout)
+
+
+@st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)
+def scale_point(job: Job) -> ScalePoint:
+    """The best layout of a job on its nodes, as one point of a scaling curve."""
+    try:
+        answer = plan(
+            job.model,
+            job.machine,
+            nodes=job.nodes,
+            workload=job.workload,
+            frameworks=job.frameworks,
+            top=_SCALING_TOP,
+        )
+    except PlannerError as error:
+        return ScalePoint(job.nodes, None, 0.0, 0.0, str(error))
+    best = answer.best
+    if best is None:
+        return ScalePoint(job.nodes, None, 0.0, 0.0, "nothing fits")
+    return ScalePoint(
+        job.nodes,
+        best.step_time_s,
+        best.tokens_per_s,
+        answer.node_hours(best),
+        f"{best.layout} [{best.framework}]",
+    )

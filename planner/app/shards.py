@@ -1,0 +1,164 @@
+"""Shards: the validation on real processes, started from the page, with progress and a stop.
+
+One validation runs at a time, whoever started it: it needs the machine's cores for itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import IO, Any
+
+import streamlit as st
+
+from planner.app import words
+from planner.units import format_bytes, format_seconds
+
+__all__ = ["shards"]
+
+_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tp", "sp", "gpipe", "1f1b", "interleaved")
+_LIMIT_S = 60
+
+
+@dataclass(slots=True)
+class _Running:
+    """A validation in its own process."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    progress: IO[bytes]
+
+    def lines(self) -> list[str]:
+        """What it said of its progress so far."""
+        self.progress.seek(0)
+        return self.progress.read().decode(errors="replace").splitlines()
+
+    def results(self) -> dict[str, Any] | None:
+        """Its results; None where it printed none."""
+        self.output.seek(0)
+        try:
+            found = json.loads(self.output.read())
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+
+@st.cache_resource
+def _slot() -> list[_Running]:
+    """The one validation of this server, shared by its sessions."""
+    return []
+
+
+def shards() -> None:
+    """Controls and results of a live validation."""
+    st.subheader("Run real shards on this machine's CPU", anchor=False)
+    if importlib.util.find_spec("torch") is None:
+        st.info("This needs PyTorch, which is not installed here: pip install torch.")
+        return
+    st.caption(
+        "Real processes train a small model, sharded by each strategy. Losses and parameters must "
+        "equal one process, and the bytes sent must equal the estimate."
+    )
+    _panel()
+
+
+@st.fragment(run_every=1.0)
+def _panel() -> None:
+    columns = st.columns([3, 1, 1, 1, 1], vertical_alignment="bottom")
+    chosen = columns[0].multiselect(
+        "Strategies", _STRATEGIES, default=["ddp", "zero3"], key="shard_strategies"
+    )
+    task = columns[1].selectbox("Model", ("mlp", "gpt"), key="shard_task")
+    world = columns[2].selectbox("Ranks", (2, 4), key="shard_world")
+    mine: _Running | None = st.session_state.get("shards")
+    busy = any(item.process.poll() is None for item in _slot())
+    if columns[3].button("Run", key="shard_run", type="primary", disabled=busy or not chosen):
+        mine = _start(chosen, task, world)
+    running = mine is not None and mine.process.poll() is None
+    if columns[4].button("Stop", key="shard_stop", disabled=not running) and mine is not None:
+        mine.process.terminate()
+        mine.process.wait(timeout=15)
+        running = False
+    if mine is not None:
+        _show(mine, running)
+    elif busy:
+        st.info("A validation of another session is running; it takes a minute at most.")
+
+
+def _start(chosen: list[str], task: str, world: int) -> _Running:
+    command = [
+        sys.executable,
+        "-m",
+        "planner.validate",
+        "run",
+        "--json",
+        "--cpu",
+        "--world",
+        str(world),
+        "--task",
+        task,
+        "--limit",
+        str(_LIMIT_S),
+    ]
+    for strategy in chosen:
+        command += ["--strategy", strategy]
+    # they live as long as the validation and go with it
+    output = tempfile.TemporaryFile()  # noqa: SIM115
+    progress = tempfile.TemporaryFile()  # noqa: SIM115
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=progress)
+    running = _Running(process, output, progress)
+    _slot()[:] = [running]
+    st.session_state["shards"] = running
+    return running
+
+
+def _show(mine: _Running, running: bool) -> None:
+    lines = mine.lines()
+    if running:
+        last = lines[-1] if lines else "starting"
+        st.progress(_share(last), text=words.escape(last))
+        return
+    results = mine.results()
+    if results is None:
+        said = lines[-1] if lines else "it ended without a word"
+        st.warning(words.escape(f"Stopped: {said}"))
+        return
+    rows = []
+    for case in results.get("cases", []):
+        predicted, measured = case.get("predicted_step_time_s"), case.get("step_time_s")
+        rows.append(
+            {
+                "strategy": case["strategy"],
+                "ranks": case["world"],
+                "equals one process": "yes" if case["equal"] else "no",
+                "loss differs by": f"{case['loss_error']:.0e}",
+                "sent per rank and step": format_bytes(max(case["sent_bytes_per_rank"])),
+                "bytes as estimated": "yes" if case["bytes_equal"] else "no",
+                "step": format_seconds(measured) if measured else "-",
+                "predicted": format_seconds(predicted) if predicted else "-",
+                "time not scored": (case.get("load") or {}).get("why_not") or "",
+            }
+        )
+    st.dataframe(
+        rows,
+        hide_index=True,
+        key="shard_results",
+        alt="Per strategy: equality with one process, bytes sent, step time.",
+    )
+
+
+def _share(line: str) -> float:
+    """Progress from a line such as `[2/5] mlp ddp: step 1 of 4`.
+
+    >>> _share("[2/5] mlp ddp: step 1 of 4"), _share("starting")
+    (0.2, 0.0)
+    """
+    number, slash, rest = line.removeprefix("[").partition("/")
+    total = rest.partition("]")[0]
+    if not (slash and number.isdigit() and total.isdigit() and int(total)):
+        return 0.0
+    return min((int(number) - 1) / int(total), 1.0)

@@ -1,0 +1,140 @@
+"""Block: one distinct kind of layer as weights, operators and saved tensors.
+
+A model is a short tuple of blocks with counts. Everything here is plain data; what it costs
+under a layout is worked out by `memory` and `compute`, once, for any number of layouts.
+
+How a piece is split over the tensor-parallel group is one word:
+
+    column      weight rows (outputs) / output of a column-parallel GEMM: divided by tp
+    row         weight columns (inputs) / input of a row-parallel GEMM: divided by tp
+    sharded     activation inside the tensor-parallel region: divided by tp
+    replicated  the same on every tp rank
+    residual    activation of the residual stream: divided by tp only with sequence parallelism
+    gathered    input of a column-parallel GEMM: as residual, or whole where the framework
+                keeps the gathered tensor
+    scattered   exists only with sequence parallelism, divided by tp
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Attention", "Block", "Gemm", "Pointwise", "Saved", "Split", "Weight"]
+
+Split = Literal["column", "row", "replicated", "sharded", "residual", "gathered", "scattered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter tensor of shape (rows, columns), `copies` times."""
+
+    name: str
+    rows: int
+    columns: int = 1
+    split: Literal["column", "row", "replicated"] = "replicated"
+    units: int = 0
+    """Indivisible pieces along the split (heads); 0 where any division is possible."""
+    expert: bool = False
+    """Whether the tensor exists once per expert (then `copies` counts the experts)."""
+    copies: int = 1
+    trainable: bool = True
+
+    @property
+    def num_params(self) -> int:
+        """Elements of all copies."""
+        return self.rows * self.columns * self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A matrix product (tokens, k) x (k, n) and its two backward products."""
+
+    name: str
+    n: int
+    k: int
+    split: Literal["column", "row", "replicated"] = "replicated"
+    units: int = 0
+    """Heads along the split dimension: tp cannot divide further than one head."""
+    experts: int = 0
+    """Routed experts that share the tokens (grouped GEMM); 0 for an ordinary product."""
+    top_k: int = 0
+    """Experts that each token visits."""
+    weight_gradient: bool = True
+    input_gradient: bool = True
+    quantizable: bool = True
+    """Whether FP8 training runs it in FP8 (not the output projection)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Scaled dot-product attention over `sequence` tokens."""
+
+    num_heads: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    causal: bool
+    window: int = 0
+    """Keys that a query sees at most; 0 for all."""
+    kv_sequence: int = 0
+    """Keys where they are not the query sequence (cross attention); 0 otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A memory-bound kernel: bytes read and written per token, forward and backward."""
+
+    name: str
+    forward_bytes: float
+    backward_bytes: float
+    split: Split = "residual"
+    num_kernels: int = 1
+    scores: bool = False
+    """Whether the bytes are per token and per key (attention scores)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor kept from forward to backward: bytes per token."""
+
+    name: str
+    bytes_per_token: float
+    split: Split
+    scores: bool = False
+    """Whether the bytes are per token and per key (attention scores)."""
+    selective: bool = True
+    """Whether it is still kept under selective recompute."""
+    selective_only: bool = False
+    """Whether it is kept under selective recompute alone."""
+    only_split: bool = False
+    """Whether it exists only where the tp group has more than one rank."""
+    only_piped: bool = False
+    """Whether it exists only in a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A distinct layer kind; `count` of them stand in the model."""
+
+    name: str
+    kind: Literal["embedding", "layer", "head"]
+    count: int
+    weights: tuple[Weight, ...]
+    gemms: tuple[Gemm, ...] = ()
+    attentions: tuple[Attention, ...] = ()
+    pointwise: tuple[Pointwise, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    tied_elsewhere: int = 0
+    """Parameters that this block shares with another one, which counts them."""
+    num_tp_collectives: int = 0
+    """Reductions over the tensor-parallel group in one forward pass."""
+    dispatch_top_k: int = 0
+    """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
+    working: tuple[tuple[Saved, ...], ...] = ()
+    """Temporary tensors of the block's backward: alternatives of which the largest counts."""
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of one such block, shared ones left to their owner."""
+        return sum(weight.num_params for weight in self.weights) - self.tied_elsewhere

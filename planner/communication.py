@@ -1,0 +1,196 @@
+"""Communication: which collectives a layout issues, how large they are, and how long they take.
+
+One function per axis. Each returns seconds before overlap; `estimation` decides what stays
+exposed. Groups follow the rank order tp, cp, dp, pp (tp fastest), which fixes their stride.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.block import Block
+from planner.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    reduce_scatter_s,
+    send_s,
+)
+from planner.framework import Framework
+from planner.layout import RECOMPUTE, Layouts
+from planner.machine import Machine
+from planner.states import StageState
+from planner.topology import GroupView, group_view
+from planner.workload import Workload
+
+__all__ = [
+    "DataTraffic",
+    "Groups",
+    "context_s",
+    "data_traffic",
+    "expert_s",
+    "send_stage_s",
+    "tensor_s",
+]
+
+Float = NDArray[np.float64]
+
+_FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What the groups of every axis see."""
+
+    tensor: GroupView
+    context: GroupView
+    data: GroupView
+    """All replicas, context ranks included (they share weights)."""
+    shard: GroupView
+    """Ranks that ZeRO or FSDP shards over."""
+    replica: GroupView
+    """Ranks that hold the same shard (hybrid sharding)."""
+    expert: GroupView
+    expert_data: GroupView
+    stage: GroupView
+    """Neighbouring pipeline stages."""
+
+    @classmethod
+    def of(cls, layouts: Layouts, machine: Machine) -> Groups:
+        """Groups of every layout on a machine."""
+        tp, cp, dp, ep = layouts.tp, layouts.cp, layouts.dp, layouts.ep
+        shard = layouts.dp_shard * cp
+        return cls(
+            tensor=group_view(machine, tp, 1),
+            context=group_view(machine, cp, tp),
+            data=group_view(machine, dp * cp, tp),
+            shard=group_view(machine, shard, tp),
+            replica=group_view(machine, dp * cp // shard, tp * shard),
+            expert=group_view(machine, ep, tp),
+            expert_data=group_view(machine, layouts.expert_dp, tp * ep),
+            stage=group_view(machine, np.minimum(layouts.pp, 2), tp * cp * dp),
+        )
+
+
+def _stream(layouts: Layouts, workload: Workload, width: int) -> Float:
+    """Bytes of one micro-batch's residual stream on a context rank [B]."""
+    tokens = layouts.micro_batch * workload.sequence_length / layouts.cp
+    return tokens * width * float(workload.compute_bytes)
+
+
+def tensor_s(
+    block: Block,
+    width: int,
+    layouts: Layouts,
+    groups: Groups,
+    workload: Workload,
+    *,
+    saves_gathered: bool = False,
+) -> tuple[Float, Float]:
+    """Tensor-parallel traffic of one block and micro-batch: forward, backward [s].
+
+    Each region is one all-reduce of the stream, forward and backward; with sequence
+    parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather
+    in backward where the gathered input was not kept (Korthikanti et al. 2022, section 4.2.2).
+    """
+    size = _stream(layouts, workload, width)
+    reduce = all_reduce_s(groups.tensor, size)
+    gather = all_gather_s(groups.tensor, size)
+    pair = gather + reduce_scatter_s(groups.tensor, size)
+    sequence = layouts.sequence_parallel > 0
+    forward = np.where(sequence, pair, reduce) * block.num_tp_collectives
+    again = 0.0 if saves_gathered else gather
+    backward = np.where(sequence, pair + again, reduce) * block.num_tp_collectives
+    return forward, backward
+
+
+def context_s(
+    block: Block, layouts: Layouts, groups: Groups, workload: Workload
+) -> tuple[Float, Float]:
+    """Ring attention: keys and values pass around the context group, gradients back [s].
+
+    cp - 1 transfers of a rank's keys and values forward, twice that backward (Liu et al. 2023,
+    arXiv:2310.01889).
+    """
+    tokens = layouts.micro_batch * workload.sequence_length / layouts.cp
+    forward = np.zeros(np.shape(tokens))
+    for attention in block.attentions:
+        width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim)
+        heads = np.minimum(layouts.tp, attention.num_kv_heads)
+        size = tokens * width * float(workload.compute_bytes) / heads
+        forward = forward + (layouts.cp - 1) * send_s(groups.context, size)
+    return forward, 2 * forward
+
+
+def expert_s(
+    block: Block, width: int, layouts: Layouts, groups: Groups, workload: Workload
+) -> tuple[Float, Float]:
+    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s]."""
+    size = _stream(layouts, workload, width) * block.dispatch_top_k
+    size = size / np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
+    forward = 2 * all_to_all_s(groups.expert, size)
+    return forward, forward
+
+
+def send_stage_s(width: int, layouts: Layouts, groups: Groups, workload: Workload) -> Float:
+    """One transfer of a micro-batch's activations to the next stage [s].
+
+    Every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan et al.
+    2021, section 4.1).
+    """
+    size = _stream(layouts, workload, width) / layouts.tp
+    return np.where(layouts.pp > 1, send_s(groups.stage, size), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DataTraffic:
+    """Data-parallel traffic of one stage, before overlap [s]."""
+
+    gradients_s: Float
+    """One reduction of the gradients."""
+    parameters_s: Float
+    """Gathering updated parameters after the step (ZeRO-1 and 2)."""
+    gather_s: Float
+    """Gathering the stage's weights once (ZeRO-3)."""
+    scatter_s: Float
+    """Reducing and scattering the stage's gradients once (ZeRO-3)."""
+
+
+def data_traffic(
+    state: StageState,
+    expert_share: Float,
+    layouts: Layouts,
+    groups: Groups,
+    workload: Workload,
+    framework: Framework,
+) -> DataTraffic:
+    """Data-parallel collectives of a stage; expert weights reduce over their own replicas."""
+    size = framework.states(workload.precision)
+    element = float(workload.compute_bytes)
+    gradient = state.trainable * size.reduce_bytes
+    weight = state.whole * element
+    dense, routed = 1 - expert_share, expert_share
+    zero = layouts.zero_stage
+
+    def reduced(amount: Float) -> Float:
+        whole = all_reduce_s(groups.data, amount * dense)
+        whole = whole + all_reduce_s(groups.expert_data, amount * routed)
+        split = reduce_scatter_s(groups.shard, amount * dense)
+        split = split + reduce_scatter_s(groups.expert_data, amount * routed)
+        split = split + all_reduce_s(groups.replica, amount * dense / groups.shard.size)
+        return np.where(zero >= 1, split, whole)
+
+    gather = all_gather_s(groups.shard, weight * dense)
+    gather = gather + all_gather_s(groups.expert_data, weight * routed)
+    fraction = framework.communication.gather_fraction.value
+    gradients = reduced(gradient)
+    zeros = np.zeros_like(gather)
+    return DataTraffic(
+        gradients_s=np.where(zero < 3, gradients, zeros),
+        parameters_s=np.where((zero == 1) | (zero == 2), gather, zeros),
+        gather_s=np.where(zero >= 3, gather / fraction, zeros),
+        scatter_s=np.where(zero >= 3, gradients / fraction, zeros),
+    )

@@ -1,0 +1,97 @@
+"""The frozen, closed base of everything that is described: models, machines, workloads.
+
+A description never changes. `replaced` makes a validated copy (pydantic's own
+`model_copy(update=...)` skips validation).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import textwrap
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from planner.errors import DescriptionError, shorten
+
+__all__ = ["Description", "Kind", "Quantity", "explain"]
+
+Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
+"""How a number came to be known. `assumed` is shown as such wherever it matters."""
+
+
+class Description(BaseModel):
+    """Frozen, closed and strict base of the descriptions."""
+
+    # docstrings under fields are read by `field_docs` when asked for: pydantic would parse every
+    # module at import
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def replaced(self, **changes: Any) -> Self:
+        """Validated copy with `changes`; raises DescriptionError where they are impossible."""
+        return type(self).described({**self.model_dump(), **changes})
+
+    @classmethod
+    def described(cls, fields: dict[str, Any], where: str = "") -> Self:
+        """An instance from plain data; raises DescriptionError naming field, value and rule."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise DescriptionError(explain(error, where or cls.__name__.lower())) from None
+
+
+class Quantity(Description):
+    """A number of a catalogue with where it comes from."""
+
+    value: float
+    """The number in SI units."""
+    kind: Kind
+    """datasheet, measured, calibrated or assumed."""
+    source: str = Field(min_length=2)
+    """Where the number was read or how it was obtained."""
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """One sentence for the first problem of a validation error: value, rule, field.
+
+    >>> try: Quantity(value=float("nan"), kind="measured", source="log")
+    ... except ValidationError as error: print(explain(error, "quantity"))
+    quantity: value = nan is refused: input should be a finite number
+    """
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if first["type"] == "missing":
+        return f"{where}: the field {field!r} is missing; add it"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: the field {field!r} is not known; remove it or correct its spelling"
+    if first["type"] in ("less_than", "less_than_equal"):
+        message += "; check your units"
+    if not field:
+        return f"{where}: {message}"
+    return f"{where}: {field} = {shorten(str(first['input']))} is refused: {message}"
+
+
+@functools.cache
+def field_docs(cls: type[Description]) -> dict[str, str]:
+    """Field name to the docstring under it, for help texts.
+
+    >>> field_docs(Quantity)["value"]
+    'The number in SI units.'
+    """
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = dict.fromkeys(cls.model_fields, "")
+    for field, text in itertools.pairwise(body.body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
+            found[field.target.id] = inspect.cleandoc(str(text.value.value))
+    return found

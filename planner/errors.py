@@ -1,0 +1,71 @@
+"""Errors that users see: every message carries the value, the rule and the remedy.
+
+    PlannerError(ValueError)
+    |-- UnknownNameError      a model, machine, framework or field that no catalogue holds
+    |-- CatalogueError        a catalogue or configuration file that cannot be read
+    |-- DescriptionError      a description whose numbers are impossible or implausible
+    `-- LayoutError           degrees that do not fit the model, the machine or the framework
+
+What does not fit into memory is a result, not an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "CatalogueError",
+    "DescriptionError",
+    "LayoutError",
+    "PlannerError",
+    "UnknownNameError",
+]
+
+
+class PlannerError(ValueError):
+    """Base of every error that a user's input can cause."""
+
+
+class UnknownNameError(PlannerError):
+    """A name that is not in a catalogue; offers the nearest ones.
+
+    >>> print(UnknownNameError("model", "lama-3-8b", ["llama-3-8b", "gpt2"]))
+    unknown model 'lama-3-8b': did you mean llama-3-8b? (`planner models` lists all 2)
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], listing: str = "") -> None:
+        names = sorted(known)
+        folded = {candidate.lower(): candidate for candidate in names}
+        near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)
+        hint = (
+            f"did you mean {' or '.join(folded[n] for n in near)}?"
+            if near
+            else f"known are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+        )
+        listing = listing or f"`planner {kind}s` lists all {len(names)}"
+        super().__init__(f"unknown {kind} {shorten(name)!r}: {hint} ({listing})")
+
+
+class CatalogueError(PlannerError):
+    """A file that is missing, unreadable or not in the expected form."""
+
+
+class DescriptionError(PlannerError):
+    """A description whose values contradict each other or physical sense."""
+
+
+class LayoutError(PlannerError):
+    """A layout that the model, the machine or the framework does not allow."""
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """`text` cut to `limit` characters, so that hostile input cannot flood a message.
+
+    What a terminal would not print (line breaks, escapes, halves of characters) is written out.
+
+    >>> shorten("x" * 200, 8)
+    'xxxxx...'
+    """
+    text = text if len(text) <= limit else text[: limit - 3] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

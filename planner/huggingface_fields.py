@@ -1,0 +1,159 @@
+"""Checked access to the fields of a config.json: every value has a type and a plausible size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from planner.errors import DescriptionError, shorten
+
+__all__ = ["Fields", "activation_of", "shown"]
+
+_LIMITS = {"layers": 10_000, "heads": 100_000, "experts": 65_536, "rows": 1_000_000_000}
+_MAX_WIDTH = 10_000_000
+_REQUIRED = frozenset(
+    (
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+        *("vocab_size", "n_embd", "n_layer", "n_head", "ffn_dim", "moe_intermediate_size"),
+        *("d_model", "d_kv", "d_ff", "num_layers", "num_heads", "image_size", "patch_size"),
+        *("num_local_experts", "n_routed_experts", "num_experts", "num_experts_per_tok"),
+    )
+)
+"""Sizes that a file must state: guessing them would describe some other model."""
+_ALIASES = {
+    "hidden_size": ("n_embed",),
+    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head",),
+    "n_embd": ("hidden_size",),
+    "n_layer": ("num_hidden_layers",),
+    "n_head": ("num_attention_heads",),
+    "n_positions": ("max_position_embeddings",),
+    "num_local_experts": ("num_experts",),
+    "n_routed_experts": ("num_experts", "num_local_experts"),
+    "sliding_window_pattern": ("_sliding_window_pattern",),
+}
+"""Other names of a key, in files of older and newer versions."""
+
+
+def shown(value: object) -> str:
+    """A value from a file for a message: scalars as JSON, containers by their kind.
+
+    >>> shown("x"), shown(None), shown([1, 2]), shown(10**30)
+    ('"x"', 'null', 'a list', 'a number of more than 18 digits')
+    """
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a number of more than 18 digits"
+    if value is None or isinstance(value, str | int | float):
+        return shorten(json.dumps(value), 60)
+    return f"a {type(value).__name__}"
+
+
+def activation_of(name: object) -> str:
+    """gelu, relu or silu for the name of an activation; empty where it is none of them.
+
+    >>> activation_of("gelu_pytorch_tanh"), activation_of("swish"), activation_of("tanh")
+    ('gelu', 'silu', '')
+    """
+    if not isinstance(name, str):
+        return ""
+    return {"silu": "silu", "swish": "silu", "relu": "relu"}.get(
+        name, "gelu" if "gelu" in name else ""
+    )
+
+
+class Fields:
+    """The fields of one config.json with the defaults of its family.
+
+    A key that is not among the defaults is not read, as transformers does not read it either.
+    A file nested in a multimodal one leaves out what equals the default, so there an absent
+    size means the default; elsewhere it is an error.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        where: str,
+        nested: bool = False,
+    ) -> None:
+        self.values = values
+        self.defaults = defaults
+        self.where = where
+        self.nested = nested
+
+    def error(self, message: str) -> DescriptionError:
+        """An error that begins with the name of the file."""
+        return DescriptionError(f"{self.where}: {message}")
+
+    def reads(self, key: str) -> bool:
+        """Whether the family has this key."""
+        return key in self.defaults
+
+    def raw(self, key: str) -> Any:
+        """What the file states, else the default; None for a key that the family lacks."""
+        if not self.reads(key):
+            return None
+        for name in (key, *_ALIASES.get(key, ())):
+            if name in self.values:
+                return self.values[name]
+        if key in _REQUIRED and not self.nested:
+            raise self.error(f"the key {key!r} is missing; add it to the config.json")
+        return self.defaults[key]
+
+    def size(self, key: str, kind: str = "width", least: int = 1) -> int:
+        """A whole number of at least `least` and a plausible magnitude."""
+        value = self.raw(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(f"{key} = {shown(value)} is not a whole number; correct it")
+        if value < least:
+            raise self.error(f"{key} = {shown(value)} must be at least {least}; correct it")
+        limit = _LIMITS.get(kind, _MAX_WIDTH)
+        if value > limit:
+            raise self.error(
+                f"{key} = {shown(value)} exceeds {limit}, which no model has; check your units"
+            )
+        return value
+
+    def size_or(self, fallback: int, key: str, kind: str = "width", least: int = 1) -> int:
+        """As `size`; `fallback` where the file says null, or nothing and there is no default."""
+        return fallback if self.raw(key) is None else self.size(key, kind, least)
+
+    def flag(self, key: str) -> bool:
+        """True or false; false where the file says null or the family lacks the key."""
+        value = self.raw(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(f"{key} = {shown(value)} is not true or false; correct it")
+        return bool(value)
+
+    def dropout(self, *keys: str) -> float:
+        """The largest of the dropout probabilities."""
+        largest = 0.0
+        for key in keys:
+            value = self.raw(key)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self.error(f"{key} = {shown(value)} is not a number; correct it")
+            if not 0 <= value < 1:
+                raise self.error(f"{key} = {shown(value)} must be in [0, 1); correct it")
+            largest = max(largest, float(value))
+        return largest
+
+    def activation(self, key: str) -> str:
+        """gelu, relu or silu: what matters for the kernels and for what is saved."""
+        value = self.raw(key)
+        if known := activation_of(self.defaults.get(key) if value is None else value):
+            return known
+        raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu or silu")
+
+    def sequence(self, key: str, kind: type) -> list[Any]:
+        """A list of `kind`; empty where the file says null or nothing."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(type(item) is kind for item in value):
+            raise self.error(f"{key} = {shown(value)} is not a list of {kind.__name__}; correct it")
+        return value

@@ -1,0 +1,173 @@
+"""Pipeline: how layers are dealt to stages, what is in flight, and how long the bubble is."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from planner.block import Block
+from planner.framework import Framework
+from planner.layout import SCHEDULES, Layouts
+
+__all__ = ["bubble_s", "candidate_stages", "in_flight", "layers_on_stage", "stage_counts"]
+
+Float = NDArray[np.float64]
+
+_GPIPE = SCHEDULES.index("gpipe")
+_INTERLEAVED = SCHEDULES.index("interleaved-1f1b")
+_ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
+
+
+def layers_on_stage(
+    num_layers: int, pp: ArrayLike, stage: ArrayLike, first: float = 0.0, last: float = 0.0
+) -> tuple[Float, Float]:
+    """Index of a stage's first layer and its number of layers.
+
+    `first` and `last` are the weights of embedding and head in layers; without them the first
+    num_layers mod pp stages hold one layer more.
+
+    >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
+    [8, 8, 8, 8]
+    >>> [int(layers_on_stage(32, 4, i, 1, 1)[1]) for i in range(4)]
+    [8, 9, 8, 7]
+    """
+    pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
+    if first == last == 0:
+        base, extra = num_layers // pp, num_layers % pp
+        start = stage * base + np.minimum(stage, extra)
+        return start.astype(float), (base + (stage < extra)).astype(float)
+    if float(first).is_integer() and float(last).is_integer():
+        # ends count as whole layers: deal them all, then take the ends away (torchtitan)
+        base, extra = np.divmod(num_layers + int(first) + int(last), pp)
+        count = base + (stage < extra) - int(first) * (stage == 0) - int(last) * (stage == pp - 1)
+        start = stage * base + np.minimum(stage, extra) - int(first) * (stage > 0)
+        return start.astype(float), count.astype(float)
+    target = (num_layers + first + last) / pp
+    at_end = np.where(pp > 1, np.clip(np.round(target - last), 0, num_layers), 0)
+    at_start = np.where(
+        pp > 1, np.clip(np.round(target - first), 0, num_layers - at_end), num_layers
+    )
+    at_start = np.where(pp == 2, num_layers - at_end, at_start)
+    middle = np.maximum(pp - 2, 1)
+    rest = num_layers - at_start - at_end
+    base, extra = rest // middle, rest % middle
+    inner = stage - 1
+    count = np.where(stage == 0, at_start, base + (inner < extra))
+    count = np.where((stage == pp - 1) & (pp > 1), at_end, count)
+    start = np.where(stage == 0, 0, at_start + inner * base + np.minimum(inner, extra))
+    return start.astype(float), count.astype(float)
+
+
+def stage_counts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
+) -> list[Float]:
+    """How many of each block a pipeline stage holds.
+
+    Layers stand in the order of the blocks; the embedding is on stage 0, the head on the last.
+    """
+    total, ends = _total_and_ends(blocks, framework)
+    stage = np.asarray(stage)
+    shape = np.broadcast_shapes(np.shape(layouts.pp), np.shape(stage))
+    # few pairs of pp and stage differ, however many layouts there are
+    width = int(np.max(layouts.pp, initial=1))
+    key = layouts.pp * (width + 1) + stage
+    pairs = np.flatnonzero(np.bincount(np.ravel(key)))
+    place = np.zeros(int(np.max(pairs, initial=0)) + 1, dtype=np.int64)
+    place[pairs] = np.arange(len(pairs))
+    few = _counts_of(blocks, pairs // (width + 1), pairs % (width + 1), total, ends)
+    return [np.broadcast_to(count[place[key]], shape) for count in few]
+
+
+def _total_and_ends(
+    blocks: tuple[Block, ...], framework: Framework
+) -> tuple[int, tuple[float, float]]:
+    """Layers in all, and the weights of embedding and head in layers."""
+    layers = [block for block in blocks if block.kind == "layer"]
+    total = sum(block.count for block in layers)
+    if framework.balance == "ends-as-layers":
+        return total, (1.0, 1.0)
+    if framework.balance == "cost":
+        head = sum(w.num_params for b in blocks if b.kind == "head" for w in b.weights)
+        return total, (0.0, head * total / sum(b.count * b.num_params for b in layers))
+    return total, (0.0, 0.0)
+
+
+def candidate_stages(
+    blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
+) -> NDArray[np.int64]:
+    """Stages of which one is the worst in memory and in time. Shape (..., stages).
+
+    First, second and last; and where a kind of layer ends, the stage that mixes two kinds and
+    the one after it. Between them stages hold ever fewer layers and micro-batches.
+    """
+    total, ends = _total_and_ends(blocks, framework)
+    pp = layouts.pp
+    stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
+    boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
+    for layer in boundaries:
+        stage_of = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
+        for degree in np.unique(pp):
+            start, _ = layers_on_stage(total, degree, np.arange(degree), *ends)
+            stage_of[degree] = np.searchsorted(start, layer, side="right") - 1
+        stages += [stage_of[pp], np.minimum(stage_of[pp] + 1, pp - 1)]
+    return np.stack(stages, axis=-1)
+
+
+def _counts_of(
+    blocks: tuple[Block, ...],
+    pp: NDArray[np.int64],
+    stage: NDArray[np.int64],
+    total: int,
+    ends: tuple[float, float],
+) -> list[Float]:
+    """Blocks on the stages of distinct pairs of pp and stage."""
+    start, count = layers_on_stage(total, pp, stage, *ends)
+    counts, passed = [], 0
+    for block in blocks:
+        if block.kind == "embedding":
+            counts.append(np.where(stage == 0, 1.0, 0.0))
+        elif block.kind == "head":
+            counts.append(np.where(stage == pp - 1, 1.0, 0.0))
+        else:
+            below = np.minimum(start + count, passed + block.count)
+            counts.append(np.maximum(below - np.maximum(start, passed), 0.0))
+            passed += block.count
+    return counts
+
+
+def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
+    """Micro-batches whose activations a stage holds at its peak.
+
+    GPipe holds all of them; 1F1B min(m, p - i); interleaved 1F1B holds
+    2 (p - i - 1) + (v - 1) p + 1 chunks of 1/v stage (Narayanan et al. 2021, arXiv:2104.04473,
+    section 2.2); zero-bubble H1 as much as 1F1B's first stage (Qi et al. 2023,
+    arXiv:2401.10241, table 1).
+
+    >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
+    3.0
+    """
+    stage = np.asarray(stage)
+    p, v, m = layouts.pp, layouts.vpp, layouts.grad_accumulation
+    one_f_one_b = np.minimum(m, p - stage)
+    chunks = 2 * (p - stage - 1) + (v - 1) * p + 1
+    # with as many micro-batches as stages every forward pass precedes the first backward
+    interleaved = np.where(m == p, m, np.minimum(chunks / v, m))
+    held = np.where(layouts.schedule == _INTERLEAVED, interleaved, one_f_one_b)
+    held = np.where(layouts.schedule == _GPIPE, m, held)
+    held = np.where(layouts.schedule == _ZERO_BUBBLE, np.minimum(m, p), held)
+    return np.where(p > 1, held, 1).astype(float)
+
+
+def bubble_s(
+    layouts: Layouts, slowest_s: ArrayLike, sum_s: ArrayLike, weight_s: ArrayLike
+) -> Float:
+    """Idle time of the slowest stage while the pipeline fills and drains [s].
+
+    `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
+    stages. With equal stages this is (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, section
+    2.2); zero-bubble H1 fills the idle time with weight gradients, (p - 1)(t_f + t_b - 2 t_w)
+    (Qi et al. 2023, table 1, with t_b including t_w).
+    """
+    idle = np.maximum(np.asarray(sum_s) - slowest_s, 0.0) / layouts.vpp
+    hidden = 2 * (layouts.pp - 1) * np.asarray(weight_s)
+    return np.where(layouts.schedule == _ZERO_BUBBLE, np.maximum(idle - hidden, 0.0), idle)

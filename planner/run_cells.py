@@ -1,0 +1,91 @@
+"""Cells: one row of a table of runs, read with care.
+
+Every cell is text. Reading one checks what it says and names row value, rule and column where
+it says nonsense; a cell that is filled by a stated default leaves a sentence in `assumed`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from planner.errors import PlannerError, shorten
+
+__all__ = ["Cells"]
+
+T = TypeVar("T")
+
+_MAX_COUNT = 1_000_000_000
+_EMPTY = {"", "-", "n/a", "na", "none stated", "null", "?"}
+
+
+@dataclass(slots=True)
+class Cells:
+    """The cells of one row, and the defaults that were taken while reading them."""
+
+    row: dict[str, str]
+    assumed: list[str] = field(default_factory=list)
+
+    def text(self, column: str) -> str:
+        """The cell without surrounding blanks; empty where it or its column is missing."""
+        cell = (self.row.get(column) or "").strip()
+        return "" if cell.lower() in _EMPTY else cell
+
+    def number(self, column: str) -> float | None:
+        """A positive finite number; None where the cell is empty.
+
+        >>> Cells({"hidden": "4096"}).number("hidden")
+        4096.0
+        """
+        cell = self.text(column)
+        if not cell:
+            return None
+        try:
+            value = float(cell.replace(",", "")) if cell.isascii() else math.nan
+        except ValueError:
+            raise PlannerError(
+                f"{column} = {shorten(cell, 40)!r} is not a number; write digits without a unit"
+            ) from None
+        if not math.isfinite(value) or value <= 0:
+            raise PlannerError(
+                f"{column} = {shorten(cell, 40)!r} must be positive and finite; correct the cell"
+            )
+        return value
+
+    def count(self, column: str, *, zero: bool = False) -> int | None:
+        """A whole number from 1 (or 0) on; None where the cell is empty."""
+        if zero and self.text(column) in ("0", "0.0"):
+            return 0
+        value = self.number(column)
+        if value is None:
+            return None
+        if value != int(value) or value > _MAX_COUNT:
+            raise PlannerError(
+                f"{column} = {shorten(self.text(column), 40)!r} must be a whole number "
+                f"up to {_MAX_COUNT:,}; correct the cell"
+            )
+        return int(value)
+
+    def need(self, column: str) -> int:
+        """A count that no default can replace."""
+        value = self.count(column)
+        if value is None:
+            raise PlannerError(f"{column} is empty and nothing else tells it; fill it in")
+        return value
+
+    def flag(self, column: str) -> bool | None:
+        """yes or no; None where the cell is empty.
+
+        >>> Cells({"oom": "crash_or_oom"}).flag("oom")
+        True
+        """
+        cell = self.text(column).lower()
+        if not cell:
+            return None
+        return cell not in ("no", "false", "0", "off", "eager", "disabled")
+
+    def default(self, value: T, sentence: str) -> T:
+        """`value`, with the sentence noted."""
+        self.assumed.append(sentence)
+        return value

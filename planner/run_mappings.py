@@ -1,0 +1,399 @@
+"""Mappings: which machine, framework and defaults the labels of published runs stand for.
+
+Tables first, the functions that read them below. Labels are compared in lower case with every
+run of other characters than letters, digits and dots turned into one blank.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from planner.catalogue import load_framework, load_machine, names
+from planner.errors import PlannerError, shorten
+from planner.framework import Framework
+from planner.machine import Machine
+
+__all__ = [
+    "FrameworkRule",
+    "described_framework",
+    "framework_rule",
+    "machine_of",
+    "normalised",
+    "precision_of",
+    "published_schedule",
+    "year_of",
+]
+
+GIB_NOMINAL = 0.99
+"""Usable share of a device's nominal memory, where a row overrides the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkRule:
+    """What a framework label stands for, and what such runs do where a row does not say."""
+
+    words: tuple[str, ...]
+    """All of them occur in the label."""
+    framework: str | None
+    """Name in our catalogue; None where it describes nothing of the kind."""
+    zero_stage: int = 0
+    """ZeRO stage where the row does not say."""
+    recompute: str = "none"
+    """Activation recompute where the row does not say."""
+    sequence_parallel: bool = False
+    """Whether norms are split over tp where the row does not say."""
+    until_year: int = 9999
+    """Last year in which the label means this."""
+    flash_since: int = 2023
+    """First year whose runs used fused attention where the row does not say."""
+    stands_in: bool = False
+    """The nearest description, of other software than the label's; said in the row."""
+
+
+FRAMEWORKS: tuple[FrameworkRule, ...] = (
+    FrameworkRule(("gpt neox",), "megatron-deepspeed", 1, "full"),
+    FrameworkRule(("megatron", "deepspeed"), "megatron-deepspeed", 0, "full", flash_since=2024),
+    FrameworkRule(("megatron", "fsdp"), "megatron-lm", 1, "selective", True),
+    FrameworkRule(("megascale",), "megatron-lm", 1, "selective", True, stands_in=True),
+    FrameworkRule(("meta internal",), "fsdp2", 3, "selective", True, stands_in=True),
+    FrameworkRule(("axonn",), None),
+    FrameworkRule(("colossal",), None),
+    FrameworkRule(("levanter",), None),
+    FrameworkRule(("maxtext",), None),
+    FrameworkRule(("jax",), None),
+    FrameworkRule(("paxml",), None),
+    FrameworkRule(("alpa",), None),
+    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True),
+    FrameworkRule(("megatron", "bridge"), "megatron-lm", 1, "none", True),
+    FrameworkRule(("megatron", "core"), "megatron-lm", 1, "none", True),
+    FrameworkRule(("primus",), "megatron-lm", 1, "none", True),
+    FrameworkRule(("megatron",), "megatron-lm-2021", 0, "full", until_year=2022, flash_since=2023),
+    FrameworkRule(("megatron",), "megatron-lm", 0, "selective", True),
+    FrameworkRule(("nanotron",), "nanotron", 0, "none", True),
+    FrameworkRule(("torchtitan",), "fsdp2", 3, "selective", True),
+    FrameworkRule(("llm foundry",), "llm-foundry", 3, "full"),
+    FrameworkRule(("composer",), "llm-foundry", 3, "full"),
+    FrameworkRule(("deepspeed", "zero 3"), "deepspeed-2021", 3, "full", until_year=2021),
+    FrameworkRule(("deepspeed", "zero 1"), "deepspeed", 1),
+    FrameworkRule(("deepspeed", "zero 2"), "deepspeed", 2),
+    FrameworkRule(("deepspeed",), "deepspeed", 3, "full"),
+    FrameworkRule(("accelerate",), "accelerate", 3),
+    FrameworkRule(("trainer",), "accelerate"),
+    FrameworkRule(("transformers",), "accelerate"),
+    FrameworkRule(("fsdp",), "fsdp2", 3, "full"),
+    FrameworkRule(("fully shard",), "fsdp2", 3, "full"),
+    FrameworkRule(("horovod",), "horovod"),
+    FrameworkRule(("ddp",), "ddp"),
+    FrameworkRule(("nanogpt",), "ddp"),
+    FrameworkRule(("distributeddataparallel",), "ddp"),
+)
+"""First match wins. Defaults are the frameworks' own or those of their published scripts."""
+
+COMPILED: dict[str, object] = {
+    "fused_norm": True,
+    "fused_activation": True,
+    "fused_residual": True,
+    "fused_rope": True,
+}
+"""What torch.compile changes in a description: element-wise chains become one kernel."""
+
+LIGER: dict[str, object] = {
+    "fused_norm": True,
+    "fused_activation": True,
+    "fused_rope": True,
+    "loss": "fused",
+}
+"""What Liger kernels change (linkedin/Liger-Kernel): fused norm, gate, rotary and loss."""
+
+NOT_COMPILED = ("", "no", "false", "eager", "none", "0")
+"""Entries of the column `compile` that mean eager execution."""
+
+ADAPTER_WORDS = ("lora", "peft")
+"""Words of a model label that mean adapters on frozen weights."""
+
+LORA_RANK = 16
+"""Rank of adapters where a row does not say; hardly changes the time of a step."""
+
+OPTIMIZER_SHARDED = ("zero 1", "optimizer", "distributed fused adam")
+"""Words of a sharding label that mean ZeRO-1."""
+
+SYSTEMS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("meta 24k", ("dgx-h100",)),
+    ("selene", ("selene",)),
+    ("eos", ("eos",)),
+    ("polaris", ("polaris",)),
+    ("aurora", ("aurora",)),
+    ("sunspot", ("aurora",)),
+    ("borealis", ("aurora",)),
+    ("dawn", ("aurora",)),
+    ("frontier", ("frontier",)),
+    ("crusher", ("frontier",)),
+    ("lumi", ("lumi-g",)),
+    ("jean zay", ("jean-zay-a100", "jean-zay-v100")),
+    ("perlmutter", ("perlmutter", "perlmutter-80gb")),
+    ("leonardo", ("leonardo",)),
+    ("juwels", ("juwels-booster",)),
+    ("jupiter", ("jupiter",)),
+    ("alps", ("alps",)),
+    ("clariden", ("alps",)),
+    ("isambard", ("isambard-ai",)),
+    ("vista", ("vista",)),
+    ("marenostrum", ("mn5-acc",)),
+    ("mn5", ("mn5-acc",)),
+    ("summit", ("summit",)),
+    ("sophia", ("sophia",)),
+    ("thetagpu", ("thetagpu",)),
+    ("vsc 5", ("vsc-5", "vsc-5-a40")),
+    ("p4de", ("aws-p4de",)),
+    ("p4d", ("aws-p4d",)),
+    ("p5", ("aws-p5",)),
+    ("mosaicml", ("a100-40gb-roce", "a100-80gb-roce")),
+    ("superpod", ("dgx-a100", "dgx-h100", "dgx-b200")),
+    ("dgx 1", ("dgx-1v",)),
+    ("dgx 2", ("dgx-2",)),
+    ("grand teton", ("grand-teton", "dgx-h100")),
+    ("a100 cluster 800 gb", ("a100-hdr4",)),
+    ("h100 nodes fabric not stated", ("h100-cluster",)),
+    ("hf cluster", ("h100-cluster",)),
+    ("hugging face cluster", ("h100-cluster",)),
+)
+"""Systems by name; of several machines the one with the row's device and memory is taken."""
+
+DEVICES: tuple[tuple[str, str], ...] = (
+    ("gb300", "GB300"),
+    ("gb200", "GB200"),
+    ("gh200", "GH200"),
+    ("b300", "B300"),
+    ("b200", "B200"),
+    ("h200", "H200"),
+    ("h100", "H100"),
+    ("h800", "H800"),
+    ("a100", "A100"),
+    ("a800", "A800"),
+    ("v100", "V100"),
+    ("a40", "A40"),
+    ("a10g", "A10G"),
+    ("4090", "4090"),
+    ("3090", "3090"),
+    ("mi355x", "MI355X"),
+    ("mi350x", "MI350X"),
+    ("mi325x", "MI325X"),
+    ("mi300x", "MI300X"),
+    ("mi300a", "MI300A"),
+    ("mi250", "MI250X"),
+    ("pvc", "Max 1550"),
+    ("max 1550", "Max 1550"),
+    ("ponte vecchio", "Max 1550"),
+    ("l40s", "L40S"),
+    ("t4", "T4"),
+    ("p100", "P100"),
+    ("ampere", "A100"),
+    ("hopper", "H100"),
+)
+"""Words of a label and how product names in the catalogue spell the device."""
+
+GENERIC: tuple[str, ...] = (
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "dgx-b200",
+    "polaris",
+    "perlmutter",
+    "jean-zay-v100",
+    "lumi-g",
+    "aurora",
+    "alps",
+)
+"""Taken first where no system is named; then any machine with that device."""
+
+PRECISIONS: tuple[tuple[str, str], ...] = (
+    ("fp8", "fp8"),
+    ("float8", "fp8"),
+    ("bf16", "bf16"),
+    ("bfloat16", "bf16"),
+    ("fp16", "fp16"),
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("amp", "fp16"),
+    ("mixed", "bf16"),
+    ("tf32", "tf32"),
+    ("fp32", "fp32"),
+    ("float32", "fp32"),
+)
+"""Words of a precision label; first match wins."""
+
+PUBLISHED: dict[str, tuple[int, int]] = {
+    "gpt 1.7b": (16, 1),
+    "gpt 3.6b": (16, 1),
+    "gpt 7.5b": (16, 1),
+    "gpt 18.4b": (8, 1),
+    "gpt 39.1b": (4, 1),
+    "gpt 76.1b": (2, 3),
+    "gpt 145.6b": (2, 2),
+    "gpt 310.1b": (1, 2),
+    "gpt 529.6b": (1, 1),
+    "gpt 1008b": (1, 1),
+}
+"""Micro-batch and virtual stages of NVIDIA/Megatron-LM
+examples/academic_paper_scripts/sc21/run_table_1.sh (arXiv:2104.04473, table 1)."""
+
+
+def normalised(label: str) -> str:
+    """Lower case, everything but letters, digits and dots as single blanks.
+
+    >>> normalised("Megatron-DeepSpeed (bigscience)")
+    'megatron deepspeed bigscience'
+    """
+    return " ".join(re.findall(r"[a-z0-9.]+", label.lower()))
+
+
+def year_of(label: str) -> int | None:
+    """First year in a label; NVIDIA's container versions such as 25.09 count as years.
+
+    >>> year_of("2022-02-28"), year_of("26.04.01"), year_of("")
+    (2022, 2026, None)
+    """
+    found = re.search(r"(?:19|20)\d\d", label)
+    if found:
+        return int(found[0])
+    release = re.match(r"(\d\d)\.\d\d\b", label.strip())
+    return 2000 + int(release[1]) if release else None
+
+
+def framework_rule(label: str, year: int | None) -> FrameworkRule:
+    """The rule for a framework label; PlannerError where no description fits.
+
+    >>> framework_rule("NeMo (Megatron-Core)", 2024).framework
+    'megatron-lm'
+    """
+    text = normalised(label)
+    for rule in FRAMEWORKS:
+        if all(word in text for word in rule.words) and (year or 9999) <= rule.until_year:
+            if rule.framework is None:
+                break
+            return rule
+    raise PlannerError(
+        f"framework = {shorten(label, 40)!r} has no description here; "
+        f"known are {', '.join(names('framework'))}"
+    )
+
+
+@functools.cache
+def described_framework(name: str, compiled: bool, liger: bool) -> Framework:
+    """A framework of the catalogue with the kernels that a run swapped in."""
+    framework: Framework = load_framework(name)
+    changes = {**(COMPILED if compiled else {}), **(LIGER if liger else {})}
+    if not changes:
+        return framework
+    kernels = framework.kernels.replaced(**changes).model_dump()
+    suffix = " with torch.compile" * compiled + " with Liger kernels" * liger
+    return framework.replaced(name=framework.name + suffix, kernels=kernels)
+
+
+def precision_of(label: str) -> str | None:
+    """Training precision of a label; None where it names none.
+
+    >>> precision_of("bf16 (fp32 grad accumulation)"), precision_of("mxfp8")
+    ('bf16', 'fp8')
+    """
+    text = normalised(label)
+    if "fp4" in text:
+        raise PlannerError(f"precision = {shorten(label, 40)!r}: 4-bit training is not modelled")
+    return next((name for word, name in PRECISIONS if word in text), None)
+
+
+def published_schedule(model: str, framework: str) -> tuple[int, int] | None:
+    """Micro-batch and virtual stages that the published script gives for this model."""
+    return PUBLISHED.get(normalised(model)) if framework == "megatron-lm-2021" else None
+
+
+def device_of(gpu: str, system: str) -> str | None:
+    """The catalogue's spelling of the device that a row names, in `gpu` or else in `system`."""
+    for label in (gpu, system):
+        text = normalised(label)
+        for word, device in DEVICES:
+            if re.search(rf"(?<![a-z0-9]){word}", text):
+                return device
+    return None
+
+
+def _named_systems(system: str) -> tuple[str, ...]:
+    text = normalised(system)
+    for words, machines in SYSTEMS:
+        if re.search(rf"(?<![a-z0-9]){re.escape(words)}", text):
+            return machines
+    for name in names("machine"):
+        if len(name) > 3 and name.replace("-", " ") in text:
+            return (name,)
+    return ()
+
+
+@functools.cache
+def machine_of(
+    system: str, gpu: str, memory_gb: float | None, per_node: int | None
+) -> tuple[Machine, str, tuple[str, ...]]:
+    """Machine, its label, and what was assumed, for the cells that name hardware.
+
+    PlannerError where no profile has the device.
+    """
+    device = device_of(gpu, system)
+    if device is None:
+        raise PlannerError(
+            f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
+        )
+    wanted = _named_systems(system)
+    candidates = [m for m in map(load_machine, _existing(wanted)) if device in m.device.name]
+    named = bool(candidates)
+    if not candidates:
+        candidates = _generic(device, per_node, "pcie" in gpu.lower())
+    machine = min(candidates, key=lambda m: _distance(m, memory_gb))
+    overrides, assumed = _memory_override(machine, memory_gb)
+    if not named:
+        assumed += (f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}",)
+    label = machine.name + "".join(f" ({override})" for override in overrides)
+    return load_machine(machine.name, overrides), label, assumed
+
+
+def _existing(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in wanted if name in names("machine"))
+
+
+def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
+    ordered = _existing(GENERIC) + tuple(n for n in names("machine") if n not in GENERIC)
+    found = [
+        machine
+        for machine in map(load_machine, ordered)
+        if re.search(rf"(?<![A-Za-z0-9]){device}", machine.device.name)
+        and ("PCIE" in machine.device.name.upper()) == pcie
+    ]
+    if not found:
+        raise PlannerError(f"no hardware profile has a {device}; add one to score such rows")
+    fitting = [m for m in found if per_node in (None, m.node.num_devices)]
+    if not fitting:
+        sizes = sorted({m.node.num_devices for m in found})
+        raise PlannerError(
+            f"no hardware profile has {per_node} x {device} per node "
+            f"(only {', '.join(map(str, sizes))}); add one to score such rows"
+        )
+    return fitting
+
+
+def _distance(machine: Machine, memory_gb: float | None) -> float:
+    """How far the device's memory is from the row's, in steps of 15 %: ties keep the order."""
+    if memory_gb is None:
+        return 0.0
+    ratio = machine.device.memory_bytes.value / (memory_gb * 2**30)
+    return round(abs(ratio - 1) / 0.15)
+
+
+def _memory_override(
+    machine: Machine, memory_gb: float | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if memory_gb is None or _distance(machine, memory_gb) == 0:
+        return (), ()
+    return (
+        (f"device.memory_bytes={memory_gb * GIB_NOMINAL:.2f}GiB",),
+        (f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}",),
+    )

@@ -1,0 +1,123 @@
+"""Units: parse what users write, format what they read.
+
+Inside the package everything is SI with the unit in the name (`_bytes`, `_s`, `_flop`,
+`_bytes_per_s`). Prefixes exist only here. GB is 1e9 bytes, GiB is 2**30 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from planner.errors import DescriptionError, shorten
+
+__all__ = [
+    "GIB",
+    "format_bytes",
+    "format_count",
+    "format_rate",
+    "format_seconds",
+    "parse_quantity",
+]
+
+GIB = 2.0**30
+"""Bytes in a GiB."""
+
+_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_SCALES = {**_PREFIXES, **_BINARY, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_QUANTITY = re.compile(
+    r"\s*(?P<number>[+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|[+-]?inf)"
+    r"\s*(?P<prefix>[KMGTPE]i|[kKMGTPEmun])??(?P<unit>B/s|B|b/s|FLOP/s|FLOPS|FLOP|s|h)?\s*$",
+    re.IGNORECASE,
+)
+
+
+def parse_quantity(text: str) -> float:
+    """Number in SI units from text with an optional prefix and unit.
+
+    `B` is bytes, `b/s` bits per second. A bare prefix works too: `2T` is 2e12.
+
+    >>> parse_quantity("40 GiB"), parse_quantity("200 Gb/s"), parse_quantity("2e12")
+    (42949672960.0, 25000000000.0, 2000000000000.0)
+
+    Raises DescriptionError for text that is not a finite number with a known unit.
+    """
+    match = _QUANTITY.match(text)
+    if match is None or match["prefix"] == "e":  # an exponent without digits
+        raise DescriptionError(
+            f"{shorten(text)!r} is not a quantity; write a number with an optional unit, "
+            "such as 40GiB, 1.6TB/s, 312TFLOP/s or 2e12"
+        )
+    value = float(match["number"].replace(",", "").replace("_", ""))
+    prefix, unit = match["prefix"] or "", match["unit"] or ""
+    value *= _SCALES[_proper(prefix, unit)]
+    if unit == "b/s":
+        value /= 8
+    elif unit == "h":
+        value *= 3600
+    if not math.isfinite(value):
+        raise DescriptionError(f"{shorten(text)!r} is not finite; write a finite number")
+    return value
+
+
+def _proper(prefix: str, unit: str) -> str:
+    """A prefix as SI writes it: people type 40gb, 1.6tb/s and 312tflops too."""
+    if len(prefix) == 2:
+        return prefix[0].upper() + "i"
+    if prefix in _SCALES and not (prefix == "m" and unit.lower().startswith(("b", "flop"))):
+        return prefix
+    return prefix.lower() if prefix in "UN" else prefix.upper()
+
+
+def format_bytes(value: float) -> str:
+    """Bytes as GiB, MiB or KiB with two decimals.
+
+    >>> format_bytes(1.5 * 2**30), format_bytes(-3 * 2**20), format_bytes(2**41)
+    ('1.50 GiB', '-3.00 MiB', '2.00 TiB')
+    """
+    for unit, scale in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if abs(value) >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_rate(value: float, unit: str = "B/s") -> str:
+    """A rate with a decimal prefix.
+
+    >>> format_rate(1.56e12), format_rate(312e12, "FLOP/s"), format_rate(25e9)
+    ('1.56 TB/s', '312 TFLOP/s', '25 GB/s')
+    """
+    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def format_count(value: float) -> str:
+    """A count with a decimal prefix, as the field writes parameters and tokens.
+
+    >>> format_count(8030261248), format_count(85_003_776), format_count(512)
+    ('8.03 B', '85 M', '512')
+    """
+    for prefix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
+def format_seconds(value: float) -> str:
+    """A duration in the unit a person would use.
+
+    >>> format_seconds(0.285), format_seconds(81.58), format_seconds(4e5), format_seconds(2e-5)
+    ('285 ms', '81.6 s', '4.63 d', '20 us')
+    """
+    if value == 0:
+        return "0 s"
+    for unit, scale in (("d", 86400.0), ("h", 3600.0)):
+        if abs(value) >= 2 * scale:
+            return f"{value / scale:.3g} {unit}"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}" if abs(value) < 1e3 * scale else f"{value:.0f} s"
+    return f"{value:.2g} s"

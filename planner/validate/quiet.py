@@ -1,0 +1,95 @@
+"""Quiet: whether the cores were ours while something was timed.
+
+Two signs, because each misses a case: the share of a core that a pure computation got while it
+ran (cpu over wall), and how many cores other processes used meanwhile (Linux only).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MIN_CPU_WALL", "Load", "Watch", "probe_cpu_wall"]
+
+MIN_CPU_WALL = 0.9
+"""Below it, a time is not scored."""
+_SHORTEST_S = 0.5
+# the kernel counts in ticks of 10 ms per core
+_MAX_FOREIGN = 0.15
+"""Cores that others may use, as a part of all, before a time is not scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How undisturbed a measurement was."""
+
+    cpu_wall: float
+    """Share of a core that a pure computation got, worst rank."""
+    foreign_cores: float | None
+    """Cores that other processes used meanwhile; None where it cannot be read."""
+    num_ranks: int
+    num_cores: int
+
+    @property
+    def why_not(self) -> str:
+        """Why times are not scored; empty where they are."""
+        if self.num_ranks > self.num_cores:
+            return f"{self.num_ranks} ranks share {self.num_cores} cores"
+        if self.cpu_wall < MIN_CPU_WALL:
+            return f"cpu/wall is {self.cpu_wall:.3f}, below {MIN_CPU_WALL}: the cores were shared"
+        if self.foreign_cores is not None and self.foreign_cores > _MAX_FOREIGN * self.num_cores:
+            return f"other processes used {self.foreign_cores:.1f} of {self.num_cores} cores"
+        return ""
+
+    @property
+    def scored(self) -> bool:
+        """Whether times count."""
+        return not self.why_not
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "scored": self.scored, "why_not": self.why_not}
+
+
+class Watch:
+    """Cores that all processes of the machine use, over a stretch of time."""
+
+    def __init__(self) -> None:
+        self._busy, self.since_s = _busy_s(), time.perf_counter()
+
+    def foreign_cores(self, own_cpu_s: float) -> float | None:
+        """Cores used by others since the start, given what our own ranks used.
+
+        None where it cannot be read, or too little time passed to tell.
+        """
+        now = _busy_s()
+        if now is None or self._busy is None:
+            return None
+        wall = time.perf_counter() - self.since_s
+        if wall < _SHORTEST_S:
+            return None
+        return max((now - self._busy - own_cpu_s) / wall, 0.0)
+
+
+def _busy_s() -> float | None:
+    """Seconds that all cores were busy since boot, from the kernel."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def probe_cpu_wall(seconds: float = 0.05) -> float:
+    """Share of a core that a pure computation of about `seconds` gets now."""
+    import torch
+
+    a = torch.ones(256, 256)
+    wall, cpu = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - wall < seconds:
+        a @ a
+    return min((time.thread_time() - cpu) / (time.perf_counter() - wall), 1.0)

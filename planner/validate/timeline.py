@@ -1,0 +1,148 @@
+"""Timeline: bytes of every storage over a step, with its category and the peak's phase."""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+__all__ = ["Live", "StorageTimeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A storage changed to `bytes` (0: freed) while `phase` ran."""
+
+    key: int
+    bytes: int
+    phase: str
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A storage alive at some moment, and where it was made."""
+
+    key: int
+    bytes: int
+    phase: str
+    region: str
+
+
+class StorageTimeline(TorchDispatchMode):
+    """Follows storages from their first appearance to their last reference.
+
+    Counted: all tensors, views once. Left out: the allocator's rounding and reserve.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[_Event] = []
+        self.phase, self.region = "before", ""
+        self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._next = 0
+        self.moments: dict[str, int] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Any:
+        timeline, original = self, self._resize
+
+        def resize(storage: Any, size: int) -> Any:
+            result = original(storage, size)
+            timeline._seen(storage, resized=True)
+            return result
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*exception)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, torch.Tensor):
+                self.watch(value)
+        return result
+
+    def watch(self, tensor: torch.Tensor) -> int:
+        """Key of a tensor's storage, which is followed from now on."""
+        if isinstance(tensor, DTensor):
+            tensor = tensor.to_local()
+        return self._seen(tensor.untyped_storage())
+
+    def _seen(self, storage: Any, resized: bool = False) -> int:
+        key = self._keys.get(storage)
+        if key is None:
+            key, self._next = self._next, self._next + 1
+            self._keys[storage] = key
+            weakref.finalize(storage, self._gone, key)
+        elif not resized:
+            return key
+        self._note(key, storage.nbytes())
+        return key
+
+    def _gone(self, key: int) -> None:
+        self._note(key, 0)
+
+    def _note(self, key: int, size: int) -> None:
+        self.events.append(_Event(key, size, self.phase, self.region))
+
+    @contextlib.contextmanager
+    def within(self, region: str) -> Iterator[None]:
+        """Mark what is allocated inside as belonging to `region`."""
+        before, self.region = self.region, region
+        try:
+            yield
+        finally:
+            self.region = before
+
+    def restart(self) -> None:
+        """Forget what happened so far; storages seen before keep their keys."""
+        self.events.clear()
+        self._keys.clear()
+
+    def moment(self, name: str) -> None:
+        """Remember this instant under a name."""
+        self.moments[name] = len(self.events)
+
+    def live(self, until: int) -> list[Live]:
+        """Storages alive after `until` events."""
+        found: dict[int, Live] = {}
+        for event in self.events[:until]:
+            if event.bytes:
+                found[event.key] = Live(event.key, event.bytes, event.phase, event.region)
+            else:
+                found.pop(event.key, None)
+        return list(found.values())
+
+    def peaks(self, start: int, stop: int) -> dict[str, tuple[int, int]]:
+        """Highest sum of bytes in every phase: bytes, and events until then."""
+        sizes: dict[int, int] = {}
+        total, best = 0, {}
+        for index, event in enumerate(self.events[:stop]):
+            # a phase that opens with a release was highest before it
+            before, total = total, total + event.bytes - sizes.get(event.key, 0)
+            sizes[event.key] = event.bytes
+            if index < start:
+                continue
+            if event.phase not in best:
+                best[event.phase] = (before, index)
+            if total > best[event.phase][0]:
+                best[event.phase] = (total, index + 1)
+        return best

@@ -1,0 +1,394 @@
+"""Command line: the examples work, exit codes mean what they say, hostile input is one sentence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cli import FITS, NOTHING_FITS, WRONG_USE, main
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
+Captured = pytest.CaptureFixture[str]
+
+
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error of a call in this process."""
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code, out, err
+
+
+def command(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "planner.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+# --- the examples ----------------------------------------------------------------------------
+
+MISTRAL = "plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64"
+LLAMA = "plan llama-3.1-70b --machine polaris --nodes 64 --seq-length 8192 --global-batch 1024"
+CONFIGURED = "plan ./config.json --machine aurora --nodes 256 --global-batch 6144 --tokens 2e12"
+ESTIMATE = (
+    "estimate llama-3-8b --machine polaris --nodes 4 --tp 4 --dp 4 --zero 1 --micro-batch 1 "
+    "--recompute selective"
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
+def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
+    code, out, err = run(capsys, *line.split())
+    assert code == FITS
+    assert err == ""
+    assert out.startswith("Fits: ")
+    for word in ("Fastest: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
+        assert word in out
+    if "--tokens" in line:
+        assert re.search(r"2 T tokens: [\d.]+ days", out)
+
+
+@pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
+def test_plans_as_json(capsys: Captured, config: Path, line: str) -> None:
+    code, out, err = run(capsys, *line.split(), "--json")
+    data = json.loads(out)
+    assert (code, err) == (FITS, "")
+    assert data["fits"] is True
+    assert {
+        "dp",
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "zero_stage",
+        "micro_batch",
+        "grad_accumulation",
+        "recompute",
+        "schedule",
+        "offload",
+    } <= set(data["best"]["layout"])
+    best = data["best"]
+    assert best["step_time_s"] == pytest.approx(sum(best["step_time_parts_s"].values()))
+    memory = dict(best["memory_bytes"])
+    assert memory.pop("total") == pytest.approx(sum(memory.values()))
+    assert {"tokens_per_s", "mfu", "host_memory_bytes"} <= set(best)
+    assert [sorted(row) for row in data["dropped"]] == [["count", "reason"]] * len(data["dropped"])
+    assert all({"name", "fits", "why", "fix"} <= set(row) for row in data["strategies"])
+    assert data["num_devices"] == {"vsc-5": 4, "polaris": 256, "aurora": 3072}[data["machine"]]
+
+
+def test_plan_as_csv(capsys: Captured) -> None:
+    code, out, _ = run(capsys, *MISTRAL.split(), "--csv", "--top", "7")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == FITS
+    assert len(rows) == 7
+    assert [float(row["step_time_s"]) for row in rows] == sorted(
+        float(row["step_time_s"]) for row in rows
+    )
+    for row in rows:
+        parts = [float(v) for k, v in row.items() if k.startswith("time_")]
+        assert float(row["step_time_s"]) == pytest.approx(sum(parts))
+
+
+def test_estimate(capsys: Captured) -> None:
+    code, out, err = run(capsys, *ESTIMATE.split())
+    assert (code, err) == (FITS, "")
+    assert out.startswith("Fits: ")
+    assert "Memory per device" in out
+    code, out, _ = run(capsys, *ESTIMATE.split(), "--json")
+    data = json.loads(out)
+    layout = data["layout"]
+    assert (layout["tp"], layout["dp"], layout["zero_stage"]) == (4, 4, 1)
+    assert data["fits"] is True
+    assert len(data["stages"]) == layout["pp"]
+    assert sum(data["stages"][0].values()) == pytest.approx(data["memory_bytes"]["total"])
+    code, out, _ = run(capsys, *ESTIMATE.split(), "--csv")
+    assert len(list(csv.DictReader(io.StringIO(out)))) == 1
+
+
+def test_dp_follows_from_nodes(capsys: Captured) -> None:
+    given = run(capsys, *ESTIMATE.split(), "--json")[1]
+    assert run(capsys, *ESTIMATE.replace("--dp 4", "").split(), "--json")[1] == given
+
+
+def test_lists(capsys: Captured) -> None:
+    for kind, least in (("models", 40), ("machines", 20), ("frameworks", 8)):
+        code, out, _ = run(capsys, kind)
+        rows = json.loads(run(capsys, kind, "--json")[1])
+        assert code == FITS
+        assert len(rows) >= least
+        assert len(out.splitlines()) == len(rows)
+        assert all(row["name"] in out for row in rows)
+    machines = {row["name"]: row for row in json.loads(run(capsys, "machines", "--json")[1])}
+    assert machines["polaris"]["num_devices"] == 2240
+
+
+def test_show(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "show", "polaris")
+    assert code == FITS
+    assert "560 nodes x 4 devices" in out
+    assert "assumed" in out
+    data = json.loads(
+        run(capsys, "show", "polaris", "--json", "--set", "device.memory_bytes=80GB")[1]
+    )
+    assert data["device"]["memory_bytes"]["value"] == 80e9
+    assert "num_params: 8,030,261,248" in run(capsys, "show", "llama-3-8b")[1]
+    assert "fully_shard" in run(capsys, "show", "fsdp2")[1]
+
+
+def test_tokens_take_prefixes(capsys: Captured) -> None:
+    for text in ("300B", "300b", "300G", "0.3T", "3e11", "300 B"):
+        data = json.loads(
+            run(capsys, "plan", "gpt2", "-m", "polaris", "--tokens", text, "--json")[1]
+        )
+        assert data["workload"]["tokens"] == pytest.approx(3e11), text
+
+
+def test_nothing_fits(capsys: Captured) -> None:
+    code, out, err = run(capsys, "plan", "llama-3.1-405b", "-m", "vsc-5")
+    assert (code, err) == (NOTHING_FITS, "")
+    assert out.startswith("Nothing fits")
+    code, out, _ = run(capsys, "plan", "llama-3.1-405b", "-m", "vsc-5", "--json")
+    assert (code, json.loads(out)["best"]) == (NOTHING_FITS, None)
+    code, out, _ = run(capsys, "estimate", "llama-3-70b", "-m", "polaris")
+    assert code == NOTHING_FITS
+    assert "too much per device" in out
+
+
+@pytest.mark.slow
+def test_processes(tmp_path: Path) -> None:
+    done = command(*MISTRAL.split(), "--json")
+    again = command(*MISTRAL.split(), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == again.stdout
+    assert command("plan", "llama-3.1-405b", "-m", "vsc-5").returncode == 1
+    wrong = command("plan", "lama-3-8b", "-m", "polaris")
+    assert wrong.returncode == 2
+    assert wrong.stdout == ""
+    assert "did you mean llama-3-8b" in wrong.stderr
+    help_text = command("--help")
+    assert help_text.returncode == 0
+    assert "estimate" in help_text.stdout
+    # a reader that goes away is no error
+    pipe = f"{sys.executable} -m planner.cli machines | head -1"
+    closed = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False)
+    assert "Traceback" not in closed.stderr
+
+
+# --- hostile input ---------------------------------------------------------------------------
+
+
+def refused(capsys: Captured, *arguments: str) -> str:
+    """The one sentence with which a call is refused."""
+    code, out, err = run(capsys, *arguments)
+    assert code == WRONG_USE, (arguments, err[:200])
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.startswith("planner: ")
+    assert len(err.splitlines()) == 1
+    assert len(err) < 700
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("plan mistal-7b -m vsc-5", "did you mean mistral-7b"),
+        ("plan mistral-7b -m polris", "did you mean polaris"),
+        ("plan mistral-7b -m polaris -f fsdp", "did you mean fsdp2"),
+        ("show polari", "did you mean polaris"),
+        ("plan gpt2 -m polaris --nodes -1", "at least 1"),
+        ("plan gpt2 -m polaris --nodes 0", "at least 1"),
+        ("plan gpt2 -m polaris --nodes 561", "exceeds the 560 nodes"),
+        ("plan gpt2 -m polaris --nodes nan", "--nodes"),
+        ("plan gpt2 -m polaris --nodes 99999999999999999999", "exceeds the 560"),
+        ("plan gpt2 -m polaris --global-batch 0", "global_batch = 0 is refused"),
+        ("plan gpt2 -m polaris --global-batch -4", "global_batch = -4 is refused"),
+        ("plan gpt2 -m polaris --global-batch 100000000", "check your units"),
+        ("plan mistral-7b -m polaris --seq-length 1000000000", "check your units"),
+        ("plan mistral-7b -m polaris --seq-length 1e9", "--seq-length"),
+        ("plan mistral-7b -m polaris --seq-length 0", "sequence_length = 0 is refused"),
+        ("plan gpt2 -m polaris --seq-length 2048", "1024 learned positions"),
+        ("plan gpt2 -m polaris --tokens nan", "not finite"),
+        ("plan gpt2 -m polaris --tokens inf", "not finite"),
+        ("plan gpt2 -m polaris --tokens -5", "is refused"),
+        ("plan gpt2 -m polaris --tokens 1e300", "check your units"),
+        ("plan gpt2 -m polaris --tokens many", "not a quantity"),
+        ("plan gpt2 -m polaris --top 0", "--top"),
+        ("plan gpt2 -m polaris --precision fp8", "not supported by NVIDIA A100"),
+        ("plan gpt2 -m polaris --precision int4", "--precision"),
+        ("plan gpt2 -m polaris --lora-rank -1", "lora_rank = -1 is refused"),
+        ("plan gpt2 -m polaris --lora-rank 8 --lora-targets foo", "foo are not known"),
+        ("plan gpt2 -m polaris --frozen foo", "foo is refused"),
+        ("plan gpt2 -m polaris --frozen embedding,layers,head", "nothing is trained"),
+        ("plan gpt2 -m polaris --set device.memory=1", "did you mean memory_bytes"),
+        ("plan gpt2 -m polaris --set device.memory_bytes=40", "check your units"),
+        ("plan gpt2 -m polaris --set device.memory_bytes=-40GB", "check your units"),
+        ("plan gpt2 -m polaris --set device.memory_bytes=nan", "not finite"),
+        ("plan gpt2 -m polaris --set device.memory_bytes=1e300", "check your units"),
+        ("plan gpt2 -m polaris --set device.memory_bytes", "section.field=value"),
+        ("plan gpt2 -m polaris --set node.num_devices=0", "is refused"),
+        ("plan resnet-50 -m polaris", "only transformers"),
+        ("estimate resnet-50 -m polaris", "only transformers"),
+        ("estimate gpt2 -m polaris --tp 3", "use one of 1, 2, 4"),
+        ("estimate gpt2-xl -m polaris --tp 2 --seq-length 1024", "num_heads = 25"),
+        ("estimate gpt2 -m polaris --tp 0", "tp = 0 is refused"),
+        ("estimate gpt2 -m polaris --tp -1", "tp = -1 is refused"),
+        ("estimate gpt2 -m polaris --dp 0", "dp = 0 is refused"),
+        ("estimate gpt2 -m polaris --dp 1e300", "--dp"),
+        ("estimate gpt2 -m polaris --dp 99999999999999999999999", "check your units"),
+        ("estimate gpt2 -m polaris --tp 100000 --pp 100000", "exceeds the 560 nodes"),
+        ("estimate gpt2 -m polaris --micro-batch 0", "micro_batch = 0 is refused"),
+        ("estimate gpt2 -m polaris --micro-batch nan", "--micro-batch"),
+        ("estimate gpt2 -m polaris --micro-batch 2000000", "check your units"),
+        ("estimate gpt2 -m polaris --global-batch 0", "global_batch = 0 is refused"),
+        ("estimate gpt2 -m polaris --global-batch 7 --dp 2", "use 6 or 8"),
+        ("estimate gpt2 -m polaris --nodes 1 --dp 3", "use dp = 4"),
+        ("estimate gpt2 -m polaris --nodes 0", "nodes = 0 must be at least 1"),
+        ("estimate gpt2 -m polaris --nodes -3", "nodes = -3 must be at least 1"),
+        ("estimate gpt2 -m polaris --schedule foo", "schedule = foo is refused"),
+        ("estimate gpt2 -m polaris --offload foo", "offload = foo is refused"),
+        ("estimate gpt2 -m polaris --zero 9", "zero_stage = 9 is refused"),
+        ("estimate gpt2 -m polaris --framework foo", "unknown framework"),
+        ("estimate gpt2 -m polaris --tiles 0", "tiles = 0 is refused"),
+        ("nonsense", "No such command"),
+        ("plan", "Missing argument"),
+        ("plan gpt2", "Missing option"),
+        ("plan gpt2 -m polaris --frobnicate", "No such option"),
+    ],
+)
+def test_wrong_use(capsys: Captured, arguments: str, words: str) -> None:
+    assert words in refused(capsys, *arguments.split())
+
+
+def test_hostile_models(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = json.dumps(CONFIG)
+    texts = {
+        "truncated": good[:60],
+        "empty": "",
+        "list": "[1, 2]",
+        "deep": '{"a":' * 100_000 + "1" + "}" * 100_000,
+        "brackets": "[" * 100_000,
+        "huge": json.dumps({**CONFIG, "filler": "x" * 2_000_000}),
+        "nan": good.replace("4096,", "NaN,", 1),
+        "inf": good.replace("4096,", "Infinity,", 1),
+        "negative": good.replace("4096,", "-4096,", 1),
+        "zero": good.replace('"num_hidden_layers": 32', '"num_hidden_layers": 0'),
+        "vocabulary": good.replace("32000", "1000000000000"),
+        "digits": good.replace("32000", "9" * 5000),
+        "text": good.replace("4096,", '"wide",', 1),
+        "family": good.replace("llama", "x" * 5000),
+    }
+    for name, text in texts.items():
+        Path(f"{name}.json").write_text(text)
+        message = refused(capsys, "plan", f"{name}.json", "-m", "polaris")
+        if name == "vocabulary":
+            assert "check your units" in message
+    Path("binary.json").write_bytes(random.Random(2).randbytes(3000))
+    Path("folder.json").mkdir()
+    Path("empty-folder").mkdir()
+    os.mkfifo("fifo.json")
+    Path("fields.toml").write_text('family = "llama"\nsurplus = 1\n')
+    Path("vocabulary.toml").write_text(
+        'family = "llama"\nnum_layers = 2\nhidden_size = 64\nnum_heads = 2\nnum_kv_heads = 2\n'
+        "head_dim = 32\nffn_size = 128\nvocab_size = 1000000000000\n"
+    )
+    for name in (
+        "binary.json",
+        "folder.json",
+        "empty-folder",
+        "fifo.json",
+        "absent.json",
+        "fields.toml",
+        "/dev/zero",
+        "",
+        "x" * 5000,
+        "x" * 5000 + ".toml",
+        "a\0.toml",
+        "~nouser/x.toml",
+        "~nouser/config.json",
+        "\udcff.json",
+    ):
+        refused(capsys, "plan", name, "-m", "polaris")
+    assert "check your units" in refused(capsys, "plan", "vocabulary.toml", "-m", "polaris")
+
+
+def test_hostile_machines(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text("a = = 1\n")
+    Path("missing.toml").write_text('title = "x"\n')
+    Path("nested.toml").write_text("a = " + "[" * 100_000)
+    Path("binary.toml").write_bytes(random.Random(3).randbytes(3000))
+    Path("folder.toml").mkdir()
+    os.mkfifo("fifo.toml")
+    for name in (
+        "bad.toml",
+        "missing.toml",
+        "nested.toml",
+        "binary.toml",
+        "folder.toml",
+        "fifo.toml",
+        "absent.toml",
+        "/dev/zero",
+        "",
+        "x" * 5000,
+        "x" * 5000 + ".toml",
+        "a\0.toml",
+        "~nouser/x.toml",
+        "\udcff.toml",
+    ):
+        refused(capsys, "plan", "gpt2", "-m", name)
+        if name != "/dev/zero":
+            refused(capsys, "show", name)
+
+
+@pytest.mark.slow
+def test_special_files_do_not_hang_a_process(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.toml")
+    for name in (str(tmp_path / "fifo.toml"), "/dev/zero"):
+        done = command("plan", name, "-m", "polaris", timeout=20)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_markup_in_names_is_text(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "[red]x[bold].json"
+    path.write_text(json.dumps(CONFIG))
+    code, out, _ = run(capsys, "plan", str(path), "-m", "polaris")
+    assert code == FITS
+    assert "[red]x[bold]" in out

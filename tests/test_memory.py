@@ -1,0 +1,334 @@
+"""Memory: published figures, traced figures, and properties that must hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.activations import stage_activations
+from planner.block import Block
+from planner.catalogue import load_framework, load_machine, load_model, names
+from planner.errors import LayoutError
+from planner.estimation import Question, estimate_layouts, stage_memory
+from planner.host import host_memory
+from planner.layout import Layout, Layouts
+from planner.legality import check
+from planner.memory import DEVICE_PARTS, training_state_bytes
+from planner.states import OPTIMIZER_BYTES, local_params, stage_state
+from planner.workload import Workload
+
+TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]
+
+
+def question(model: str, framework: str, machine: str = "selene", **fields: object) -> Question:
+    workload = Workload.described({"sequence_length": 2048, "global_batch": 64, **fields})
+    return Question(load_model(model), load_machine(machine), workload, load_framework(framework))
+
+
+def layer_bytes(q: Question, layout: Layout) -> float:
+    """Activations that one layer keeps for one micro-batch [B]."""
+    layers = [block for block in q.blocks if block.kind == "layer"]
+    layouts = Layouts.of(layout)
+    kept = stage_activations(tuple(layers), layouts, 0, q.workload, q.framework)
+    return float(kept.layers) / sum(block.count for block in layers)
+
+
+# --- published -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "gb"),
+    # Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5 B parameters on 64 ranks
+    [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)],
+)
+def test_zero_paper_figure_1(stage: int, gb: float) -> None:
+    assert float(training_state_bytes(7.5e9, 64, stage)) / 1e9 == pytest.approx(gb, rel=5e-3)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_device_states_are_those_of_the_zero_paper(stage: int) -> None:
+    # deepspeed with 16-bit gradients: 2 + 2 + 12 bytes; buckets and activations are other parts
+    q = question("ptdp-7.5b", "deepspeed", precision="fp16")
+    # gradients are there from the second micro-batch on, whatever the moment of the peak
+    parts = stage_memory(q, Layout(dp=64, zero_stage=stage, grad_accumulation=2))[0]
+    states = parts["weights"] + parts["gradients"] + parts["optimizer_states"]
+    expected = float(training_state_bytes(q.model.num_params, 64, stage))
+    assert states == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tp", "formula"),
+    # Korthikanti et al. 2022, arXiv:2205.05198, table 2, per layer and in units of s b h:
+    # dropout 0.1, eager attention, 16 bits
+    [
+        ({}, 1, lambda s, h, a, t: 34 + 5 * a * s / h),
+        ({}, 8, lambda s, h, a, t: 10 + 24 / t + 5 * a * s / (h * t)),
+        ({"sequence_parallel": True}, 8, lambda s, h, a, t: (34 + 5 * a * s / h) / t),
+        ({"recompute": "selective"}, 8, lambda s, h, a, t: 10 + 24 / t),
+        ({"recompute": "selective", "sequence_parallel": True}, 8, lambda s, h, a, t: 34 / t),
+        ({"recompute": "full"}, 8, lambda s, h, a, t: 2),
+        ({"recompute": "full", "sequence_parallel": True}, 8, lambda s, h, a, t: 2 / t),
+    ],
+)
+@pytest.mark.parametrize("model", ["gpt3-175b", "mt-nlg-530b"])
+def test_korthikanti_table_2(model: str, fields: dict, tp: int, formula) -> None:  # type: ignore[no-untyped-def, type-arg]
+    q = question(model, "megatron-lm-2021", precision="fp16", attention="eager")
+    assert q.model.dropout == 0.1
+    s, h, a = 2048, q.model.hidden_size, q.model.num_heads
+    layout = Layout(tp=tp, micro_batch=3, **fields)
+    kept = layer_bytes(q, layout) / (s * 3 * h)
+    assert kept == pytest.approx(formula(s, h, a, tp), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("framework", "per_sbh"),
+    # torch 2.13, one Llama-3-8B layer traced in bf16 with flash attention: every storage that
+    # autograd keeps; 8 + 4 + 4 g + 8 f/h + 4 a/h with fused norms, g = kv/heads
+    [("fsdp2", 41.03), ("deepspeed", 54.0), ("accelerate", 54.0)],
+)
+def test_traced_llama_layer(framework: str, per_sbh: float) -> None:
+    q = question("llama-3-8b", framework)
+    kept = layer_bytes(q, Layout(micro_batch=2)) / (2048 * 2 * 4096)
+    assert kept == pytest.approx(per_sbh, rel=2e-3)
+
+
+def test_traced_nanogpt_layer() -> None:
+    # torch 2.13 under autocast, no dropout, flash attention: 36 + 4 heads/h bytes per s b h
+    q = question("gpt2", "ddp", sequence_length=1024)
+    kept = layer_bytes(q, Layout(micro_batch=4)) / (1024 * 4 * 768)
+    assert kept == pytest.approx(36 + 4 * 12 / 768, rel=1e-3)
+
+
+def test_bucket_of_zero_2_costs_a_small_model_more_than_it_saves() -> None:
+    # DeepSpeed's reduce_bucket_size of 5e8 elements, against what sharding gradients saves on two
+    # ranks; gpt2 has 1.24e8 parameters
+    q = question("gpt2", "deepspeed", machine="polaris", sequence_length=1024, global_batch=2)
+    plain, sharded = (
+        stage_memory(q, Layout(dp=2, zero_stage=stage, grad_accumulation=2))[0] for stage in (1, 2)
+    )
+    saved = plain["gradients"] - sharded["gradients"]
+    assert saved == pytest.approx(q.model.num_params, rel=0.01)  # 2 bytes, half of them
+    assert sharded["communication_buffers"] > saved
+
+
+def test_two_fp32_copies_are_loaded_on_a_vsc_5_node() -> None:
+    # 7.24e9 parameters x 4 bytes x 2 ranks = 57.9 GB of host memory
+    q = question("mistral-7b", "ddp", machine="vsc-5", precision="fp32", global_batch=2)
+    parts = host_memory(q.blocks, Layouts.of(Layout(dp=2)), q.machine, q.workload, q.framework)
+    assert float(parts["checkpoint_load"]) == pytest.approx(57.9e9, rel=2e-3)
+
+
+def test_sharded_loading_reads_a_rank_s_shard() -> None:
+    # 70.6e9 parameters of 2 bytes over 64 ranks; four ranks a node that read all of it would need
+    # 564 GB of the 550 GB that a Polaris node has
+    q = question("llama-3-70b", "fsdp2", machine="polaris")
+    parts = host_memory(
+        q.blocks, Layouts.of(Layout(dp=64, zero_stage=3)), q.machine, q.workload, q.framework
+    )
+    assert float(parts["checkpoint_load"]) == pytest.approx(4 * 2 * 70.55e9 / 64, rel=0.01)
+
+
+def test_mistral_weights_in_fp32() -> None:
+    q = question("mistral-7b", "ddp", precision="fp32")
+    assert stage_memory(q, Layout(dp=64))[0]["weights"] == pytest.approx(28.97e9, rel=2e-3)
+
+
+def test_optimizer_bytes() -> None:
+    # Adam: two fp32 moments; 8-bit Adam: arXiv:2110.02861, one fp32 scale per 256 values
+    assert OPTIMIZER_BYTES["adamw"] == 8
+    assert OPTIMIZER_BYTES["adam-8bit"] == 2 + 8 / 256
+    sizes = {
+        name: sum(
+            stage_memory(question("gpt2", "deepspeed", optimizer=name), Layout(dp=64))[0][part]
+            for part in ("weights", "optimizer_states")
+        )
+        for name in OPTIMIZER_BYTES
+    }
+    num_params = 124_439_808
+    assert sizes["adamw"] - sizes["sgd"] == pytest.approx(8 * num_params)
+    assert sizes["sgd-momentum"] - sizes["sgd"] == pytest.approx(4 * num_params)
+    assert 0 < sizes["adafactor"] - sizes["sgd"] < 0.02 * num_params
+    assert sizes["sgd-momentum"] < sizes["muon"] < sizes["adamw"]
+
+
+def test_adapters_keep_states_for_themselves_only() -> None:
+    # Hu et al. 2021, arXiv:2106.09685: rank r on q and v adds 2 r (in + out) parameters a layer
+    q = question("gpt2", "deepspeed", lora_rank=8, lora_targets=["query", "value"])
+    state = stage_state(q.blocks, Layouts.of(Layout(dp=64)), 0, q.workload, q.framework)
+    assert float(state.trainable) == 12 * 2 * 8 * (768 + 768)
+
+
+# --- properties ------------------------------------------------------------------------------
+
+LAYOUTS = st.builds(
+    Layout,
+    dp=st.sampled_from([1, 2, 4, 8]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    zero_stage=st.integers(0, 3),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    sequence_parallel=st.booleans(),
+    micro_batch=st.sampled_from([1, 2, 4]),
+    grad_accumulation=st.sampled_from([1, 2, 8]),
+    schedule=st.sampled_from(["none", "gpipe", "1f1b", "zero-bubble"]),
+)
+FRAMEWORKS = st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "nanotron"])
+MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework)
+    estimate = estimate_layouts(q, Layouts.of(layout))[0]
+    parts = {k: v for k, v in estimate.memory_bytes.items() if k != "total"}
+    assert tuple(parts) == DEVICE_PARTS
+    assert all(0 <= value < np.inf for value in parts.values())
+    assert estimate.memory_bytes["total"] == pytest.approx(sum(parts.values()))
+    host = {k: v for k, v in estimate.host_memory_bytes.items() if k != "total"}
+    assert all(0 <= value < np.inf for value in host.values())
+    assert estimate.host_memory_bytes["total"] == pytest.approx(sum(host.values()))
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_estimate_reports_the_worst_of_all_stages(
+    model: str, framework: str, layout: Layout
+) -> None:
+    q = question(model, framework)
+    totals = [sum(stage.values()) for stage in stage_memory(q, layout)]
+    estimate = estimate_layouts(q, Layouts.of(layout))[0]
+    assert estimate.memory_bytes["total"] == pytest.approx(max(totals), rel=1e-12)
+    assert totals[estimate.worst_stage] == pytest.approx(max(totals), rel=1e-12)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama-3-8b", "gemma-2-27b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
+def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) -> None:
+    q = question(model, framework, global_batch=128)
+    layers = q.model.num_layers
+    for pp in (p for p in (3, 4, 7, 16, 28, 32, 61) if p <= layers):
+        for schedule in ("1f1b", "gpipe", "zero-bubble"):
+            for micro in (1, 16):
+                layout = Layout(
+                    pp=pp, micro_batch=micro, grad_accumulation=128 // micro, schedule=schedule
+                )  # type: ignore[arg-type]
+                worst = max(sum(stage.values()) for stage in stage_memory(q, layout))
+                total = estimate_layouts(q, Layouts.of(layout)).memory_bytes
+                assert float(total) == pytest.approx(worst, rel=1e-12)
+
+
+@given(
+    st.sampled_from(TRANSFORMERS),
+    FRAMEWORKS,
+    st.sampled_from([1, 2, 3, 5, 8, 64]),
+    st.sampled_from([1, 2, 4]),
+)
+def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, tp: int) -> None:
+    q = question(model, framework)
+    layouts = Layouts.of(Layout(dp=dp, tp=tp, zero_stage=3))
+    for block in q.blocks:
+        local = local_params(block, layouts, q.workload, q.framework)
+        whole = sum(weight.num_params for weight in block.weights)
+        assert float(local.owned) * dp * tp >= whole * (1 - 1e-12)
+        assert float(local.owned) * dp >= float(local.whole) * (1 - 1e-12)
+        assert float(local.whole) * tp >= whole * (1 - 1e-12)
+        if dp == tp == 1:
+            assert float(local.owned) == float(local.whole) == whole
+
+
+@given(st.sampled_from(TRANSFORMERS), st.sampled_from([1, 2, 4, 8]))
+def test_stages_hold_every_parameter(model: str, pp: int) -> None:
+    q = question(model, "megatron-lm")
+    layouts = Layouts.of(Layout(pp=pp))
+    state = stage_state(q.blocks, layouts, np.arange(pp), q.workload, q.framework)
+    total = float(np.sum(state.whole))
+    copies = sum(b.tied_elsewhere for b in q.blocks) if pp > 1 else 0
+    assert total == pytest.approx(q.model.num_params + copies, rel=1e-12)
+
+
+@given(MODELS, FRAMEWORKS, st.integers(0, 3))
+def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: int) -> None:
+    q = question(model, framework)
+    rows = [Layout(dp=dp, zero_stage=zero) for dp in (1, 2, 3, 4, 8, 64, 1000)]
+    parts = estimate_layouts(q, Layouts.stack(rows)).memory_parts_bytes
+    for name in ("weights", "optimizer_states"):
+        assert np.all(np.diff(parts[name]) <= 0)
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework)
+    layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
+    kept = stage_activations(q.blocks, layouts, 0, q.workload, q.framework)
+    for part in (kept.layers, kept.working, kept.logits):
+        assert np.all(np.diff(part) >= 0)
+    assert np.all(np.diff(estimate_layouts(q, layouts).memory_bytes) >= 0)
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_recompute_keeps_less(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework, attention="eager")
+    none, selective, full = (
+        layer_bytes(q, layout.replaced(recompute=mode)) for mode in ("none", "selective", "full")
+    )
+    assert none >= selective >= full > 0
+
+
+@pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "deepspeed", "ddp", "nanotron"])
+def test_one_layout_equals_a_row_of_many(framework: str) -> None:
+    q = question("llama-3-8b", framework)
+    rows = [
+        Layout(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            zero_stage=zero,
+            schedule="1f1b" if pp > 1 else "none",
+            micro_batch=2,
+            grad_accumulation=64 // dp // 2,
+            recompute=recompute,
+        )
+        for dp in (1, 4)
+        for tp in (1, 4)
+        for pp in (1, 4)
+        for zero in (0, 1, 2, 3)
+        for recompute in ("none", "selective", "full")
+    ]
+    legal = []
+    for row in rows:
+        try:
+            check(q, row)
+        except LayoutError:
+            continue
+        legal.append(row)
+    assert len(legal) >= 2
+    many = estimate_layouts(q, Layouts.stack(legal))
+    for index, row in enumerate(legal):
+        for one in (Layouts.of(row), Layouts.stack([row])):
+            assert estimate_layouts(q, one)[0] == many[index]
+
+
+def test_offload_moves_bytes_from_the_device_to_the_host() -> None:
+    q = question("llama-3-8b", "deepspeed", machine="polaris", global_batch=4)
+    here = Layout(dp=4, zero_stage=3)
+    kept = estimate_layouts(q, Layouts.of(here))[0]
+    moved = estimate_layouts(q, Layouts.of(here.replaced(offload="optimizer-cpu")))[0]
+    gone = estimate_layouts(q, Layouts.of(here.replaced(offload="all-cpu")))[0]
+    disk = estimate_layouts(q, Layouts.of(here.replaced(offload="all-nvme")))[0]
+    assert moved.memory_bytes["optimizer_states"] == 0 < kept.memory_bytes["optimizer_states"]
+    assert gone.memory_bytes["total"] < moved.memory_bytes["total"] < kept.memory_bytes["total"]
+    # 12 bytes of states a parameter, all ranks of the node together
+    assert moved.host_memory_bytes["offloaded_states"] >= 12 * q.model.num_params
+    assert disk.host_memory_bytes["offloaded_states"] < 0.1 * 12 * q.model.num_params
+
+
+@pytest.mark.parametrize("model", TRANSFORMERS)
+def test_every_model_has_memory(model: str) -> None:
+    sequence = min(load_model(model).max_sequence_length or 512, 512)
+    q = question(model, "deepspeed", sequence_length=sequence)
+    blocks: tuple[Block, ...] = q.blocks
+    assert sum(b.count * b.num_params for b in blocks) == q.model.num_params
+    estimate = estimate_layouts(q, Layouts.of(Layout(dp=64, zero_stage=3)))[0]
+    assert estimate.memory_bytes["activations"] + estimate.memory_bytes["gradients"] > 0

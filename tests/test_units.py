@@ -1,0 +1,150 @@
+"""Units: what people type becomes SI, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import DescriptionError
+from planner.units import (
+    GIB,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    parse_quantity,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("40GB", 40e9),
+        ("40 GiB", 40 * 2**30),
+        ("200 Gb/s", 25e9),  # bits
+        ("200 GB/s", 200e9),  # bytes
+        ("1.6TB/s", 1.6e12),
+        ("312TFLOP/s", 312e12),
+        ("312 TFLOPS", 312e12),
+        ("5us", 5e-6),
+        ("12 ms", 12e-3),
+        ("2h", 7200),
+        ("2T", 2e12),
+        ("1,024", 1024),
+        ("1_000_000", 1e6),
+        ("2e12", 2e12),
+        (".5", 0.5),
+        ("-3 MiB", -3 * 2**20),
+        ("3Ki", 3072),
+    ],
+)
+def test_parse(text: str, value: float) -> None:
+    assert parse_quantity(text) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("40gb", "40GB"),
+        ("5mb", "5MB"),
+        ("312tflops", "312TFLOPS"),
+        ("2t", "2T"),
+        ("3gib", "3GiB"),
+        ("5 US", "5us"),
+        ("25gB/s", "25GB/s"),
+    ],
+)
+def test_case_of_a_prefix_never_drops_it(typed: str, meant: str) -> None:
+    assert parse_quantity(typed) == parse_quantity(meant)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GiB",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "0x10",
+        "--3",
+        "4 GiBs",
+        "3 parsecs",
+        "1;2",
+        "9" * 5000,
+        "[" * 5000,
+        "40 G i B",
+        "\0",
+        "1e",
+    ],
+)
+def test_parse_refuses(text: str) -> None:
+    with pytest.raises(DescriptionError) as caught:
+        parse_quantity(text)
+    assert len(str(caught.value)) < 300
+
+
+@given(st.text(max_size=40))
+def test_parse_gives_a_finite_number_or_refuses(text: str) -> None:
+    with contextlib.suppress(DescriptionError):
+        assert math.isfinite(parse_quantity(text))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5 * GIB, "1.50 GiB"),
+        (2**41, "2.00 TiB"),
+        (-3 * 2**20, "-3.00 MiB"),
+        (10, "10 B"),
+        (0, "0 B"),
+    ],
+)
+def test_format_bytes(value: float, text: str) -> None:
+    assert format_bytes(value) == text
+
+
+def test_gib_is_binary_and_gb_decimal() -> None:
+    # the trap of tools that print 2**30 as GB
+    assert parse_quantity("1GiB") == GIB == 1.073741824 * parse_quantity("1GB")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (2e-5, "20 us"),
+        (0.285, "285 ms"),
+        (81.58, "81.6 s"),
+        (4e5, "4.63 d"),
+        (7200, "2 h"),
+        (1e-9, "1e-09 s"),
+    ],
+)
+def test_format_seconds(value: float, text: str) -> None:
+    assert format_seconds(value) == text
+
+
+@given(st.floats(min_value=1e-6, max_value=1e9))
+def test_format_seconds_reads_back(value: float) -> None:
+    number, unit = format_seconds(value).split()
+    scale = {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+    assert float(number) * scale == pytest.approx(value, rel=6e-3)
+
+
+@given(st.floats(min_value=1, max_value=1e18))
+def test_format_bytes_reads_back(value: float) -> None:
+    assert parse_quantity(format_bytes(value)) == pytest.approx(value, rel=6e-3, abs=0.5)
+
+
+def test_format_rate_and_count() -> None:
+    assert format_rate(1.56e12) == "1.56 TB/s"
+    assert format_rate(312e12, "FLOP/s") == "312 TFLOP/s"
+    assert format_rate(0) == "0 B/s"
+    assert format_count(8_030_261_248) == "8.03 B"
+    assert format_count(512) == "512"
