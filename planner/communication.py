@@ -32,13 +32,15 @@ __all__ = [
     "context_s",
     "data_traffic",
     "expert_s",
+    "reductions_per_step",
+    "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
 ]
 
 Float = NDArray[np.float64]
 
-_FULL = RECOMPUTE.index("full")
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,21 @@ def tensor_s(
     again = 0.0 if saves_gathered else gather
     backward = np.where(sequence, pair + again, reduce) * block.num_tp_collectives
     return forward, backward
+
+
+def repeated_tensor_s(
+    block: Block, layouts: Layouts, forward_s: Float, framework: Framework
+) -> Float:
+    """Tensor-parallel traffic of recompute: what stands before the last saved product [s]."""
+    if block.kind != "layer":
+        return np.zeros_like(forward_s)
+    full, selective = layouts.recompute == _FULL, layouts.recompute == _SELECTIVE
+    if not framework.kernels.saves_gathered:
+        return np.where(full, forward_s, 0.0)
+    # recompute stops at the last tensor it needs, before the layer's last reduction; kept
+    # products spare the reductions but not the gathers
+    part = 1 - 1 / (2 * max(block.num_tp_collectives, 1))
+    return np.where(full, part * forward_s, np.where(selective, 0.5 * forward_s, 0.0))
 
 
 def context_s(
@@ -194,3 +211,16 @@ def data_traffic(
         gather_s=np.where(zero >= 3, gather / fraction, zeros),
         scatter_s=np.where(zero >= 3, gradients / fraction, zeros),
     )
+
+
+def reductions_per_step(layouts: Layouts, framework: Framework) -> Float:
+    """How often a step reduces its gradients: once, or after every micro-batch.
+
+    ZeRO-3 reduces after every micro-batch, unless a pipeline keeps gradients whole until the end.
+    """
+    rules, zero, piped = framework.communication, layouts.zero_stage, layouts.pp > 1
+    often = np.isin(zero, rules.reduce_every_micro_batch) | (zero >= 3)
+    often = often | (np.isin(zero, rules.pipeline_reduce_every_micro_batch) & piped)
+    if framework.buffers.pipeline_gradients_whole:
+        often = often & ~piped
+    return np.where(often, layouts.grad_accumulation, 1)

@@ -29,7 +29,7 @@ LAYERS = (
     ("states", "activations", "question"),
     ("memory", "host", "offload", "communication", "intervals"),
     ("step_time",),
-    ("estimation",),
+    ("estimation", "traffic"),
     ("legality", "advice"),
     ("search",),
     ("strategies",),

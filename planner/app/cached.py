@@ -13,7 +13,7 @@ from planner.app import link
 from planner.app.job import Job
 from planner.errors import PlannerError
 from planner.estimation import Estimate, Question, stage_memory
-from planner.explore import Space, space, stage_times
+from planner.explore import Axis, Space, axes, space, stage_times
 from planner.figures.time import ScalePoint
 from planner.planning import Plan, estimate, plan
 from planner.simulate import StageTime
@@ -62,6 +62,12 @@ def estimate_of(job: Job, packed: str) -> Estimate:
 def stage_times_of(job: Job, packed: str) -> tuple[StageTime, ...]:
     """Seconds of one micro-batch on every stage of a layout."""
     return stage_times(job.model, job.machine, job.workload, estimate_of(job, packed))
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def axes_of(job: Job, packed: str) -> list[Axis]:
+    """Parallel axes of a layout and what they carry."""
+    return axes(job.model, job.machine, job.workload, estimate_of(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
