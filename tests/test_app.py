@@ -79,7 +79,7 @@ def test_a_change_changes_the_verdict() -> None:
     assert not app.exception
     assert _said(app) != before
     app.selectbox(key="model").set_value("llama-3.1-405b").run()
-    assert "does not fit on 1 nodes of polaris" in app.error[0].value
+    assert "does not fit on 1 node of polaris" in app.error[0].value
     assert not app.success
 
 
@@ -266,7 +266,7 @@ def test_uploaded_model_travels_in_the_address() -> None:
     model = link.unpack_model(packed)
     assert model == link.read_model(_CONFIG, "tiny.json")
     app = _app(config=packed, nodes="1")
-    assert "tiny fits on 1 nodes" in app.success[0].value
+    assert "tiny fits on 1 node" in app.success[0].value
     assert not app.exception
 
 
