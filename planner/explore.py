@@ -209,14 +209,14 @@ class Axis:
 
 
 _CARRIES = {
-    "tp": ("activations of every layer, forward and backward", ("tensor_parallel",)),
+    "tp": ("activations of every layer", ("tensor_parallel",)),
     "cp": ("keys and values around the ring", ("context_parallel",)),
     "dp": (
-        "gradients, and weights where they are sharded",
+        "gradients, weights where sharded",
         ("gradient_reduction", "parameter_gathering", "parameter_update_gathering"),
     ),
-    "pp": ("activations of a micro-batch, stage to stage", ("pipeline_transfer",)),
-    "ep": ("tokens on their way to experts and back", ("expert_parallel",)),
+    "pp": ("activations, stage to stage", ("pipeline_transfer",)),
+    "ep": ("tokens to experts and back", ("expert_parallel",)),
 }
 
 

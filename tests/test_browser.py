@@ -345,6 +345,24 @@ def test_fifty_megabytes_are_refused(open_page: Callable[..., Any], tmp_path: Pa
     sync_api.expect(box).to_contain_text(re.compile(r"1(\.0)?MB"), timeout=_PATIENCE_MS)
 
 
+_LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
+[2024-07-17][INFO] - Tokens per iteration: 262,144
+[2024-07-17][INFO] - Model size: num_params=85003776
+""" + "".join(
+    f"step={i}0 loss=1.5 dt=0.285 tps=919803 tps_per_gpu=229951 mfu=45.9\n" for i in range(1, 13)
+)
+
+
+def test_a_log_is_compared(open_page: Callable[..., Any]) -> None:
+    page = open_page("trust")
+    page.locator("input[type=file]").last.set_input_files(
+        {"name": "run.log", "mimeType": "text/plain", "buffer": _LOG.encode()}
+    )
+    page.get_by_text("wordplay-85m-char on polaris").wait_for(timeout=_PATIENCE_MS)
+    said = page.locator("[data-testid=stMain]").inner_text()
+    assert "inside the estimate's interval" in said
+
+
 def test_shards_run_and_stop(open_page: Callable[..., Any]) -> None:
     pytest.importorskip("torch", reason="no torch: the live validation needs it")
     page = open_page("trust")
@@ -367,14 +385,14 @@ def test_every_change_is_answered(open_page: Callable[..., Any]) -> None:
         page = open_page(path)
         page.wait_for_timeout(1500)
         nodes = int(page.get_by_role("spinbutton", name="Nodes").first.input_value())
-        batch = int(page.get_by_role("spinbutton", name="Batch").first.input_value())
+        batch = int(page.get_by_role("spinbutton", name="Batch [sequences]").first.input_value())
         acts: list[tuple[Callable[[], None], str]] = [
             (lambda p=page, n=nodes: _number(p, "Nodes", n // 2), f"on {nodes // 2:,} nodes"),  # type: ignore[misc]
             (lambda p=page, n=nodes: _number(p, "Nodes", n), f"on {nodes:,} nodes"),  # type: ignore[misc]
-            (lambda p=page: _number(p, "Sequence", 4096), ""),  # type: ignore[misc]
-            (lambda p=page: _number(p, "Sequence", 2048), ""),  # type: ignore[misc]
-            (lambda p=page, b=batch: _number(p, "Batch", b * 2), ""),  # type: ignore[misc]
-            (lambda p=page, b=batch: _number(p, "Batch", b * 4), ""),  # type: ignore[misc]
+            (lambda p=page: _number(p, "Sequence [tokens]", 4096), ""),  # type: ignore[misc]
+            (lambda p=page: _number(p, "Sequence [tokens]", 2048), ""),  # type: ignore[misc]
+            (lambda p=page, b=batch: _number(p, "Batch [sequences]", b * 2), ""),  # type: ignore[misc]
+            (lambda p=page, b=batch: _number(p, "Batch [sequences]", b * 4), ""),  # type: ignore[misc]
             (lambda p=page: _pick(p, "Model", "gpt3-175b"), "gpt3-175b"),  # type: ignore[misc]
             (lambda p=page: _pick(p, "Model", "llama-3.1-405b"), "llama-3.1-405b"),  # type: ignore[misc]
         ]
