@@ -6,10 +6,11 @@ exposed. Groups follow the rank order tp, cp, dp, pp (tp fastest), which fixes t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from planner.block import Block
 from planner.collectives import (
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 Float = NDArray[np.float64]
+Collective = Callable[[GroupView, ArrayLike], Float]
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
@@ -184,24 +186,34 @@ def data_traffic(
     workload: Workload,
     framework: Framework,
 ) -> DataTraffic:
-    """Data-parallel collectives of a stage; expert weights reduce over their own replicas."""
-    size = framework.states(workload.precision)
+    """Data-parallel collectives of a stage; expert weights reduce over their own replicas.
+
+    Counted: one collective per bucket of gradients, which many ranks pay with latency each time.
+    Left out: the latency of ZeRO-3's collectives, one per layer, which prefetching hides.
+    """
+    size, buffers = framework.states(workload.precision), framework.buffers
     element = float(workload.compute_bytes)
     gradient = state.trainable * size.reduce_bytes
     weight = state.whole * element
     dense, routed = 1 - expert_share, expert_share
     zero = layouts.zero_stage
+    buckets = _pieces(state.trainable, buffers.reduce_bucket_elements, zero)
+    updates = _pieces(state.whole, buffers.gather_bucket_elements, zero)
+
+    def times(count: Float, collective: Collective, group: GroupView, amount: Float) -> Float:
+        return count * collective(group, amount / count)
 
     def reduced(amount: Float) -> Float:
-        whole = all_reduce_s(groups.data, amount * dense)
-        whole = whole + all_reduce_s(groups.expert_data, amount * routed)
-        split = reduce_scatter_s(groups.shard, amount * dense)
-        split = split + reduce_scatter_s(groups.expert_data, amount * routed)
-        split = split + all_reduce_s(groups.replica, amount * dense / groups.shard.size)
+        whole = times(buckets, all_reduce_s, groups.data, amount * dense)
+        whole = whole + times(buckets, all_reduce_s, groups.expert_data, amount * routed)
+        split = times(buckets, reduce_scatter_s, groups.shard, amount * dense)
+        split = split + times(buckets, reduce_scatter_s, groups.expert_data, amount * routed)
+        part = amount * dense / groups.shard.size
+        split = split + times(buckets, all_reduce_s, groups.replica, part)
         return np.where(zero >= 1, split, whole)
 
-    gather = all_gather_s(groups.shard, weight * dense)
-    gather = gather + all_gather_s(groups.expert_data, weight * routed)
+    gather = times(updates, all_gather_s, groups.shard, weight * dense)
+    gather = gather + times(updates, all_gather_s, groups.expert_data, weight * routed)
     fraction = framework.communication.gather_fraction.value
     gradients = reduced(gradient)
     zeros = np.zeros_like(gather)
@@ -211,6 +223,13 @@ def data_traffic(
         gather_s=np.where(zero >= 3, gather / fraction, zeros),
         scatter_s=np.where(zero >= 3, gradients / fraction, zeros),
     )
+
+
+def _pieces(elements: Float, bucket: float, zero_stage: NDArray[np.int64]) -> Float:
+    """Into how many collectives a bucket size cuts gradients or updated parameters."""
+    if not bucket:
+        return np.ones(np.shape(elements))
+    return np.where(zero_stage < 3, np.maximum(elements / bucket, 1.0), 1.0)
 
 
 def reductions_per_step(layouts: Layouts, framework: Framework) -> Float:
