@@ -37,6 +37,7 @@ __all__ = [
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
+    "transfer_wait_s",
 ]
 
 Float = NDArray[np.float64]
@@ -164,6 +165,16 @@ def send_stage_s(width: int, layouts: Layouts, groups: Groups, workload: Workloa
     return np.where(layouts.pp > 1, send_s(groups.stage, size), 0.0)
 
 
+def transfer_wait_s(layouts: Layouts, machine: Machine) -> Float:
+    """What each transfer between stages waits besides, where runs on the machine showed it [s]."""
+    delays = machine.network.transfer_delays if machine.network else None
+    if delays is None:
+        return np.zeros(np.shape(layouts.pp))
+    nodes = np.maximum(layouts.world / machine.node.num_devices, 1)
+    wait = np.interp(np.log(nodes), np.log(delays.num_nodes), delays.seconds)
+    return np.where(layouts.pp > 1, wait, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class DataTraffic:
     """Data-parallel traffic of one stage, before overlap [s]."""
@@ -197,8 +208,8 @@ def data_traffic(
     weight = state.whole * element
     dense, routed = 1 - expert_share, expert_share
     zero = layouts.zero_stage
-    buckets = _pieces(state.trainable, buffers.reduce_bucket_elements, zero)
-    updates = _pieces(state.whole, buffers.gather_bucket_elements, zero)
+    buckets = _pieces(state.trainable, buffers.reduce_bucket_elements, state, zero)
+    updates = _pieces(state.whole, buffers.gather_bucket_elements, state, zero)
 
     def times(count: Float, collective: Collective, group: GroupView, amount: Float) -> Float:
         return count * collective(group, amount / count)
@@ -225,11 +236,16 @@ def data_traffic(
     )
 
 
-def _pieces(elements: Float, bucket: float, zero_stage: NDArray[np.int64]) -> Float:
-    """Into how many collectives a bucket size cuts gradients or updated parameters."""
+def _pieces(elements: Float, bucket: float, state: StageState, zero: NDArray[np.int64]) -> Float:
+    """Into how many collectives a bucket size cuts gradients or updated parameters.
+
+    A bucket closes with the matrix that fills it, half a matrix too late on average; a layer has
+    about four.
+    """
     if not bucket:
         return np.ones(np.shape(elements))
-    return np.where(zero_stage < 3, np.maximum(elements / bucket, 1.0), 1.0)
+    closed = bucket + state.largest_layer / 8
+    return np.where(zero < 3, np.maximum(elements / closed, 1.0), 1.0)
 
 
 def reductions_per_step(layouts: Layouts, framework: Framework) -> Float:

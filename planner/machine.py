@@ -154,6 +154,29 @@ class Curve(Description):
         return self
 
 
+class Delays(Description):
+    """A measured wait that depends on the number of nodes (interpolated in log nodes)."""
+
+    num_nodes: tuple[int, ...] = Field(min_length=1)
+    """Node counts, rising."""
+    seconds: tuple[float, ...] = Field(min_length=1)
+    """Wait at each count [s]."""
+    kind: Literal["datasheet", "measured", "calibrated", "assumed"]
+    """How it came to be known."""
+    source: str
+    """Where it was read."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Delays:
+        if len(self.num_nodes) != len(self.seconds):
+            raise ValueError("num_nodes and seconds differ in length; give one wait a count")
+        if list(self.num_nodes) != sorted(set(self.num_nodes)) or self.num_nodes[0] < 1:
+            raise ValueError(f"num_nodes {self.num_nodes} must be at least 1 and rise; sort them")
+        if min(self.seconds) < 0:
+            raise ValueError(f"seconds {self.seconds} must not be negative; correct them")
+        return self
+
+
 class Network(Description):
     """The network between nodes."""
 
@@ -162,10 +185,13 @@ class Network(Description):
     latency_s: Quantity
     """What each doubling of the nodes adds to a small all-reduce [s]."""
     message_s: Quantity | None = None
-    """Time to hand over one large message between nodes, however fast the link; where it is
-    not known, NCCL's ratio to `latency_s` is taken [s]."""
+    """Latency of one large message of a collective from node to node, however fast the link;
+    where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
+    transfer_delays: Delays | None = None
+    """What each transfer between pipeline stages waits besides, by nodes of the job, on a machine
+    where runs have shown it."""
     domain_nodes: int = Field(default=1, ge=1)
     """Nodes whose interfaces reach each other at their full rate, such as a rack of NVLink
     switches; 1 where they reach every node so."""

@@ -23,6 +23,7 @@ from planner.communication import (
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
+    transfer_wait_s,
 )
 from planner.compute import BlockTime, block_time
 from planner.framework import Framework
@@ -122,8 +123,8 @@ def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
     """Least time of a layer's forward and backward: the host's work to issue them [s]."""
     kernels = framework.kernels
     alone = kernels.tensor_host_s * groups.tensor.nodes
-    piped = kernels.tensor_pipeline_host_s * (layouts.tp / 2) ** kernels.tensor_pipeline_host_power
-    piped = piped * np.sqrt(groups.tensor.nodes)
+    spread = layouts.tp / 2 * groups.tensor.nodes
+    piped = kernels.tensor_pipeline_host_s * spread**kernels.tensor_pipeline_host_power
     return np.where(layouts.tp > 1, np.where(layouts.pp > 1, piped, alone), 0.0)
 
 
@@ -232,10 +233,13 @@ def _transfers(question: Question, layouts: Layouts, groups: Groups) -> Float:
     one = send_stage_s(question.model.hidden_size, layouts, groups, question.workload)
     chunks = layouts.vpp
     m = layouts.grad_accumulation
-    fill = 2 * one * (layouts.pp - 1)
+    wait = transfer_wait_s(layouts, question.machine)
+    fill = 2 * (one + wait) * (layouts.pp - 1)
     if question.framework.communication.overlap_pipeline:
         return fill
-    return fill + 2 * one * chunks * m
+    # both directions of a link move at once; waits follow each other, at each neighbour of a stage
+    neighbours = np.minimum(layouts.pp - 1, 2)
+    return fill + 2 * (one + wait * neighbours) * chunks * m
 
 
 def _exposed_data(

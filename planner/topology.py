@@ -123,7 +123,7 @@ class GroupView:
     network_latency_s: Float
     """What a doubling of the nodes adds to a small all-reduce [s]."""
     network_message_s: Float
-    """Time to hand over one large message between nodes [s]."""
+    """Latency of one large message from node to node [s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
 
