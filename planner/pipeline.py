@@ -108,19 +108,23 @@ def candidate_stages(
 ) -> NDArray[np.int64]:
     """Stages of which one is the worst in memory and in time. Shape (..., stages).
 
-    First, second and last; and where a kind of layer ends, the stage that mixes two kinds and
-    the one after it. Between them stages hold ever fewer layers and micro-batches.
+    First, second and last; and where a kind of layer ends, the stage that mixes two kinds, the
+    one after it and the fullest after it. Between them stages hold ever fewer layers and
+    micro-batches.
     """
     total, ends = _total_and_ends(blocks, framework)
     pp = layouts.pp
     stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
     boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
     for layer in boundaries:
-        stage_of = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
+        mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
+        after = np.zeros_like(mixed)
         for degree in np.unique(pp):
-            start, _ = layers_on_stage(total, degree, np.arange(degree), ends)
-            stage_of[degree] = np.searchsorted(start, layer, side="right") - 1
-        stages += [stage_of[pp], np.minimum(stage_of[pp] + 1, pp - 1)]
+            start, count = layers_on_stage(total, degree, np.arange(degree), ends)
+            mixed[degree] = stage = int(np.flatnonzero(start + count > layer)[0])
+            # of the stages that hold the second kind alone, the first of the fullest
+            after[degree] = min(stage + 1, degree - 1) + int(np.argmax([*count[stage + 1 :], 0]))
+        stages += [mixed[pp], np.minimum(mixed[pp] + 1, pp - 1), after[pp]]
     return np.stack(stages, axis=-1)
 
 
