@@ -70,6 +70,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
+    balanced_context: bool = True
+    """Whether context ranks share causal attention evenly (each holds an early and a late piece);
+    else all wait for the rank with the last tokens."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
