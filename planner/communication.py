@@ -199,8 +199,7 @@ def data_traffic(
 ) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas.
 
-    Counted: one collective per bucket of gradients, which many ranks pay with latency each time.
-    Left out: the latency of ZeRO-3's collectives, one per layer, which prefetching hides.
+    Counted: one collective per bucket of gradients and per layer of ZeRO-3; each pays its latency.
     """
     size, buffers = framework.states(workload.precision), framework.buffers
     element = float(workload.compute_bytes)
@@ -237,15 +236,15 @@ def data_traffic(
 
 
 def _pieces(elements: Float, bucket: float, state: StageState, zero: NDArray[np.int64]) -> Float:
-    """Into how many collectives a bucket size cuts gradients or updated parameters.
+    """Into how many collectives gradients or updated parameters are cut.
 
-    A bucket closes with the matrix that fills it, half a matrix too late on average; a layer has
-    about four.
+    ZeRO-3 gathers and reduces layer by layer. A bucket closes with the matrix that fills it, half
+    a matrix too late on average; a layer has about four.
     """
-    if not bucket:
-        return np.ones(np.shape(elements))
-    closed = bucket + state.largest_layer / 8
-    return np.where(zero < 3, np.maximum(elements / closed, 1.0), 1.0)
+    whole_layers = np.where(state.largest_layer > 0, state.largest_layer, elements)
+    layers = np.maximum(elements / np.maximum(whole_layers, 1), 1.0)
+    buckets = elements / (bucket + state.largest_layer / 8) if bucket else np.ones(np.shape(layers))
+    return np.where(zero >= 3, layers, np.maximum(buckets, 1.0))
 
 
 def reductions_per_step(layouts: Layouts, framework: Framework) -> Float:
