@@ -166,17 +166,14 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Every rank sends 1/n of its buffer to every other; links inside and between work at once [s].
 
     The part for other nodes leaves through the node's interfaces together with that of the
-    group's other ranks on the node.
+    group's other ranks on the node, one message per peer after the other.
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local
     inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_bytes_per_s, 0.0)
-    between = np.where(
-        group.nodes > 1, (n - g) / n * size_bytes * g / group.network_bytes_per_s, 0.0
-    )
-    latency = (g - 1) * group.local_latency_s + np.where(
-        group.nodes > 1, group.network_latency_s + (n - g) * 0.1 * group.local_latency_s, 0.0
-    )
+    rate = group.pairwise_bytes_per_s
+    between = np.where(group.nodes > 1, (n - g) / n * size_bytes * g / rate, 0.0)
+    latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
     return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
 
 

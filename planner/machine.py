@@ -187,6 +187,8 @@ class Network(Description):
     message_s: Quantity | None = None
     """Latency of one large message of a collective from node to node, however fast the link;
     where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
+    pairwise_fraction: Quantity | None = None
+    """Part of that rate which all-to-alls reach; all of it where nothing is known."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
     transfer_delays: Delays | None = None

@@ -170,6 +170,7 @@ def _unit_view(size: NDArray[np.int64]) -> GroupView:
         local_bytes_per_s=one,
         network_bytes_per_s=one,
         local_latency_s=none,
+        pairwise_bytes_per_s=one,
         network_latency_s=none,
         network_message_s=none,
         neighbour_bytes_per_s=one,

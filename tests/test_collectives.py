@@ -110,6 +110,10 @@ def test_polaris_small_all_reduce(nodes: int, measured_s: float) -> None:
         (all_gather_s, 540, 268_427_520, 62.8e-3),
         (all_reduce_s, 540, 2**16, 637e-6),
         (all_reduce_s, 540, 2**26, 7.28e-3),
+        (all_to_all_s, 8, 2**16, 307e-6),
+        (all_to_all_s, 8, 2**28, 50.7e-3),
+        (all_to_all_s, 540, 1_045_000, 22.5e-3),
+        (all_to_all_s, 540, 536_857_000, 160e-3),
     ],
 )
 def test_polaris_latency_of_hops(
