@@ -18,7 +18,7 @@ def recipe(run: Run) -> Recipe:
         f"Each rank takes batches of {layout.micro_batch} sequences and steps after "
         f"{layout.grad_accumulation} of them, without a reduction in between (`no_sync`)."
     )
-    if not _is_gpt2(run.model) or layout.recompute != "none" or run.workload.precision == "fp8":
+    if not _is_gpt2(run.model) or not _is_plain(run):
         notes = ["`train.py` is your program on `DistributedDataParallel`.", batch]
         if layout.recompute == "full":
             notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
@@ -48,6 +48,13 @@ def _is_gpt2(model: Model) -> bool:
         and not model.parallel_residual
         and model.experts is None
     )
+
+
+def _is_plain(run: Run) -> bool:
+    """Whether nanoGPT has every setting of the job."""
+    workload = run.workload
+    adapted = workload.lora_rank or workload.frozen
+    return run.layout.recompute == "none" and workload.precision in _DTYPES and not adapted
 
 
 def _nanogpt(run: Run) -> str:

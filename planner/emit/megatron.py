@@ -68,7 +68,7 @@ def check_model(model: Model, framework: str) -> None:
         f"has a plain {model.activation}": not model.gated_mlp and model.activation != "gelu",
         "has biases in some matrices only": model.out_bias != model.mlp_bias
         or (model.out_bias and not model.qkv_bias),
-        "has biased experts": bool(model.experts)
+        "has biased experts": model.experts is not None
         and (model.experts.expert_bias or model.experts.router_bias),
     }
     for what, found in trouble.items():

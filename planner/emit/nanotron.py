@@ -18,7 +18,7 @@ _ENGINES = {"1f1b": "1f1b", "gpipe": "afab", "none": "1f1b"}
 def recipe(run: Run) -> Recipe:
     """`nanotron.yaml` for nanotron's own `run_train.py`."""
     _check(run)
-    config = {
+    config: dict[str, Any] = {
         "general": {"project": "planner", "run": run.name, "seed": 42},
         "parallelism": _parallelism(run),
         "model": _model(run),

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 __all__ = ["Value", "json_text", "scalar", "toml_text", "yaml_text"]
 
-Value: TypeAlias = "str | int | float | bool | None | Sequence[Value] | Mapping[str, Value]"
+Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
 
 
 def scalar(value: str | int | float | bool | None) -> str:
