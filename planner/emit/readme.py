@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from planner.emit.run import Recipe, Run, slug
@@ -22,6 +23,7 @@ _WHAT = {
     "nanogpt.args": "the options of nanoGPT, one a line",
     "torchtitan.toml": "torchtitan's configuration up to release 0.2.2",
     "torchtitan_plan.py": "torchtitan's configuration for release 0.3.0",
+    "sharding.py": "FSDP2 with the planned mesh and precision, for your program to import",
     "nanotron.yaml": "nanotron's configuration",
 }
 
@@ -83,7 +85,7 @@ def _queue(run: Run, place: Slot) -> str:
     if place.queue is None:
         text += f"`job.sh` asks for {time}. The profile knows no queue of this machine: name one "
         return text + "with `planner emit --queue`, or rely on the site's default."
-    text += f"`job.sh` asks queue {slug(place.queue.name)} for {time}."
+    text += f"`job.sh` asks queue {_plain(place.queue.name)} for {time}."
     if place.jobs > 1:
         text += (
             f" That is too short: {place.jobs} jobs in a row are needed, each good for about "
@@ -92,6 +94,11 @@ def _queue(run: Run, place: Slot) -> str:
     if run.machine.scheduler.kind_of_limits == "assumed":
         text += " The queue's limits are assumed; ask the site."
     return text
+
+
+def _plain(name: str) -> str:
+    """A name of a profile without anything that Markdown would read."""
+    return re.sub(r"[^\w ().:@+-]", "-", name)
 
 
 def _expect(run: Run) -> str:
@@ -138,6 +145,6 @@ def _notes(run: Run, recipe: Recipe) -> str:
     notes = [*recipe.notes, *(launch.notes if launch is not None else ())]
     if run.workload.precision == "tf32":
         notes.append('TF32 is on after `torch.set_float32_matmul_precision("high")`.')
-    source = launch.source if launch is not None else "not in the profile: standard options"
-    notes.append(f"How the job is written: {source}.")
+    source = launch.source if launch is not None else "the profile says nothing; standard options"
+    notes.append(f"Where the form of the job script comes from: {source}.")
     return "## Notes\n\n" + "\n".join(f"- {note}" for note in notes)

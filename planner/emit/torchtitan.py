@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.emit import fully_shard
 from planner.emit.run import Recipe, Run
 from planner.emit.syntax import scalar, toml_text
 from planner.errors import EmitError
@@ -29,8 +30,10 @@ _ENDS = 2
 
 
 def recipe(run: Run) -> Recipe:
-    """`torchtitan.toml` and `torchtitan_plan.py`."""
+    """`torchtitan.toml` and `torchtitan_plan.py`; FSDP2 alone for models it does not know."""
     flavor = _flavor(run.model)
+    if not flavor:
+        return fully_shard.recipe(run)
     _check(run)
     tables = {"training": _training(run), "parallelism": _parallelism(run)}
     return Recipe(
@@ -52,6 +55,7 @@ def recipe(run: Run) -> Recipe:
 
 
 def _flavor(model: Model) -> str:
+    """The flavor with exactly these shapes; empty where there is none."""
     shape = (
         model.num_layers,
         model.hidden_size,
@@ -61,13 +65,8 @@ def _flavor(model: Model) -> str:
         model.vocab_size,
     )
     llama = model.norm == "rmsnorm" and model.gated_mlp and model.position == "rope"
-    if not llama or model.experts or model.tied_embeddings or shape not in _FLAVORS:
-        raise EmitError(
-            f"model {model.name[:60]!r} has none of the shapes that torchtitan's llama3 knows "
-            f"({', '.join(_FLAVORS.values())}); take a layout of framework accelerate, which "
-            "shards with FSDP2 as well"
-        )
-    return _FLAVORS[shape]
+    plain = not (model.experts or model.tied_embeddings or model.qkv_bias)
+    return _FLAVORS.get(shape, "") if llama and plain else ""
 
 
 def _check(run: Run) -> None:
