@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import planner
+import slurm
 from planner.catalogue import load_framework, load_machine, load_model, names
 from planner.emit import emit_estimate
 from planner.emit.folder import write_folder, zip_bytes
@@ -811,3 +812,61 @@ def test_machines_without_a_script() -> None:
     for name in ("summit", "thetagpu"):
         with pytest.raises(EmitError, match="no job script is written"):
             place_files(name)
+
+
+# --- a real Slurm ----------------------------------------------------------------------------
+
+SLURM = {
+    "vsc-5": (1, 2, 61),
+    "vsc-5-a40": (1, 45),
+    "perlmutter": (1, 64),
+    "perlmutter-80gb": (1, 64),
+    "frontier": (1, 100, 2000),
+    "lumi-g": (1, 8, 512),
+    "leonardo": (1, 64),
+    "juwels-booster": (1, 64),
+    "alps": (1, 100),
+    "vista": (1, 64),
+}
+
+
+@pytest.fixture(scope="module")
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    if slurm.missing():
+        pytest.skip(slurm.missing())
+    with slurm.controller(tmp_path_factory.mktemp("slurm")) as environment:
+        yield environment
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
+@pytest.mark.parametrize("machine", SLURM)
+def test_slurm_accepts(machine: str, framework: str, controlled: dict[str, str]) -> None:
+    for nodes in SLURM[machine]:
+        for steps in (1, 10**7):
+            text = place_files(machine, framework, nodes=nodes, steps=steps)["job.sh"]
+            code, said = slurm.offered(text, controlled)
+            assert code == 0, (said, text)
+            # "... to start at ... using 64 processors on nodes vsc[1-2] in partition ..."
+            assert "to start at" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--gres=gpu:2", "--gres=gpu:4"),
+        ("--partition=zen3_0512_a100x2", "--partition=zen3_0512_a100"),
+        ("--nodes=2", "--nodes=62"),
+        (r"--time=\S+", "--time=96:00:00"),
+        ("--ntasks-per-node=1", "--tasks-on-node=1"),
+        ("--gres=gpu:2", "--gres=gpu:2 --constraint=hbm80g"),
+    ],
+)
+def test_slurm_refuses_mistakes(old: str, new: str, controlled: dict[str, str]) -> None:
+    """The controller is a check only if it refuses what a mistake would ask for."""
+    text = place_files("vsc-5", nodes=2)["job.sh"]
+    changed, count = re.subn(f"#SBATCH {old}", f"#SBATCH {new}", text, count=1)
+    assert count == 1
+    code, said = slurm.offered(changed, controlled)
+    assert code != 0, said
