@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,9 +33,16 @@ from planner.cli_options import (
     workload_of,
 )
 
+if TYPE_CHECKING:
+    from planner.framework import Framework
+    from planner.machine import Machine
+    from planner.model import Model
+    from planner.planning import Plan
+
 __all__ = ["register"]
 
-_LEAST_TOP = 20
+_LEAST_TOP = 200
+"""Layouts to look through for one that can be written, where the asked one cannot."""
 
 
 def register(app: typer.Typer) -> None:
@@ -71,7 +79,6 @@ def emit_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files only.")] = False,
 ) -> int:
     """Write the files that run a layout: job script, framework configuration, README."""
-    from planner.emit import emit
     from planner.planning import plan
 
     described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
@@ -97,19 +104,49 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
-    used = {f.name: f for f in chosen}
-    known = used.get(answer.ranked[min(rank, len(answer.ranked)) - 1].framework)
-    files = emit(
-        answer,
-        rank,
-        model=described,
-        machine=place,
-        framework=known,
-        steps=steps,
-        queue=queue,
-    )
+    files = _files(answer, rank, described, place, chosen, steps, queue)
     _hand_over(files, output or Path(_folder(described.name, place.name)), force, dry_run)
     return FITS
+
+
+def _files(
+    answer: Plan,
+    rank: int,
+    model: Model,
+    machine: Machine,
+    frameworks: list[Framework],
+    steps: int | None,
+    queue: str,
+) -> dict[str, str]:
+    """The files; a refusal names the fastest layout of the plan that can be written."""
+    from planner.emit import emit
+    from planner.errors import EmitError
+
+    given = {framework.name: framework for framework in frameworks}
+
+    def written(number: int) -> dict[str, str]:
+        name = answer.ranked[number - 1].framework if number <= len(answer.ranked) else ""
+        return emit(
+            answer,
+            number,
+            model=model,
+            machine=machine,
+            framework=given.get(name),
+            steps=steps,
+            queue=queue,
+        )
+
+    try:
+        return written(rank)
+    except EmitError as refusal:
+        for other in range(1, len(answer.ranked) + 1):
+            with contextlib.suppress(EmitError):
+                found = written(other)
+                break
+        else:
+            raise
+        assert found, "files of a layout are never empty"
+        raise EmitError(f"{refusal}; --rank {other} can be written") from None
 
 
 def _folder(model: str, machine: str) -> str:

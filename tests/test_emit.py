@@ -18,7 +18,8 @@ import pytest
 import slurm
 
 import planner
-from planner.catalogue import load_framework, load_machine, load_model, names
+from planner.catalogue import folder, load_framework, load_machine, load_model, names
+from planner.cli import FITS, NOTHING_FITS, WRONG_USE, main
 from planner.emit import emit_estimate
 from planner.emit.folder import write_folder, zip_bytes
 from planner.emit.run import Run
@@ -1094,3 +1095,91 @@ def test_names_cannot_inject(framework: str, kind: str, tmp_path: Path) -> None:
     for name in scripts(files):
         subprocess.run(["bash", name], cwd=tmp_path, capture_output=True, check=False, timeout=20)
     assert not (tmp_path / "pwned").exists()
+
+
+# --- the command -----------------------------------------------------------------------------
+
+MISTRAL = "emit mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64"
+
+
+def command(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a call in this process."""
+    with pytest.raises(SystemExit) as stopped:
+        main(line.split())
+    out, err = capsys.readouterr()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code, out, err
+
+
+def test_the_command_writes_a_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command(capsys, MISTRAL)
+    assert (code, err) == (FITS, "")
+    folder = tmp_path / "mistral-7b-vsc-5"
+    found = {path.name: path.read_text() for path in folder.iterdir()}
+    assert {"README.md", "job.sh", "layout.json", "submit.sh"} <= set(found)
+    assert out == f"mistral-7b-vsc-5: {', '.join(sorted(found))}\n"
+    # the same files again, printed
+    _, printed, _ = command(capsys, f"{MISTRAL} --dry-run")
+    assert printed == "".join(f"==> {n} <==\n{t}\n" for n, t in sorted(found.items()))
+    (folder / "README.md").write_text("mine")
+    code, out, err = command(capsys, MISTRAL)
+    assert (code, out) == (WRONG_USE, "")
+    assert "--force" in err
+    assert (folder / "README.md").read_text() == "mine"
+    code, _, _ = command(capsys, f"{MISTRAL} --force")
+    assert code == FITS
+    assert (folder / "README.md").read_text() == found["README.md"]
+
+
+def test_the_command_says_what_it_cannot_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command(capsys, "emit llama-3.1-405b -m vsc-5")
+    assert (code, out) == (NOTHING_FITS, "")
+    assert err.startswith("nothing fits: ")
+    for line, words in {
+        "emit gpt2 -m polaris -f ddp --rank 999": "use 1 to",
+        "emit gpt2 -m polaris --rank 0": "--rank",
+        "emit gpt2 -m polaris --steps 0": "--steps",
+        "emit gpt2 -m polaris -f ddp --queue $(x)": "no name of a queue",
+        "emit gpt2 -m summit --precision fp16 -f deepspeed --global-batch 48": "lsf",
+        "emit gpt2 -m polaris -f ddp -o /proc/none": "cannot write",
+    }.items():
+        code, out, err = command(capsys, line)
+        assert (code, out) == (WRONG_USE, ""), line
+        assert words in err, line
+        assert len(err.splitlines()) == 1, line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_names_a_layout_that_can_be_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "emit qwen2.5-7b -m polaris -n 2 --global-batch 64 -f fsdp2 -f deepspeed --dry-run"
+    for rank in range(1, 21):
+        code, out, err = command(capsys, f"{line} --rank {rank}")
+        if code == WRONG_USE:
+            break
+    else:
+        pytest.fail("every layout can be written: take another question for this test")
+    (other,) = re.findall(r"; --rank (\d+) can be written", err)
+    code, out, _ = command(capsys, f"{line} --rank {other}")
+    assert code == FITS
+    assert out.startswith("==> README.md <==\n")
+
+
+def test_own_descriptions_are_taken(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = folder("model") / "llama-3.2-1b.toml"
+    Path("mine.toml").write_text(source.read_text())
+    line = "emit ./mine.toml -m polaris --set node.num_devices=2 --set node.nic_of_device=[0,1]"
+    code, out, err = command(capsys, f"{line} -f deepspeed --global-batch 64 --dry-run")
+    assert (code, err) == (FITS, "")
+    assert "--ppn 2 " in out
+    assert "--machine YOUR-MACHINE.toml --layout layout.json --model YOUR-MODEL.toml" in out
