@@ -495,6 +495,8 @@ def test_torchtitan_python_says_the_same(name: str) -> None:
     source = files["torchtitan_plan.py"]
     compile(source, "torchtitan_plan.py", "exec")
     said = dict(re.findall(r"config\.(\w+\.\w+) = (.+)", source))
+    # 0.3.0 captures CUDA graphs unless told not to, and refuses to with a pipeline
+    assert said.pop("training.disable_cuda_graphs") == "True"
     wanted = {
         f"{section}.{key}": json.dumps(value) if isinstance(value, str) else str(value)
         for section in ("training", "parallelism")
@@ -808,6 +810,14 @@ def test_a_queue_by_name() -> None:
     for queue, words in (("prod", "use one of debug"), ("a;b", "no name of a queue")):
         with pytest.raises(EmitError, match=words):
             place_files("polaris", queue=queue)
+
+
+def test_a_run_that_is_cut_is_told_of_longer_queues() -> None:
+    text = place_files("aurora", nodes=32, steps=10**7)["README.md"]
+    assert "asks queue debug-scaling for 01:00:00" in text
+    assert "Longer queues take other numbers of nodes: prod (small) 256-1024 for 12 h" in text
+    assert "capacity 1-16 for 168 h" in text
+    assert "visualization" not in text
 
 
 def test_no_queue_admits_so_many_nodes() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from planner.emit.run import Recipe, Run, slug
 from planner.emit.scheduler import Slot, walltime_text
+from planner.machine import Queue
 from planner.units import format_bytes, format_seconds
 
 __all__ = ["readme"]
@@ -90,10 +91,21 @@ def _queue(run: Run, place: Slot) -> str:
         text += (
             f" That is too short: {place.jobs} jobs in a row are needed, each good for about "
             f"{place.steps:,} steps. Write checkpoints and start from the last."
+            + _longer(run, place.queue)
         )
     if run.machine.scheduler.kind_of_limits == "assumed":
         text += " The queue's limits are assumed; ask the site."
     return text
+
+
+def _longer(run: Run, asked: Queue) -> str:
+    """Queues that hold a job longer, with the numbers of nodes that they take."""
+    longer = [
+        f"{_plain(q.name)} {q.min_nodes}-{q.max_nodes} for {q.max_hours:g} h"
+        for q in run.machine.scheduler.queues
+        if q.max_hours > asked.max_hours and not q.on_request
+    ]
+    return f" Longer queues take other numbers of nodes: {', '.join(longer)}." if longer else ""
 
 
 def _plain(name: str) -> str:
