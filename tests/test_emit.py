@@ -815,8 +815,8 @@ def test_a_queue_by_name() -> None:
 def test_a_run_that_is_cut_is_told_of_longer_queues() -> None:
     text = place_files("aurora", nodes=32, steps=10**7)["README.md"]
     assert "asks queue debug-scaling for 01:00:00" in text
-    assert "Longer queues take other numbers of nodes: prod (small) 256-1024 for 12 h" in text
-    assert "capacity 1-16 for 168 h" in text
+    assert "Longer queues: prod (small) (256-1024 nodes, 12 h)" in text
+    assert "capacity (1-16 nodes, 168 h)" in text
     assert "visualization" not in text
 
 

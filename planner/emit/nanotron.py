@@ -12,6 +12,8 @@ from planner.model import Model
 __all__ = ["recipe"]
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
+_CHECKPOINT_STEPS = 1000
+"""As in nanotron's example; its trainer reads this section in any case."""
 _ENGINES = {"1f1b": "1f1b", "gpipe": "afab", "none": "1f1b"}
 
 
@@ -31,6 +33,10 @@ def recipe(run: Run) -> Recipe:
                 "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
             }
         ],
+        "checkpoints": {
+            "checkpoints_path": "checkpoints",
+            "checkpoint_interval": min(run.steps, _CHECKPOINT_STEPS),
+        },
         "logging": {"iteration_step_info_interval": 1},
     }
     return Recipe(

@@ -101,11 +101,11 @@ def _queue(run: Run, place: Slot) -> str:
 def _longer(run: Run, asked: Queue) -> str:
     """Queues that hold a job longer, with the numbers of nodes that they take."""
     longer = [
-        f"{_plain(q.name)} {q.min_nodes}-{q.max_nodes} for {q.max_hours:g} h"
+        f"{_plain(q.name)} ({q.min_nodes}-{q.max_nodes} nodes, {q.max_hours:g} h)"
         for q in run.machine.scheduler.queues
         if q.max_hours > asked.max_hours and not q.on_request
     ]
-    return f" Longer queues take other numbers of nodes: {', '.join(longer)}." if longer else ""
+    return f" Longer queues: {', '.join(longer)}." if longer else ""
 
 
 def _plain(name: str) -> str:
