@@ -123,6 +123,10 @@ def test_every_number_has_a_source(name: str) -> None:
             assert leading[1] in machine.sources, f"{path}: {leading[1]} is not in [sources]"
     if machine.scheduler.queues:
         assert machine.scheduler.source
+    launch = machine.scheduler.launch
+    if launch is not None:
+        leading = launch.source.partition(":")[0]
+        assert leading == "general knowledge" or leading in machine.sources, launch.source
     text = (folder("machine") / f"{name}.toml").read_text(encoding="utf-8")
     assert text.isascii()
     for identifier in machine.sources:

@@ -10,7 +10,7 @@ from planner.emit.readme import readme
 from planner.emit.run import Recipe, Run
 from planner.emit.scheduler import slot
 from planner.emit.script import job_files
-from planner.errors import EmitError
+from planner.errors import EmitError, shorten
 
 __all__ = ["bundle"]
 
@@ -35,7 +35,7 @@ def _recipe(run: Run) -> Recipe:
     form = run.framework.configuration
     if form == "none":
         raise EmitError(
-            f"no files are written for {run.framework.name}, which is described for comparison "
+            f"no files are written for {shorten(run.framework.name)}, which is described for comparison "
             "with published runs; use a framework of today, such as deepspeed or megatron-lm"
         )
     recipe: Recipe = importlib.import_module(f"planner.emit.{form}").recipe(run)
@@ -49,8 +49,8 @@ def _with_adapters(run: Run, recipe: Recipe) -> Recipe:
         return recipe
     if recipe.default_program != _OWN_PROGRAM:
         raise EmitError(
-            f"adapters and frozen parts are not written for {run.framework.name}; use a framework "
-            "that runs your own program, such as deepspeed or accelerate"
+            f"adapters and frozen parts are not written for {shorten(run.framework.name)}; use a "
+            "framework that runs your own program, such as deepspeed or accelerate"
         )
     notes = [*recipe.notes]
     if workload.lora_rank:

@@ -10,7 +10,7 @@ import shlex
 
 from planner.emit.run import Recipe, Run
 from planner.emit.scheduler import Slot, directives
-from planner.errors import EmitError
+from planner.errors import EmitError, shorten
 from planner.machine import Launch
 
 __all__ = ["job_files"]
@@ -18,6 +18,7 @@ __all__ = ["job_files"]
 _PORT = 29500
 """torchrun's own default port."""
 _BREAK = " \\\n    "
+_SUBMIT = ("sbatch", "qsub")
 
 
 def job_files(run: Run, recipe: Recipe, place: Slot) -> dict[str, str]:
@@ -25,12 +26,12 @@ def job_files(run: Run, recipe: Recipe, place: Slot) -> dict[str, str]:
     kind = run.machine.scheduler.kind
     if kind not in ("pbs", "slurm", "none"):
         raise EmitError(
-            f"{run.machine.name} is scheduled by {kind}, for which no job script is written; "
+            f"{shorten(run.machine.name)} is scheduled by {kind}, for which no job script is written; "
             "emit for a machine with PBS, Slurm or no scheduler"
         )
     if kind == "none" and run.nodes > 1:
         raise EmitError(
-            f"{run.machine.name} has no scheduler to start {run.nodes} nodes; use one node"
+            f"{shorten(run.machine.name)} has no scheduler to start {run.nodes} nodes; use one node"
         )
     launch = run.machine.scheduler.launch
     each = _one_process_a_device(launch, recipe)
@@ -161,7 +162,8 @@ def _process(run: Run, recipe: Recipe, each: bool) -> str:
     if recipe.launcher == "accelerate":
         meet = ""
         if run.machine.scheduler.kind != "none":
-            meet = ' --main_process_ip "${MASTER_ADDR}" --main_process_port "${MASTER_PORT}"'
+            meet = f'{_BREAK}--main_process_ip "${{MASTER_ADDR}}"'
+            meet += ' --main_process_port "${MASTER_PORT}"'
         return f"accelerate launch --config_file accelerate.yaml{meet}{_BREAK}{recipe.program}"
     nodes = f"--nproc-per-node={run.ranks_per_node}"
     if run.machine.scheduler.kind == "none":
@@ -194,18 +196,16 @@ def _submit(run: Run, recipe: Recipe, account: bool) -> str:
     if account:
         lines.append(': "${PROJECT:?set it to the account that pays for the job}"')
     lines += [f': "${{{name}:?set it to {what}}}"' for name, what in recipe.variables.items()]
-    pays = '"${PROJECT}"' if account else '"${PROJECT:-}"'
     given = [*recipe.variables]
     if recipe.default_program:
-        lines.append(f'export PROGRAM="${{PROGRAM:-{recipe.default_program}}}"')
+        lines.append(f'PROGRAM="${{PROGRAM:-{recipe.default_program}}}"')
         given.append("PROGRAM")
-    if run.machine.scheduler.kind == "pbs":
-        options = f" -v {','.join(given)}" if given else ""
-        paid = f" -A {pays}" if account else ' ${PROJECT:+-A "${PROJECT}"}'
-        lines.append(f"exec qsub{paid}{options} job.sh")
-    else:
-        if given:
-            lines.append(f"export {' '.join(given)}")
-        paid = f" --account={pays}" if account else ' ${PROJECT:+--account="${PROJECT}"}'
-        lines.append(f"exec sbatch{paid} job.sh")
+    if given:
+        lines.append(f"export {' '.join(given)}")
+    pbs = run.machine.scheduler.kind == "pbs"
+    option = "-A " if pbs else "--account="
+    paid = f'{option}"${{PROJECT}}"' if account else f'${{PROJECT:+{option}"${{PROJECT}}"}}'
+    # Slurm hands the whole environment to the job, PBS only what is named
+    named = f"-v {','.join(given)}" if pbs and given else ""
+    lines.append(" ".join(word for word in ("exec", _SUBMIT[pbs], paid, named, "job.sh") if word))
     return "\n".join(lines) + "\n"
