@@ -35,8 +35,9 @@ def _recipe(run: Run) -> Recipe:
     form = run.framework.configuration
     if form == "none":
         raise EmitError(
-            f"no files are written for {shorten(run.framework.name)}, which is described for comparison "
-            "with published runs; use a framework of today, such as deepspeed or megatron-lm"
+            f"no files are written for {shorten(run.framework.name)}, which is described for "
+            "comparison with published runs; use a framework of today, such as deepspeed or "
+            "megatron-lm"
         )
     recipe: Recipe = importlib.import_module(f"planner.emit.{form}").recipe(run)
     return _with_adapters(run, recipe)

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.emit.run import Recipe, Run
 from planner.emit.syntax import json_text, yaml_text
-from planner.errors import EmitError, shorten
+from planner.errors import EmitError
 
 __all__ = ["ds_config", "recipe"]
 
@@ -94,7 +94,7 @@ def _offload(run: Run, what: str) -> dict[str, Any]:
     if not folder:
         raise EmitError(
             f"offload {run.layout.offload} needs the folder of the node's disk, which the profile "
-            f"of {shorten(run.machine.name)} does not state; use offload to cpu, or add local_disk to its "
+            f"of {run.where} does not state; use offload to cpu, or add local_disk to its "
             "[scheduler.launch]"
         )
     place: dict[str, Any] = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from planner.catalogue import load_machine, load_model, names
+from planner.errors import shorten
 from planner.estimation import Estimate
 from planner.framework import Framework
 from planner.layout import Layout
@@ -78,6 +79,11 @@ class Run:
     def name(self) -> str:
         """Name of the job."""
         return slug(self.model.name)
+
+    @property
+    def where(self) -> str:
+        """The machine's name as a message may print it."""
+        return shorten(self.machine.name)
 
     @property
     def what(self) -> str:

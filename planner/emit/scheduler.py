@@ -62,7 +62,7 @@ def _queue(run: Run, wanted: float) -> Queue | None:
     if not free:
         limits = ", ".join(f"{q.name} {q.min_nodes}-{q.max_nodes}" for q in queues)
         raise EmitError(
-            f"{run.nodes} nodes fit no queue of {shorten(run.machine.name)} (nodes: {limits}); plan with "
+            f"{run.nodes} nodes fit no queue of {run.where} (nodes: {limits}); plan with "
             "another number of nodes, or name a queue"
         )
     fitting = [q for q in free if q.max_hours * 3600 >= wanted]
@@ -85,7 +85,7 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
             return queue
     names = ", ".join(q.name for q in admitting) or "none"
     raise EmitError(
-        f"queue {run.queue} of {shorten(run.machine.name)} does not admit {run.nodes} nodes or is not "
+        f"queue {run.queue} of {run.where} does not admit {run.nodes} nodes or is not "
         f"known; use one of {names}"
     )
 

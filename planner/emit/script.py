@@ -10,7 +10,7 @@ import shlex
 
 from planner.emit.run import Recipe, Run
 from planner.emit.scheduler import Slot, directives
-from planner.errors import EmitError, shorten
+from planner.errors import EmitError
 from planner.machine import Launch
 
 __all__ = ["job_files"]
@@ -26,13 +26,11 @@ def job_files(run: Run, recipe: Recipe, place: Slot) -> dict[str, str]:
     kind = run.machine.scheduler.kind
     if kind not in ("pbs", "slurm", "none"):
         raise EmitError(
-            f"{shorten(run.machine.name)} is scheduled by {kind}, for which no job script is written; "
+            f"{run.where} is scheduled by {kind}, for which no job script is written; "
             "emit for a machine with PBS, Slurm or no scheduler"
         )
     if kind == "none" and run.nodes > 1:
-        raise EmitError(
-            f"{shorten(run.machine.name)} has no scheduler to start {run.nodes} nodes; use one node"
-        )
+        raise EmitError(f"{run.where} has no scheduler to start {run.nodes} nodes; use one node")
     launch = run.machine.scheduler.launch
     each = _one_process_a_device(launch, recipe)
     files = {"job.sh": _job(run, recipe, place, each)}
