@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,6 +203,74 @@ def test_a_workstation_runs_its_program(tmp_path: Path) -> None:
     assert (tmp_path / "run.log").read_text() == done.stdout
 
 
+# what a site's own commands do, as far as one machine can stand in for it
+STAND_INS = {
+    "module": "exit 0",
+    "conda": "exit 0",
+    "scontrol": "echo 127.0.0.1",
+    "srun": 'while [[ "$1" == --* ]]; do shift; done\nexec "$@"',
+    "mpiexec": (
+        'count="$(sed -E "s/.* -n ([0-9]+) .*/\\1/" <<< "$*")"\n'
+        'while [[ "$1" != bash ]]; do shift; done\n'
+        "for ((rank = 0; rank < count; rank++)); do\n"
+        '    PMI_RANK="$rank" PMI_LOCAL_RANK="$rank" "$@" &\n'
+        "done\nwait"
+    ),
+}
+TRAIN = """
+import os
+import torch.distributed as dist
+import torch
+
+dist.init_process_group("gloo")
+total = torch.tensor([1 << dist.get_rank()])
+dist.all_reduce(total)
+print("all", total.item(), "of", dist.get_world_size(), os.environ["LOCAL_RANK"], flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["polaris", "vsc-5", "workstation-2x4090"])
+def test_the_ranks_of_a_job_meet(machine: str, tmp_path: Path) -> None:
+    """The whole script with real ranks: each adds its bit, and all see the sum."""
+    pytest.importorskip("torch")
+    text = place_files(machine, nodes=1, framework="ddp", optimizer="adam", steps=1)
+    for name, content in text.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "train.py").write_text(TRAIN)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, content in STAND_INS.items():
+        (commands / name).write_text(f"#!/bin/bash\n{content}\n")
+        (commands / name).chmod(0o755)
+    (tmp_path / "nodes").write_text("127.0.0.1\n127.0.0.1\n")
+    environment = {
+        "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PBS_O_WORKDIR": str(tmp_path),
+        "PBS_NODEFILE": str(tmp_path / "nodes"),
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_NODELIST": "n1",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        ["bash", "job.sh"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    ranks = load_machine(machine).node.num_devices
+    seen = re.findall(r"^all (\d+) of (\d+) (\d+)$", done.stdout, re.MULTILINE)
+    assert sorted(seen) == [(str(2**ranks - 1), str(ranks), str(i)) for i in range(ranks)], (
+        done.stderr
+    )
+    assert (tmp_path / "run.log").read_text() == done.stdout
+
+
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("steps", [1, 1000, 10**7])
 def test_wall_times_stay_within_the_queue(name: str, steps: int) -> None:
@@ -241,6 +310,11 @@ def test_a_run_that_is_cut_is_told_of_longer_queues() -> None:
     assert "Longer queues: prod (small) (256-1024 nodes, 12 h)" in text
     assert "capacity (1-16 nodes, 168 h)" in text
     assert "visualization" not in text
+
+
+def test_a_workstation_has_no_queue() -> None:
+    with pytest.raises(EmitError, match="use no --queue"):
+        place_files("workstation-2x4090", queue="night")
 
 
 def test_no_queue_admits_so_many_nodes() -> None:

@@ -77,6 +77,8 @@ def _named(run: Run, admitting: list[Queue]) -> Queue:
         raise EmitError(
             f"queue {shorten(run.queue)!r} is no name of a queue; use letters, digits, _ . - only"
         )
+    if run.machine.scheduler.kind == "none":
+        raise EmitError(f"{run.where} has no scheduler and so no queue {run.queue}; use no --queue")
     if not run.machine.scheduler.queues:
         # nothing is known of its limits: the site will say
         return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e6)
