@@ -241,12 +241,14 @@ def test_the_ranks_of_a_job_meet(machine: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, content in STAND_INS.items():
+    starts = {"python3": "", "torchrun": " -m torch.distributed.run"}
+    own = {name: f'exec "{sys.executable}"{module} "$@"' for name, module in starts.items()}
+    for name, content in {**STAND_INS, **own}.items():
         (commands / name).write_text(f"#!/bin/bash\n{content}\n")
         (commands / name).chmod(0o755)
     (tmp_path / "nodes").write_text("127.0.0.1\n127.0.0.1\n")
     environment = {
-        "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{commands}:{os.environ['PATH']}",
         "PBS_O_WORKDIR": str(tmp_path),
         "PBS_NODEFILE": str(tmp_path / "nodes"),
         "SLURM_SUBMIT_DIR": str(tmp_path),
