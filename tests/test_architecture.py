@@ -23,6 +23,7 @@ PACKAGE = Path(planner.__file__).parent
 LAYERS = (
     ("errors", "block"),
     ("units", "description", "files"),
+    ("scheduler",),
     ("model", "machine", "workload", "framework"),
     ("layout", "weights", "topology", "catalogue"),
     ("transformer", "collectives", "compute", "pipeline"),
