@@ -137,7 +137,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adamw or sgd"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "runs your own program"),
         ("nanotron", "qwen2.5-7b", Layout(dp=4), {}, "has biases"),
-        ("fsdp2", "mistral-7b", Layout(dp=2, tp=2, sequence_parallel=True), {}, "tp = pp = cp"),
+        ("fsdp2", "gpt2", Layout(dp=2, tp=2, sequence_parallel=True), {}, "tp = pp = cp"),
         ("accelerate", "gpt2", Layout(dp=4), {}, "framework ddp"),
         ("accelerate", "gpt2", Layout(tp=4, zero_stage=3), {}, "dp or cp above 1"),
     ],

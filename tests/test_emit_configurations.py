@@ -447,6 +447,23 @@ def test_torchtitan_python_says_the_same(name: str) -> None:
     assert f"activation_checkpoint = {kind[TITAN[name][3].recompute]}\n" in source
 
 
+def test_torchtitan_takes_other_llamas() -> None:
+    layout = Layout(dp=2, tp=4, zero_stage=3, sequence_parallel=True)
+    files = files_of("mistral-7b", "polaris", 2, layout, "fsdp2")
+    config = tomllib.loads(files["torchtitan.toml"])
+    assert config["experimental"] == {"custom_import": "torchtitan_model"}
+    assert "--job.config_file torchtitan.toml" in files["job.sh"]
+    for name in ("mistral-7b", "llama-2-7b", "auroragpt-7b", "llama-2-13b"):
+        model = load_model(name)
+        source = files_of(name, "polaris", 2, layout, "fsdp2")["torchtitan_model.py"]
+        kept = {key: float(v) for key, v in re.findall(r"    (\w+)=([\d.]+),", source)}
+        # torchtitan 0.2.2: 8/3 of the width, times the factor, up to the next multiple
+        width = int(kept.get("ffn_dim_multiplier", 1.0) * int(8 * kept["dim"] / 3))
+        rounded = -(-width // kept["multiple_of"]) * kept["multiple_of"]
+        assert rounded == model.ffn_size, name
+        assert (kept["n_layers"], kept["vocab_size"]) == (model.num_layers, model.vocab_size)
+
+
 def test_nanotron_yaml() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     layout = Layout(
@@ -487,7 +504,7 @@ def test_fsdp2_module_shards_a_model(name: str) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     layout = SHARDING[name]
-    source = files_of("mistral-7b", "polaris", 2, layout, "fsdp2")["sharding.py"]
+    source = files_of("gpt2", "polaris", 2, layout, "fsdp2")["sharding.py"]
     module: dict[str, Any] = {}
     exec(compile(source, "sharding.py", "exec"), module)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.world)

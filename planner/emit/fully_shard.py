@@ -41,9 +41,10 @@ def recipe(run: Run) -> Recipe:
     layout = run.layout
     if layout.tp * layout.pp * layout.cp * layout.ep > 1 or layout.recompute == "selective":
         raise EmitError(
-            f"{layout} of model {run.model.name[:60]!r} needs torchtitan, whose llama3 knows the "
-            "shapes of Llama 3 8B, 70B and 405B only; use a layout with tp = pp = cp = ep = 1 and "
-            "full recompute or none, or framework accelerate, which shards with FSDP2 as well"
+            f"{layout} of model {run.model.name[:60]!r} is not written for FSDP2 alone, and only "
+            "Llamas with an output layer of their own for torchtitan; use a layout with tp = pp = "
+            "cp = ep = 1 and full recompute or none, or framework accelerate, which shards with "
+            "FSDP2 as well"
         )
     notes = [
         "`train.py` is your program. It calls `sharding.shard(model, layers)` before it builds the "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.emit.llama import unlike_llama
 from planner.emit.run import Recipe, Run
 from planner.emit.syntax import yaml_text
 from planner.errors import EmitError
-from planner.model import Model
 
 __all__ = ["recipe"]
 
@@ -54,7 +54,7 @@ def recipe(run: Run) -> Recipe:
 
 def _check(run: Run) -> None:
     model = run.model
-    odd = _odd(model)
+    odd = unlike_llama(model, run.workload.sequence_length)
     if odd:
         raise EmitError(
             f"model {model.name[:60]!r} {odd}, which nanotron's Llama does not have; use a "
@@ -73,23 +73,6 @@ def _check(run: Run) -> None:
             f"cp = {run.layout.cp} and ep = {run.layout.ep} need nanotron's Qwen2, which is not "
             "written; use a layout with cp = ep = 1"
         )
-
-
-def _odd(model: Model) -> str:
-    """What sets a model apart from a Llama; empty where nothing does."""
-    trouble = {
-        "has experts": model.experts is not None,
-        "has latent attention": model.latent_attention is not None,
-        f"is no decoder but {model.kind}": model.kind != "decoder",
-        f"has {model.position} positions": model.position != "rope",
-        f"normalises with {model.norm}": model.norm != "rmsnorm",
-        "has no gated SiLU": not model.gated_mlp or model.activation != "silu",
-        "has biases": model.qkv_bias or model.out_bias or model.mlp_bias or model.head_bias,
-        "normalises queries and keys": model.qk_norm != "none",
-        "has other normalisations": model.norms_per_layer != 2 or model.embedding_norm,
-        "has heads of another width": model.head_dim * model.num_heads != model.hidden_size,
-    }
-    return next((what for what, found in trouble.items() if found), "")
 
 
 def _parallelism(run: Run) -> dict[str, Any]:

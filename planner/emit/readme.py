@@ -23,6 +23,7 @@ _WHAT = {
     "data.args": "the arguments for data and tokenizer, one a line",
     "nanogpt.args": "the options of nanoGPT, one a line",
     "torchtitan.toml": "torchtitan's configuration up to release 0.2.2",
+    "torchtitan_model.py": "the model's sizes, which torchtitan imports",
     "torchtitan_plan.py": "torchtitan's configuration for release 0.3.0",
     "sharding.py": "FSDP2 with the planned mesh and precision, for your program to import",
     "nanotron.yaml": "nanotron's configuration",

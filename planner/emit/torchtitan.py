@@ -1,19 +1,23 @@
 """torchtitan: a TOML file for releases up to 0.2.2 and a Python configuration for 0.3.0.
 
-0.3.0 reads no TOML any more: it takes a function that returns a configuration.
+0.3.0 reads no TOML any more: it takes a function that returns a configuration. Its Llama takes the
+sizes of its own flavors only; 0.2.2 takes any, from a module that it imports first.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from planner.emit import fully_shard
+from planner.emit.llama import unlike_llama
 from planner.emit.run import Recipe, Run
 from planner.emit.syntax import scalar, toml_text
 from planner.errors import EmitError
 from planner.model import Model
 
 __all__ = ["recipe"]
+
+_Tables: TypeAlias = dict[str, dict[str, Any]]
 
 _FLAVORS = {
     (32, 4096, 32, 8, 14336, 128256): "8B",
@@ -22,6 +26,7 @@ _FLAVORS = {
 }
 """Shapes (layers, width, heads, key-value heads, feed-forward, vocabulary) that both releases know
 as flavors of their module llama3."""
+_OURS = "planned"
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"}
 _MODE = {"none": "none", "selective": "selective", "full": "full"}
 _CHECKPOINTING = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
@@ -30,15 +35,21 @@ _ENDS = 2
 
 
 def recipe(run: Run) -> Recipe:
-    """`torchtitan.toml` and `torchtitan_plan.py`; FSDP2 alone for models it does not know."""
+    """torchtitan's files for a Llama; for other models FSDP2 alone."""
     flavor = _flavor(run.model)
-    if not flavor:
+    odd = unlike_llama(run.model, run.workload.sequence_length)
+    if odd or run.model.tied_embeddings:
         return fully_shard.recipe(run)
     _check(run)
     tables = {"training": _training(run), "parallelism": _parallelism(run)}
+    return _known(run, flavor, tables) if flavor else _sized(run, tables)
+
+
+def _known(run: Run, flavor: str, tables: _Tables) -> Recipe:
+    """Files for a model that both releases know."""
     return Recipe(
         files={
-            "torchtitan.toml": _toml(run, flavor, tables),
+            "torchtitan.toml": _toml(run, {"name": "llama3", "flavor": flavor}, tables),
             "torchtitan_plan.py": _python(run, flavor, tables),
         },
         program="-m torchtitan.train",
@@ -54,6 +65,49 @@ def recipe(run: Run) -> Recipe:
     )
 
 
+def _sized(run: Run, tables: _Tables) -> Recipe:
+    """Files for a Llama of other sizes: 0.2.2 imports its shapes under a name of ours."""
+    toml = _toml(
+        run,
+        {"name": "llama3", "flavor": _OURS},
+        {**tables, "experimental": {"custom_import": "torchtitan_model"}},
+    )
+    return Recipe(
+        files={"torchtitan.toml": toml, "torchtitan_model.py": _shapes(run.model)},
+        program="-m torchtitan.train",
+        default_program="",
+        arguments=("--job.config_file torchtitan.toml",),
+        notes=(
+            "Use torchtitan 0.2.2: newer releases know the Llamas of Meta only, unless you add "
+            "yours to their registry.",
+            "Add `[model] hf_assets_path` with the model's tokenizer. The base of the rotary "
+            "positions, learning rate, data and checkpoints are torchtitan's defaults.",
+        ),
+    )
+
+
+def _shapes(model: Model) -> str:
+    """The module that names the model's shapes to torchtitan."""
+    least = 8 * model.hidden_size // 3
+    lines = [
+        '"""A Llama of these sizes for torchtitan 0.2.2."""',
+        "",
+        "from torchtitan.models.llama3 import TransformerModelArgs, llama3_args",
+        "",
+        f'llama3_args["{_OURS}"] = TransformerModelArgs(',
+        f"    dim={model.hidden_size},",
+        f"    n_layers={model.num_layers},",
+        f"    n_heads={model.num_heads},",
+        f"    n_kv_heads={model.num_kv_heads},",
+        f"    vocab_size={model.vocab_size},",
+        "    # the feed-forward width is rounded up to a multiple of this: the width itself",
+        f"    multiple_of={model.ffn_size},",
+    ]
+    if least > model.ffn_size:
+        lines.append(f"    ffn_dim_multiplier={model.ffn_size / least / 2:.3f},")
+    return "\n".join([*lines, ")"]) + "\n"
+
+
 def _flavor(model: Model) -> str:
     """The flavor with exactly these shapes; empty where there is none."""
     shape = (
@@ -64,9 +118,7 @@ def _flavor(model: Model) -> str:
         model.ffn_size,
         model.vocab_size,
     )
-    llama = model.norm == "rmsnorm" and model.gated_mlp and model.position == "rope"
-    plain = not (model.experts or model.tied_embeddings or model.qkv_bias)
-    return _FLAVORS.get(shape, "") if llama and plain else ""
+    return _FLAVORS.get(shape, "")
 
 
 def _check(run: Run) -> None:
@@ -127,20 +179,20 @@ def _layers_per_stage(run: Run) -> int:
     return layers
 
 
-def _toml(run: Run, flavor: str, tables: dict[str, dict[str, Any]]) -> str:
+def _toml(run: Run, model: dict[str, str], tables: _Tables) -> str:
     mode = {"mode": _MODE[run.layout.recompute]}
     if mode["mode"] == "selective":
         mode["selective_ac_option"] = "op"
-    return "# torchtitan 0.2.2 and older; newer ones read torchtitan_plan.py\n\n" + toml_text(
+    return "# torchtitan 0.2.2 and older; newer ones read no TOML\n\n" + toml_text(
         {
-            "model": {"name": "llama3", "flavor": flavor},
+            "model": model,
             **tables,
             "activation_checkpoint": mode,
         }
     )
 
 
-def _python(run: Run, flavor: str, tables: dict[str, dict[str, Any]]) -> str:
+def _python(run: Run, flavor: str, tables: _Tables) -> str:
     base = f"llama3_{flavor.lower()}"
     checkpointing = _CHECKPOINTING[run.layout.recompute]
     lines = [
