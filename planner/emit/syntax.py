@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 __all__ = ["Value", "json_text", "scalar", "toml_text", "yaml_text"]
 
@@ -53,15 +53,19 @@ def yaml_text(data: Mapping[str, Value], indent: int = 0) -> str:
     return "".join(lines)
 
 
-def toml_text(tables: Mapping[str, Mapping[str, str | int | float | bool]]) -> str:
-    """Tables of plain values as TOML.
+def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values, or of lists of them, as TOML.
 
     >>> print(toml_text({"training": {"steps": 10}}), end="")
     [training]
     steps = 10
     """
     return "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {scalar(value)}\n" for key, value in table.items())
+        f"[{name}]\n"
+        + "".join(
+            f"{key} = {json.dumps(value) if isinstance(value, list) else scalar(value)}\n"
+            for key, value in table.items()
+        )
         for name, table in tables.items()
     )
 

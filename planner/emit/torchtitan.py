@@ -6,14 +6,16 @@ sizes of its own flavors only; 0.2.2 takes any, from a module that it imports fi
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeAlias
 
 from planner.emit import fully_shard
 from planner.emit.llama import unlike_llama
 from planner.emit.run import Recipe, Run
-from planner.emit.syntax import scalar, toml_text
+from planner.emit.syntax import toml_text
 from planner.errors import EmitError
 from planner.model import Model
+from planner.pipeline import Ends, layers_on_stage
 
 __all__ = ["recipe"]
 
@@ -30,8 +32,6 @@ _OURS = "planned"
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"}
 _MODE = {"none": "none", "selective": "selective", "full": "full"}
 _CHECKPOINTING = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
-_ENDS = 2
-"""Embedding and head, which weigh one layer each when layers are dealt to stages."""
 
 
 def recipe(run: Run) -> Recipe:
@@ -41,16 +41,17 @@ def recipe(run: Run) -> Recipe:
     if odd or run.model.tied_embeddings:
         return fully_shard.recipe(run)
     _check(run)
-    tables = {"training": _training(run), "parallelism": _parallelism(run)}
+    tables = {"training": _training(run), "parallelism": _parallelism(run, "output")}
     return _known(run, flavor, tables) if flavor else _sized(run, tables)
 
 
 def _known(run: Run, flavor: str, tables: _Tables) -> Recipe:
-    """Files for a model that both releases know."""
+    """Files for a model that both releases know; they name its output layer differently."""
+    newer = {**tables, "parallelism": _parallelism(run, "lm_head")}
     return Recipe(
         files={
             "torchtitan.toml": _toml(run, {"name": "llama3", "flavor": flavor}, tables),
-            "torchtitan_plan.py": _python(run, flavor, tables),
+            "torchtitan_plan.py": _python(run, flavor, newer),
         },
         program="-m torchtitan.train",
         default_program="",
@@ -146,7 +147,7 @@ def _training(run: Run) -> dict[str, Any]:
     }
 
 
-def _parallelism(run: Run) -> dict[str, Any]:
+def _parallelism(run: Run, head: str) -> dict[str, Any]:
     layout = run.layout
     shard = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
     table: dict[str, Any] = {
@@ -161,22 +162,19 @@ def _parallelism(run: Run) -> dict[str, Any]:
     if layout.pp > 1:
         table["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
         table["pipeline_parallel_microbatch_size"] = layout.micro_batch
-    if layout.vpp > 1:
-        table["pipeline_parallel_layers_per_stage"] = _layers_per_stage(run)
+    if layout.pp > 1:
+        table["module_fqns_per_model_part"] = _chunks(run, head)
     return table
 
 
-def _layers_per_stage(run: Run) -> int:
-    """Layers of a chunk from which torchtitan derives the number of chunks."""
-    chunks = run.layout.pp * run.layout.vpp
-    weight = run.model.num_layers + _ENDS
-    layers = -(-weight // chunks)
-    if -(-weight // layers) != chunks:
-        raise EmitError(
-            f"{run.model.num_layers} layers do not make {chunks} chunks in torchtitan, which "
-            "counts layers per chunk; use a layout with other vpp"
-        )
-    return layers
+def _chunks(run: Run, head: str) -> list[list[str]]:
+    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer."""
+    number = run.layout.pp * run.layout.vpp
+    chunks = []
+    for chunk in range(number):
+        first, count = layers_on_stage(run.model.num_layers, number, chunk, Ends(1, 1))
+        chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
+    return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
 
 
 def _toml(run: Run, model: dict[str, str], tables: _Tables) -> str:
@@ -218,5 +216,5 @@ def _python(run: Run, flavor: str, tables: _Tables) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _literal(value: str | int | bool) -> str:
-    return repr(value) if isinstance(value, (bool, int)) else scalar(value)
+def _literal(value: str | int | bool | list[list[str]]) -> str:
+    return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)
