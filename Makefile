@@ -37,9 +37,11 @@ accuracy: .venv/installed
 	$(PIP) --editable '.[app]'
 	@touch $@
 
-# torch first and by its exact version, so that no other package chooses a build of it
+# torch first and by its exact version, so that no other package chooses a build of it; DeepSpeed
+# looks for it while it is installed, and compiles its kernels only when they are used
 .venv/tested: .venv/installed
-	$(PIP) torch==2.13.0
+	$(PIP) torch==2.13.0 setuptools wheel
+	DS_BUILD_OPS=0 $(PIP) --no-build-isolation "deepspeed; sys_platform == 'linux'"
 	$(PIP) --editable '.[test,dev]'
 	@touch $@
 

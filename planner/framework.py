@@ -13,10 +13,30 @@ from pydantic import Field
 
 from planner.description import Description, Quantity
 
-__all__ = ["Buffers", "Communication", "Framework", "Kernels", "Schedule", "States"]
+__all__ = [
+    "Buffers",
+    "Communication",
+    "Configuration",
+    "Framework",
+    "Kernels",
+    "Schedule",
+    "States",
+]
 
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
 """Pipeline schedules; `none` without a pipeline."""
+
+Configuration = Literal[
+    "none",
+    "accelerate",
+    "ddp",
+    "deepspeed",
+    "megatron",
+    "megatron_deepspeed",
+    "nanotron",
+    "torchtitan",
+]
+"""Forms of configuration files; each is a module of `planner.emit`."""
 
 
 class States(Description):
@@ -168,6 +188,8 @@ class Framework(Description):
     """Where its behaviour was read."""
     notes: tuple[str, ...] = ()
     """Limits and doubts of this description."""
+    configuration: Configuration = "none"
+    """Whose files tell it a layout (`planner emit`); none: it is described for comparison only."""
     runtimes: tuple[Literal["cuda", "rocm", "xpu", "cpu"], ...] = ("cuda", "rocm", "xpu", "cpu")
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]

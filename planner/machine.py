@@ -13,12 +13,14 @@ from pydantic import Field, model_validator
 
 from planner.description import Description, Quantity
 from planner.errors import DescriptionError
+from planner.scheduler import Launch, Queue, Scheduler
 
 __all__ = [
     "Curve",
     "Device",
     "Fabric",
     "FileSystem",
+    "Launch",
     "LocalDisk",
     "Machine",
     "Network",
@@ -218,34 +220,6 @@ class FileSystem(Description):
     """Capacity [B]."""
     bytes_per_s: Quantity | None = None
     """Aggregate bandwidth [B/s]."""
-
-
-class Queue(Description):
-    """A queue or partition with its limits."""
-
-    name: str
-    """Name given to the scheduler."""
-    min_nodes: int = Field(default=1, ge=1)
-    """Fewest nodes of a job."""
-    max_nodes: int = Field(ge=1)
-    """Most nodes of a job."""
-    max_hours: float = Field(gt=0)
-    """Longest wall time [h]."""
-    note: str = ""
-    """What else the site says about it."""
-
-
-class Scheduler(Description):
-    """The batch system."""
-
-    kind: Literal["pbs", "slurm", "lsf", "cobalt", "none"]
-    """Batch system."""
-    queues: tuple[Queue, ...] = ()
-    """Queues with their limits."""
-    kind_of_limits: Literal["datasheet", "measured", "assumed"] = "datasheet"
-    """How the limits came to be known."""
-    source: str = ""
-    """Where the limits were read."""
 
 
 _PLAUSIBLE = {

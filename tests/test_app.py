@@ -358,6 +358,21 @@ def test_download_parses() -> None:
     assert found["fits"] is True
 
 
+def test_files_to_run_are_offered() -> None:
+    app = _app()
+    assert not app.exception
+    assert "Files to run it (ZIP)" in [button.label for button in app.get("download_button")]
+    assert "No files to run" not in " ".join(str(item.value) for item in app.caption)
+
+
+def test_files_that_cannot_be_written_are_a_sentence() -> None:
+    app = _app(machine="summit", model="gpt2", seq="1024", precision="fp16")
+    assert not app.exception
+    assert "Files to run it (ZIP)" not in [button.label for button in app.get("download_button")]
+    said = " ".join(str(item.value) for item in app.caption)
+    assert "No files to run this layout" in said
+
+
 def test_config_forbids_reporting_and_the_outside() -> None:
     import tomllib
 

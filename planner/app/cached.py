@@ -11,6 +11,8 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.job import Job
+from planner.emit import emit_estimate
+from planner.emit.folder import zip_bytes
 from planner.errors import PlannerError
 from planner.estimation import Estimate, Question, stage_memory
 from planner.explore import Axis, Space, axes, space, stage_times
@@ -20,6 +22,7 @@ from planner.simulate import StageTime
 
 __all__ = [
     "estimate_of",
+    "files_of",
     "plan_of",
     "scale_point",
     "space_of",
@@ -78,6 +81,18 @@ def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
     found = estimate_of(job, packed)
     question = Question(job.model, job.machine, job.workload, load_framework(found.framework))
     return stage_memory(question, found.layout)
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def files_of(job: Job, packed: str) -> tuple[bytes, str]:
+    """The files that run a layout as a ZIP archive, or the sentence that refuses them."""
+    try:
+        files = emit_estimate(
+            plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine
+        )
+    except PlannerError as refusal:
+        return b"", str(refusal)
+    return zip_bytes(files), ""
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)
