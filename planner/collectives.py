@@ -181,6 +181,6 @@ def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Point-to-point transfer between neighbours of a group of two or more [s]."""
     crosses = group.local < 2
     rate = np.where(crosses, group.network_bytes_per_s, group.neighbour_bytes_per_s)
-    latency = np.where(crosses, 0.5 * group.network_latency_s, group.local_latency_s)
+    latency = np.where(crosses, hop_s(group, size_bytes), group.local_latency_s)
     time = latency + np.asarray(size_bytes) / rate
     return np.where(group.size > 1, time, 0.0)
