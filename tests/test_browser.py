@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,12 @@ def test_downloads_parse(open_page: Callable[..., Any]) -> None:
     header, *rows = Path(download.value.path()).read_text().splitlines()
     assert "step_time_s" in header.split(",")
     assert len(rows) == len(plan["ranked"])
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Files to run it (ZIP)").click()
+    with zipfile.ZipFile(download.value.path()) as files:
+        assert "#PBS" in files.read("job.sh").decode()
+        written = json.loads(files.read("layout.json"))
+    assert written["layout"] == plan["best"]["layout"]
 
 
 _CONFIG = {
