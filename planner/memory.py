@@ -168,17 +168,19 @@ def _gradients_before(
     """Gradients that exist while activations are at their peak [B].
 
     None before the first backward pass of a step, unless they have a buffer of their own; the
-    sum so far with gradient accumulation, whole where a pipeline reduces once a step.
+    sum so far with gradient accumulation, whole below ZeRO-2 and where a pipeline reduces once
+    a step.
     """
-    buffers = framework.buffers
+    buffers, size = framework.buffers, framework.states(workload.precision)
     accumulating = layouts.grad_accumulation > 1
     before = np.where(buffers.preallocates_gradients | accumulating, gradients, 0.0)
+    once = state.trainable * size.gradient_bytes
+    summed = accumulating & (layouts.zero_stage == 1)
+    before = np.where(summed, np.maximum(before, once), before)
     if buffers.pipeline_gradients_whole:
-        whole = state.trainable * framework.states(workload.precision).gradient_bytes
+        whole = once
         if buffers.whole_embedding_gradient:
-            whole = whole + state.embedding * (layouts.tp - 1) * (
-                framework.states(workload.precision).gradient_bytes
-            )
+            whole = whole + state.embedding * (layouts.tp - 1) * size.gradient_bytes
         before = np.where(accumulating & (layouts.pp > 1), whole, before)
     return before
 
@@ -239,7 +241,9 @@ def _state_parts(
         )
         + state.trainable * size.cached_weight_bytes
     )
-    gradients = np.where(zero >= 2, state.trainable_owned, state.trainable) * size.gradient_bytes
+    # the gradient of a parameter that is itself a shard is one, once it is reduced
+    shards = (zero >= 2) | ((zero == 1) & (size.sharded_weight_bytes == 0))
+    gradients = np.where(shards, state.trainable_owned, state.trainable) * size.gradient_bytes
     gradients = gradients + np.where(zero < 3, state.trainable * size.unsharded_gradient_bytes, 0.0)
     optimizer = optimizer_state_bytes(state, layouts, workload, framework)
     if not size.sharded_weight_bytes:

@@ -73,7 +73,7 @@ def _local_elements(
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
         if not framework.expert_tensor_parallel:
-            tp = np.ones_like(tp)
+            tp = np.where(layouts.ep > 1, 1, tp)
     if weight.units:
         tp = np.minimum(tp, weight.units)
     rows: Float = np.full(np.shape(tp), float(weight.rows))

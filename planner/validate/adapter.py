@@ -24,6 +24,7 @@ __all__ = [
     "fake_world",
     "group_ranks",
     "quiet_propagation",
+    "receive_buffers",
     "require_torch",
     "rms_norm",
     "static_pipeline",
@@ -63,12 +64,16 @@ def _private(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        import torch
+        raise _moved(path) from error
 
-        raise TorchMissingError(
-            f"torch {torch.__version__} has no {path}, which tracing needs; "
-            f"install torch {_TRIED} or adapt planner/validate/adapter.py"
-        ) from error
+
+def _moved(path: str) -> TorchMissingError:
+    import torch
+
+    return TorchMissingError(
+        f"torch {torch.__version__} has no {path}, which tracing needs; "
+        f"install torch {_TRIED} or adapt planner/validate/adapter.py"
+    )
 
 
 @contextlib.contextmanager
@@ -79,10 +84,13 @@ def fake_world(rank: int, world: int) -> Iterator[None]:
     store = _private("torch.testing._internal.distributed.fake_pg.FakeStore")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     dist.init_process_group("fake", store=store(), rank=rank, world_size=world)
+    # cached shardings hold the groups of the world in which they were made
+    forget = _private("torch.distributed.tensor.debug._clear_sharding_prop_cache")
     try:
         yield
     finally:
         dist.destroy_process_group()
+        forget()
 
 
 @contextlib.contextmanager
@@ -138,6 +146,15 @@ def static_pipeline() -> Iterator[None]:
         yield
     finally:
         base._warmup_p2p = before
+
+
+def receive_buffers(stage: Any) -> list[Any]:
+    """Buffers that a pipeline stage receives into, of all micro-batches and both directions."""
+    try:
+        infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
+        return [info.buffer for made in infos for info in made if info.buffer is not None]
+    except AttributeError as error:
+        raise _moved(f"PipelineStage.{error.name}") from error
 
 
 @contextlib.contextmanager

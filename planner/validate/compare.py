@@ -90,7 +90,7 @@ def _parts(question: Question, layout: Layout, traced: Trace) -> tuple[PartDiffe
     kept = stage_activations(question.blocks, layouts, stage, question.workload, question.framework)
     state = stage_state(question.blocks, layouts, stage, question.workload, question.framework)
     size = question.framework.states(question.workload.precision)
-    mine = state.trainable_owned if layout.zero_stage >= 2 else state.trainable
+    mine = state.trainable_owned if layout.zero_stage else state.trainable
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
     gathered = start.get("gathered_parameters", 0) if layout.zero_stage < 3 else 0

@@ -101,8 +101,9 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
         if layout.zero_stage == 0:
             sums.add("all_reduce", "dp", count, elements * reduce_bytes)
             continue
-        # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it
-        often = 1 if layout.pp > 1 else passes
+        # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
+        # so does ZeRO-1 without a pipeline
+        often = 1 if layout.pp > 1 or layout.zero_stage == 1 else passes
         gathers = often
         if layout.zero_stage == 3 and layout.pp == 1:
             gathers = passes * (1 if stays else 2)
@@ -148,13 +149,16 @@ def _tensor(
 def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int) -> None:
     """Gradients of replicated weights whose ranks saw different tokens or heads."""
     times = count * layout.grad_accumulation
-    if layout.pp > 1:
+    if layout.pp > 1 or layout.zero_stage < 2:
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
         per_head = weight.name.endswith("qk_norm")
+        routes = weight.name == "router"
         per_token = weight.name in ("norm", "final_norm", "position")
-        if weight.split == "replicated" and (per_head or (per_token and layout.sequence_parallel)):
+        if weight.split == "replicated" and (
+            per_head or routes or (per_token and layout.sequence_parallel)
+        ):
             size = float(weight.rows * weight.columns * element)
             sums.add("all_reduce", "tp", times * weight.copies, size)
 
