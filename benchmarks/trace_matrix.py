@@ -10,7 +10,6 @@ compared again without tracing.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys

@@ -14,12 +14,22 @@ from planner.layout import RECOMPUTE, SCHEDULES, Layouts
 from planner.pipeline import in_flight, stage_counts
 from planner.workload import Workload
 
-__all__ = ["Activations", "stage_activations"]
+__all__ = ["Activations", "Boundary", "stage_activations"]
 
 Float = NDArray[np.float64]
 
 _GPIPE = SCHEDULES.index("gpipe")
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What passing the stream between pipeline stages takes, beside saved activations [B]."""
+
+    waiting: Float
+    """With most micro-batches in flight: receive buffers not yet in use, outputs kept."""
+    after: Float
+    """When no activations are left: the receive buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +42,11 @@ class Activations:
     """The largest layer's repeated activations and gradients during its backward."""
     logits: Float
     """Kept by the head, and its loss gradient."""
+    one_layer: Float
+    """What the largest layer keeps of one micro-batch."""
     sequence_buffer: Float
     """The stream gathered for a tensor-parallel region (sequence parallelism)."""
+    boundary: Boundary
 
 
 def _saved_bytes(
@@ -90,6 +103,23 @@ def _hidden(block: Block) -> int:
     return block.gemms[0].k if block.gemms else 0
 
 
+def _boundary(
+    stream: Float, held: Float, layouts: Layouts, stage: ArrayLike, framework: Framework
+) -> Boundary:
+    """Buffers at both ends of a stage, where a framework makes them for all micro-batches."""
+    if not framework.buffers.pipeline_buffers_whole:
+        return Boundary(np.zeros_like(held), np.zeros_like(held))
+    stage = np.asarray(stage)
+    size = np.where(layouts.pp > 1, stream, 0.0)
+    size = size / np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
+    inputs = layouts.vpp - (stage == 0)
+    outputs = layouts.vpp - (stage == layouts.pp - 1)
+    passes = layouts.grad_accumulation
+    # activations in flight count their inputs themselves
+    waiting = inputs * (passes - held) + outputs * (passes + held)
+    return Boundary(size * waiting, size * passes * (inputs + outputs))
+
+
 def stage_activations(
     blocks: tuple[Block, ...],
     layouts: Layouts,
@@ -102,7 +132,7 @@ def stage_activations(
     counts = stage_counts(blocks, layouts, stage, framework)
     held = in_flight(layouts, stage)
     shape = np.broadcast_shapes(np.shape(tokens), np.shape(held))
-    activations, working, logits = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    activations, working, logits, one = (np.zeros(shape) for _ in range(4))
     for block, count in zip(blocks, counts, strict=True):
         kept, repeated = _block_activations(block, tokens, layouts, workload, framework)
         alternatives = [
@@ -117,10 +147,15 @@ def stage_activations(
             activations = activations + count * kept * held
             if block.kind == "layer":
                 working = np.maximum(working, np.where(count > 0, repeated + largest, 0.0))
+                one = np.maximum(one, np.where(count > 0, kept, 0.0))
     hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
-    boundary = np.where(
-        (layouts.sequence_parallel > 0) & (layouts.tp > 1),
-        tokens * hidden * workload.compute_bytes,
-        0.0,
+    stream = tokens * hidden * workload.compute_bytes
+    gathered = np.where((layouts.sequence_parallel > 0) & (layouts.tp > 1), stream, 0.0)
+    return Activations(
+        activations,
+        working,
+        logits,
+        one,
+        gathered + np.zeros(shape),
+        _boundary(stream, held, layouts, stage, framework),
     )
-    return Activations(activations, working, logits, boundary + np.zeros(shape))

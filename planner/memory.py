@@ -25,7 +25,7 @@ from planner.machine import Machine
 from planner.states import StageState, optimizer_state_bytes, stage_state, training_state_bytes
 from planner.workload import Workload
 
-__all__ = ["DEVICE_PARTS", "MOMENTS", "device_memory", "training_state_bytes"]
+__all__ = ["DEVICE_PARTS", "MOMENTS", "device_memory", "state_parts", "training_state_bytes"]
 
 Float = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ def device_memory(
     """
     state = stage_state(blocks, layouts, stage, workload, framework)
     kept = stage_activations(blocks, layouts, stage, workload, framework)
-    static = _state_parts(state, layouts, workload, framework)
+    static = state_parts(state, layouts, workload, framework)
     moments = _moments(state, kept, static, layouts, workload, framework)
     totals = np.stack([np.asarray(sum(moment.values())) for moment in moments])
     peak = np.argmax(totals, axis=0)
@@ -91,15 +91,15 @@ def _moments(
     reduce = _reduction(state, layer, layouts, workload, framework)
     gradients = static["gradients"]
     before = _gradients_before(state, gradients, layouts, workload, framework)
-    at_loss = np.minimum(state.head, state.whole)
+    at_loss = np.minimum(state.head, state.gathered)
     # a tied table is used at both ends and stays gathered between them
-    window = np.minimum(layer * (1 + buffers.num_prefetched_layers) + state.tied, state.whole)
+    window = np.minimum(layer * (1 + buffers.num_prefetched_layers) + state.tied, state.gathered)
     if buffers.live_elements:
         at_loss = window = np.maximum(np.minimum(buffers.live_elements, state.whole), layer)
     weights = static["weights"]
     # a copy that is only gathered is freed layer by layer in the last backward pass
     spent = weights - _gathered_copy(state, layouts, workload, framework)
-    sequence = kept.sequence_buffer
+    sequence, ends = kept.sequence_buffer, kept.boundary
     sharded = layouts.zero_stage >= 3
 
     def moment(
@@ -127,7 +127,14 @@ def _moments(
     last = np.maximum(before, gradients)
     return [
         moment(
-            weights, before, kept.layers, zero, kept.logits, at_loss, sequence + reduce.fixed, zero
+            weights,
+            before,
+            kept.layers,
+            zero,
+            kept.logits,
+            at_loss,
+            sequence + ends.waiting + reduce.fixed,
+            zero,
         ),
         moment(
             weights,
@@ -136,14 +143,21 @@ def _moments(
             kept.working,
             zero,
             window,
-            sequence + reduce.at_last_layer,
+            sequence + ends.waiting + reduce.at_last_layer,
             zero,
         ),
         moment(
-            spent, last, zero, kept.working, zero, window, sequence + reduce.at_first_layer, zero
+            spent,
+            last,
+            zero,
+            kept.working,
+            zero,
+            window,
+            sequence + ends.after + reduce.at_first_layer,
+            zero,
         ),
-        moment(spent, last, zero, zero, zero, zero, reduce.at_embedding, zero),
-        moment(spent, gradients, zero, zero, zero, zero, reduce.gather, temporaries),
+        moment(spent, last, zero, zero, zero, zero, ends.after + reduce.at_embedding, zero),
+        moment(spent, gradients, zero, zero, zero, zero, ends.after + reduce.gather, temporaries),
     ]
 
 
@@ -155,7 +169,7 @@ def _gathered_copy(
     if size.sharded_weight_bytes:
         return np.zeros_like(state.whole)
     resident = (layouts.zero_stage < 3) & (layouts.pp == 1)
-    return np.where(resident, state.whole * size.weight_bytes, 0.0)
+    return np.where(resident, state.gathered * size.weight_bytes, 0.0)
 
 
 def _gradients_before(
@@ -224,10 +238,13 @@ def _reduction(
     return _Reduction(fixed, fixed + last, fixed + first, fixed + embedding, gather)
 
 
-def _state_parts(
+def state_parts(
     state: StageState, layouts: Layouts, workload: Workload, framework: Framework
 ) -> dict[str, Float]:
-    """Weights, gradients and optimizer states that stay on the device."""
+    """Weights, gradients and optimizer states that stay on the device [B].
+
+    Counted: what is resident in the middle of a step. Left out: layers gathered for a while.
+    """
     size, zero, offload = framework.states(workload.precision), layouts.zero_stage, layouts.offload
     frozen_owned = state.owned - state.trainable_owned
     # weights that are sharded keep either their compute copy or, where that is only ever
@@ -237,7 +254,7 @@ def _state_parts(
         np.where(
             zero >= 3,
             state.trainable_owned * size.sharded_weight_bytes + frozen_owned * shard_bytes,
-            state.whole * size.weight_bytes,
+            state.gathered * size.weight_bytes,
         )
         + state.trainable * size.cached_weight_bytes
     )

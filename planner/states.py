@@ -6,7 +6,7 @@ tensors, how each is split, and the ZeRO stage; the bytes per element are the fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "optimizer_state_bytes",
     "stage_state",
     "training_state_bytes",
+    "untied",
 ]
 
 Float = NDArray[np.float64]
@@ -95,6 +96,8 @@ class LocalParams:
     """Before sharding over data-parallel ranks."""
     owned: Float
     """After sharding."""
+    gathered: Float
+    """Gathered from all shards, with their padding."""
     trainable: Float
     """Trainable ones, before sharding."""
     trainable_owned: Float
@@ -108,16 +111,18 @@ def local_params(
 ) -> LocalParams:
     """Parameters of one block on one rank, before and after sharding."""
     zeros = np.zeros(np.shape(layouts.tp))
-    whole, owned, trainable, trainable_owned, extra = (zeros.copy() for _ in range(5))
+    whole, owned, gathered, trainable, trainable_owned, extra = (zeros.copy() for _ in range(6))
     for weight in block.weights:
         ranks = layouts.expert_dp if weight.expert else layouts.dp_shard * layouts.cp
         mine = _local_elements(weight, layouts, framework, 1)
         shard = _local_elements(weight, layouts, framework, ranks)
         whole, owned = whole + mine, owned + shard
+        padded = framework.shards_rows & (layouts.zero_stage >= 1)
+        gathered = gathered + np.where(padded, shard * ranks, mine)
         if weight.trainable:
             trainable, trainable_owned = trainable + mine, trainable_owned + shard
             extra = extra + _extra_state_bytes(weight, block, shard, workload)
-    return LocalParams(whole, owned, trainable, trainable_owned, extra)
+    return LocalParams(whole, owned, gathered, trainable, trainable_owned, extra)
 
 
 def _extra_state_bytes(weight: Weight, block: Block, owned: Float, workload: Workload) -> Float:
@@ -139,12 +144,14 @@ class StageState:
     trainable: Float
     trainable_owned: Float
     extra_state_bytes: Float
+    gathered: Float
+    """Gathered from all shards, with their padding."""
     largest_layer: Float
-    """The largest layer, before sharding."""
+    """The largest layer, gathered."""
     embedding: Float
-    """The embedding, before sharding; 0 on other stages."""
+    """The embedding, gathered; 0 on other stages."""
     head: Float
-    """Output projection and final norm, before sharding; 0 on other stages. With a tied
+    """Output projection and final norm, gathered; 0 on other stages. With a tied
     projection the embedding's table, which the head computes with."""
     tied: Float
     """The table that embedding and head share on one stage; 0 otherwise."""
@@ -164,34 +171,43 @@ def stage_state(
     """
     counts = stage_counts(blocks, layouts, stage, framework)
     shape = np.broadcast_shapes(np.shape(layouts.tp), np.shape(stage))
-    sums = [np.zeros(shape) for _ in range(5)]
+    sums = [np.zeros(shape) for _ in range(6)]
     largest, embedding, head = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for block, count in zip(blocks, counts, strict=True):
         local = local_params(block, layouts, workload, framework)
-        figures = [
-            local.whole,
-            local.owned,
-            local.trainable,
-            local.trainable_owned,
-            local.extra_state_bytes,
-        ]
+        figures = _figures(local)
         if block.tied_elsewhere:
-            untied = 1 - block.tied_elsewhere / (block.num_params + block.tied_elsewhere)
-            keep = np.where(layouts.pp > 1, 1.0, untied)
-            figures = [figure * keep for figure in figures]
+            rest = _figures(local_params(untied(block), layouts, workload, framework))
+            pairs = zip(figures, rest, strict=True)
+            figures = [np.where(layouts.pp > 1, whole, own) for whole, own in pairs]
         sums = [total + count * figure for total, figure in zip(sums, figures, strict=True)]
         if block.kind == "layer":
-            largest = np.maximum(largest, np.where(count > 0, figures[0], 0.0))
+            largest = np.maximum(largest, np.where(count > 0, local.gathered, 0.0))
         elif block.kind == "head":
-            head = head + count * local.whole
+            head = head + count * local.gathered
         else:
-            embedding = embedding + count * figures[0]
+            embedding = embedding + count * local.gathered
     shared = any(block.tied_elsewhere for block in blocks)
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)
-    whole, owned, trainable, trainable_owned, extra = sums
-    return StageState(
-        whole, owned, trainable, trainable_owned, extra, largest, embedding, head, tied
-    )
+    return StageState(*sums, largest, embedding, head, tied)
+
+
+def _figures(local: LocalParams) -> list[Float]:
+    """What adds up over the blocks of a stage, in the order of `StageState`."""
+    return [
+        local.whole,
+        local.owned,
+        local.trainable,
+        local.trainable_owned,
+        local.extra_state_bytes,
+        local.gathered,
+    ]
+
+
+def untied(block: Block) -> Block:
+    """The block without the tensor that another one counts."""
+    own = (weight for weight in block.weights if weight.num_params != block.tied_elsewhere)
+    return replace(block, weights=tuple(own), tied_elsewhere=0)
 
 
 def optimizer_state_bytes(

@@ -10,6 +10,7 @@ import numpy as np
 from planner.activations import stage_activations
 from planner.estimation import Question, stage_memory
 from planner.layout import Layout, Layouts
+from planner.memory import state_parts
 from planner.states import stage_state
 from planner.validate.expected import expected_collectives
 from planner.validate.trace import Trace
@@ -86,20 +87,20 @@ def compare(question: Question, layout: Layout, traced: Trace) -> Comparison:
 
 def _parts(question: Question, layout: Layout, traced: Trace) -> tuple[PartDifference, ...]:
     stage, layouts = traced.stage, Layouts.of(layout)
-    parts = stage_memory(question, layout)[stage]
+    moment = stage_memory(question, layout)[stage]
     kept = stage_activations(question.blocks, layouts, stage, question.workload, question.framework)
     state = stage_state(question.blocks, layouts, stage, question.workload, question.framework)
-    size = question.framework.states(question.workload.precision)
-    mine = state.trainable_owned if layout.zero_stage else state.trainable
+    parts = state_parts(state, layouts, question.workload, question.framework)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
     gathered = start.get("gathered_parameters", 0) if layout.zero_stage < 3 else 0
-    peak = sum(value for name, value in parts.items() if name not in _NOT_TRACED)
+    saved = start.get("activations", 0) + start.get("receive_buffers", 0)
+    peak = sum(value for name, value in moment.items() if name not in _NOT_TRACED)
     rows: list[tuple[str, float, Any]] = [
         ("weights", traced.parameters_bytes + gathered, parts["weights"]),
-        ("gradients", traced.gradients_bytes, mine * size.gradient_bytes),
+        ("gradients", traced.gradients_bytes, parts["gradients"]),
         ("optimizer_states", traced.optimizer_states_bytes, parts["optimizer_states"]),
-        ("activations", start.get("activations", 0), kept.layers),
+        ("activations", saved, kept.layers + kept.boundary.waiting),
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)

@@ -20,7 +20,7 @@ from planner.block import Block
 from planner.estimation import Question
 from planner.layout import Layout, Layouts
 from planner.pipeline import stage_counts
-from planner.states import local_params
+from planner.states import local_params, untied
 from planner.validate.trace import Collective
 
 __all__ = ["expected_collectives"]
@@ -73,15 +73,12 @@ def _groups(
     question: Question, layout: Layout, held: list[tuple[Block, float]]
 ) -> list[tuple[float, float, bool]]:
     """Parameter groups: how many, elements of each with padding, whether they stay gathered."""
-    ranks = (layout.dp_shard or layout.dp) * layout.cp if layout.zero_stage else 1
     sizes = {}
     for block, count in held:
-        local = local_params(block, Layouts.of(layout), question.workload, question.framework)
-        owned = float(local.owned if layout.zero_stage else local.whole) * ranks
-        if block.tied_elsewhere and layout.pp == 1:
-            # the table is the embedding's; what is left is the final norm
-            owned *= 1 - block.tied_elsewhere / (block.num_params + block.tied_elsewhere)
-        sizes[block.name] = (block, count, owned)
+        # a shared table is the embedding's; what is left is the final norm
+        own = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
+        local = local_params(own, Layouts.of(layout), question.workload, question.framework)
+        sizes[block.name] = (block, count, float(local.gathered))
     tied = layout.pp == 1 and any(block.tied_elsewhere for block, _ in held)
     layers = [(c, size, False) for b, c, size in sizes.values() if b.kind == "layer"]
     ends = [(b.kind, size) for b, _, size in sizes.values() if b.kind != "layer"]

@@ -80,8 +80,7 @@ class Tracer:
         self._end()
         if late:
             return (
-                f"the traced step took longer than {self._limit_s:.0f} s; "
-                "trace fewer micro-batches"
+                f"the traced step took longer than {self._limit_s:.0f} s; trace fewer micro-batches"
             )
         self._said.seek(0)
         reason = self._said.read().strip().splitlines()[-1:] or ["no message"]
