@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.block import Block, Saved
+from planner.block import Block, Saved, Split
 from planner.compute import share
 from planner.framework import Framework
 from planner.layout import RECOMPUTE, SCHEDULES, Layouts
@@ -49,6 +49,14 @@ class Activations:
     boundary: Boundary
 
 
+def _share(split: Split, layouts: Layouts, gathered: bool) -> Float:
+    """Part of a saved tensor that one tp rank holds, as a divisor."""
+    if split != "dispatched":
+        return share(split, layouts, gathered=gathered)
+    together = share("gathered", layouts, gathered=gathered)
+    return np.where(layouts.ep > 1, share("residual", layouts), together)
+
+
 def _saved_bytes(
     items: tuple[Saved, ...],
     tokens: Float,
@@ -61,7 +69,7 @@ def _saved_bytes(
     for item in items:
         per_key = workload.sequence_length if item.scores else 1
         size = item.bytes_per_token * per_key * tokens
-        size = size / share(item.split, layouts, gathered=gathered)
+        size = size / _share(item.split, layouts, gathered)
         if item.only_split:
             size = np.where(layouts.tp > 1, size, 0.0)
         if item.only_piped:

@@ -286,7 +286,7 @@ class _Builder:
         )
         saved = (
             Saved("mlp.input", e * h, "gathered"),
-            Saved("router", 3 * routing, "residual"),
+            Saved("router", 3 * routing, "dispatched"),
             *self._dispatched(e * h * k),
             *kept,
         )
@@ -301,8 +301,8 @@ class _Builder:
         """Tokens in the experts' order, and what weighting them by the router keeps."""
         if self.kernels.scores_before_experts:
             exact = size * _FP32 / self.element
-            return (Saved("expert.input", size + exact, "residual"),)
-        return (Saved("expert.input", size, "residual"), Saved("expert.output", size, "residual"))
+            return (Saved("expert.input", size + exact, "dispatched"),)
+        return tuple(Saved(f"expert.{end}", size, "dispatched") for end in ("input", "output"))
 
     def _products(self, kind: LayerKind) -> list[tuple[str, float, Split, bool]]:
         """Ordinary matrix products in program order: name, output width, split, bias."""

@@ -6,6 +6,7 @@ step that aborts the interpreter ends the worker, not the caller; the next reque
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -40,7 +41,8 @@ class Tracer:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to one request; TraceError says why there is none."""
         worker = self._worker()
-        assert worker.stdin is not None and worker.stdout is not None
+        assert worker.stdin is not None
+        assert worker.stdout is not None
         late = threading.Event()
 
         def stop() -> None:
@@ -97,10 +99,8 @@ class Tracer:
             return
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # it ended before it read all
                     pipe.close()
-                except BrokenPipeError:
-                    pass  # it ended before it read everything
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
