@@ -40,6 +40,12 @@ class Activations:
     """Kept by embedding and layers, for all micro-batches in flight."""
     working: Float
     """The largest layer's repeated activations and gradients during its backward."""
+    ending: Float
+    """Its gradients when its backward ends, in attention."""
+    early_gradients: Float
+    """Share of its weights' gradients that exist when its working set is largest."""
+    others: Float
+    """Kept for the other micro-batches in flight while one ends its backward pass."""
     logits: Float
     """Kept by the head, and its loss gradient."""
     one_layer: Float
@@ -111,6 +117,12 @@ def _hidden(block: Block) -> int:
     return block.gemms[0].k if block.gemms else 0
 
 
+def _down_share(block: Block) -> float:
+    """Part of a layer's parameters in the last product of its feed-forward."""
+    down = sum(weight.num_params for weight in block.weights if weight.name.endswith(".down"))
+    return down / block.num_params
+
+
 def _boundary(
     stream: Float, held: Float, layouts: Layouts, stage: ArrayLike, framework: Framework
 ) -> Boundary:
@@ -140,7 +152,8 @@ def stage_activations(
     counts = stage_counts(blocks, layouts, stage, framework)
     held = in_flight(layouts, stage)
     shape = np.broadcast_shapes(np.shape(tokens), np.shape(held))
-    activations, working, logits, one = (np.zeros(shape) for _ in range(4))
+    activations, working, logits, one, ending = (np.zeros(shape) for _ in range(5))
+    early = np.ones(shape)
     for block, count in zip(blocks, counts, strict=True):
         kept, repeated = _block_activations(block, tokens, layouts, workload, framework)
         alternatives = [
@@ -154,7 +167,14 @@ def stage_activations(
         else:
             activations = activations + count * kept * held
             if block.kind == "layer":
-                working = np.maximum(working, np.where(count > 0, repeated + largest, 0.0))
+                here = np.where(count > 0, repeated + largest, 0.0)
+                # feed-forward comes first in backward: only its last product has a gradient then
+                first = (alternatives[0] >= largest) * 1.0 if alternatives else 0.0
+                share_of_down = np.where(first > 0, _down_share(block), 1.0)
+                early = np.where(here > working, share_of_down, early)
+                working = np.maximum(working, here)
+                if alternatives:
+                    ending = np.maximum(ending, np.where(count > 0, alternatives[-1], 0.0))
                 one = np.maximum(one, np.where(count > 0, kept, 0.0))
     hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
     stream = tokens * hidden * workload.compute_bytes
@@ -162,6 +182,9 @@ def stage_activations(
     return Activations(
         activations,
         working,
+        ending,
+        early,
+        activations * (1 - 1 / (held * layouts.vpp)),
         logits,
         one,
         gathered + np.zeros(shape),

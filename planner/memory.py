@@ -1,18 +1,23 @@
 """Memory: bytes per rank by part, at every pipeline stage, at the moment of the peak.
 
-Five moments of a step compete; the parts reported are those alive at the worst of them, so they
-add up to the total:
+Eight moments of a step compete; the parts reported are those alive at the worst of them, so
+they add up to the total:
 
-    loss         all activations and the logits; the head's weights are gathered
-    backward     all activations and the last layer's working set; layers gathered and reduced
-    first layer  all gradients and the first layer's working set; other activations are gone
-    embedding    all gradients, the embedding's being computed and reduced
-    optimizer    all gradients, the optimizer's temporaries, updated weights being gathered
+    forward            the last layer's weights are gathered; its activations are still to come
+    loss               all activations and the logits; the head's weights are gathered
+    backward           all activations, and the last layer's working set
+    layer before last  the last layer's activations are gone, its gradients complete and reduced
+    first layer        all gradients, and the first layer's working set; other activations are
+                       gone, but for those of other micro-batches in a pipeline
+    embedding          all gradients, the embedding's being computed and reduced
+    reduction          sums of gradients over the passes of a step being reduced
+    optimizer          all gradients, the optimizer's temporaries, updated weights being gathered
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +27,7 @@ from planner.block import Block
 from planner.framework import Framework
 from planner.layout import OFFLOAD, Layouts
 from planner.machine import Machine
+from planner.reduction import reduced_once, reduction
 from planner.states import StageState, optimizer_state_bytes, stage_state, training_state_bytes
 from planner.workload import Workload
 
@@ -42,7 +48,16 @@ DEVICE_PARTS = (
     "runtime_context",
     "allocator_reserve",
 )
-MOMENTS = ("loss", "backward", "first layer", "embedding", "optimizer")
+MOMENTS = (
+    "forward",
+    "loss",
+    "backward",
+    "layer before last",
+    "first layer",
+    "embedding",
+    "reduction",
+    "optimizer",
+)
 
 _NONE, _OPT_CPU, _OPT_NVME, _ALL_CPU, _ALL_NVME = range(len(OFFLOAD))
 
@@ -85,157 +100,96 @@ def _moments(
     framework: Framework,
 ) -> list[dict[str, Float]]:
     """The parts that come and go, at each of MOMENTS [B]."""
-    zero = np.zeros_like(kept.layers)
-    element, buffers = float(workload.compute_bytes), framework.buffers
-    layer = state.largest_layer / layouts.tiles
-    reduce = _reduction(state, layer, layouts, workload, framework)
-    gradients = static["gradients"]
-    before = _gradients_before(state, gradients, layouts, workload, framework)
-    at_loss = np.minimum(state.head, state.gathered)
-    # a tied table is used at both ends and stays gathered between them
-    window = np.minimum(layer * (1 + buffers.num_prefetched_layers) + state.tied, state.gathered)
-    if buffers.live_elements:
-        at_loss = window = np.maximum(np.minimum(buffers.live_elements, state.whole), layer)
-    weights = static["weights"]
-    # a copy that is only gathered is freed layer by layer in the last backward pass
-    spent = weights - _gathered_copy(state, layouts, workload, framework)
-    sequence, ends = kept.sequence_buffer, kept.boundary
-    sharded = layouts.zero_stage >= 3
-
-    def moment(
-        weight: Float,
-        gradient: Float,
-        active: Float,
-        working: Float,
-        logits: Float,
-        gathered: Float,
-        buffer: Float,
-        temporary: Float,
-    ) -> dict[str, Float]:
-        return {
-            "weights": weight + zero,
-            "gradients": gradient + zero,
-            "activations": active,
-            "working_set": working,
-            "logits_and_loss": logits,
-            "gathered_parameters": np.where(sharded, gathered * element, 0.0) + zero,
-            "communication_buffers": buffer + zero,
-            "optimizer_temporaries": temporary + zero,
-        }
-
+    reduce = reduction(state, kept, static["gradients"], layouts, workload, framework)
+    weights = _weights(state, static["weights"], layouts, workload, framework)
+    gathered = _gathered(state, layouts, workload, framework)
+    ends, stream = kept.boundary, kept.sequence_buffer
+    flight = stream + ends.waiting
     temporaries = _optimizer_temporaries(state, layouts, framework)
-    last = np.maximum(before, gradients)
+    # gradients, activations, working set, logits, buffers, temporaries of the optimizer
+    rows: tuple[tuple[Any, ...], ...] = (
+        (reduce.before, kept.layers - kept.one_layer, 0, 0, flight + reduce.fixed),
+        (reduce.before, kept.layers, 0, kept.logits, flight + reduce.fixed),
+        (reduce.before, kept.layers, kept.working, 0, flight + reduce.in_last_layer),
+        (
+            reduce.before,
+            kept.layers - kept.one_layer,
+            kept.ending,
+            0,
+            flight + reduce.after_last_layer,
+        ),
+        (reduce.at_end, kept.others, kept.working, 0, stream + ends.after + reduce.in_first_layer),
+        (reduce.at_end, kept.others, 0, 0, ends.after + reduce.in_embedding),
+        (reduce.summed, 0, 0, 0, ends.after + reduce.of_sums),
+        (static["gradients"], 0, 0, 0, ends.after + reduce.gather, temporaries),
+    )
+    names = (
+        "gradients",
+        "activations",
+        "working_set",
+        "logits_and_loss",
+        "communication_buffers",
+        "optimizer_temporaries",
+    )
+    zero = np.zeros_like(kept.layers)
     return [
-        moment(
-            weights,
-            before,
-            kept.layers,
-            zero,
-            kept.logits,
-            at_loss,
-            sequence + ends.waiting + reduce.fixed,
-            zero,
-        ),
-        moment(
-            weights,
-            before,
-            kept.layers,
-            kept.working,
-            zero,
-            window,
-            sequence + ends.waiting + reduce.at_last_layer,
-            zero,
-        ),
-        moment(
-            spent,
-            last,
-            zero,
-            kept.working,
-            zero,
-            window,
-            sequence + ends.after + reduce.at_first_layer,
-            zero,
-        ),
-        moment(spent, last, zero, zero, zero, zero, ends.after + reduce.at_embedding, zero),
-        moment(spent, gradients, zero, zero, zero, zero, ends.after + reduce.gather, temporaries),
+        {
+            "weights": weight + zero,
+            **{name: value + zero for name, value in zip_longest(names, row, fillvalue=0)},
+            "gathered_parameters": window + zero,
+        }
+        for row, weight, window in zip(rows, weights, gathered, strict=True)
     ]
 
 
-def _gathered_copy(
-    state: StageState, layouts: Layouts, workload: Workload, framework: Framework
-) -> Float:
-    """Resident 16-bit copy beside an fp32 parameter, below ZeRO-3 and without a pipeline [B]."""
-    size = framework.states(workload.precision)
-    if size.sharded_weight_bytes:
-        return np.zeros_like(state.whole)
-    resident = (layouts.zero_stage < 3) & (layouts.pp == 1)
-    return np.where(resident, state.gathered * size.weight_bytes, 0.0)
-
-
-def _gradients_before(
+def _weights(
     state: StageState,
-    gradients: Float,
+    weights: Float,
     layouts: Layouts,
     workload: Workload,
     framework: Framework,
-) -> Float:
-    """Gradients that exist while activations are at their peak [B].
+) -> tuple[Float, ...]:
+    """Resident weights at each of MOMENTS [B].
 
-    None before the first backward pass of a step, unless they have a buffer of their own; the
-    sum so far with gradient accumulation, whole below ZeRO-2 and where a pipeline reduces once
-    a step.
+    A 16-bit copy beside an fp32 parameter is freed group by group in the last backward pass,
+    after which sums over several passes are reduced.
     """
-    buffers, size = framework.buffers, framework.states(workload.precision)
-    accumulating = layouts.grad_accumulation > 1
-    before = np.where(buffers.preallocates_gradients | accumulating, gradients, 0.0)
-    once = state.trainable * size.gradient_bytes
-    summed = accumulating & (layouts.zero_stage == 1)
-    before = np.where(summed, np.maximum(before, once), before)
-    if buffers.pipeline_gradients_whole:
-        whole = once
-        if buffers.whole_embedding_gradient:
-            whole = whole + state.embedding * (layouts.tp - 1) * size.gradient_bytes
-        before = np.where(accumulating & (layouts.pp > 1), whole, before)
-    return before
+    size, layer = framework.states(workload.precision), state.largest_layer
+    copies = (layouts.zero_stage < 3) & (size.sharded_weight_bytes == 0)
+    plain = copies & (layouts.pp == 1)
+    once = reduced_once(layouts, framework)
+
+    def without(elements: Float, where: NDArray[np.bool_]) -> Float:
+        return weights - np.where(where, elements * size.weight_bytes, 0.0)
+
+    head = state.head - state.tied
+    spent = without(state.gathered, plain)
+    at_first = np.where(once, weights, spent)
+    reduced = np.where(layouts.pp > 1, without(layer, copies & once), spent)
+    second = without(head + layer, plain)
+    # two flat buffers of gathered weights are alive while they are copied out
+    copying = without(-2 * layer - state.restacked, plain & (layouts.zero_stage > 0))
+    return copying, weights, without(head, plain), second, at_first, at_first, reduced, spent
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """Buffers of gradient reduction at the moments of a step [B]."""
-
-    fixed: Float
-    at_last_layer: Float
-    at_first_layer: Float
-    at_embedding: Float
-    gather: Float
-    """Bucket that gathers updated weights (ZeRO-1 and 2)."""
-
-
-def _reduction(
-    state: StageState, layer: Float, layouts: Layouts, workload: Workload, framework: Framework
-) -> _Reduction:
-    buffers, size = framework.buffers, framework.states(workload.precision)
-    zero = layouts.zero_stage
-    parallel = layouts.dp * layouts.cp > 1
-    bucket = np.minimum(buffers.reduce_bucket_elements, state.trainable) * size.reduce_bytes
-    fixed = np.where(parallel, buffers.num_reduce_buckets * bucket, 0.0)
-    # FSDP reduces group by group in fp32 also where it only replicates
-    split = parallel & ((zero >= 2) | (size.sharded_weight_bytes == 0))
-    current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
-    # one group's gradients are computed while the group before is being reduced
-    last = np.where(split, layer * current + np.maximum(layer, state.head) * ahead, 0.0)
-    first = np.where(split, layer * (current + ahead), 0.0)
-    embedding = np.where(split, state.embedding * (current + ahead), 0.0)
-    if buffers.whole_embedding_gradient:
-        embedding = embedding + np.where(
-            layouts.tp > 1, state.embedding * layouts.tp * float(workload.compute_bytes), 0.0
-        )
-    gather = np.where(
-        parallel & ((zero == 1) | (zero == 2)),
-        np.minimum(buffers.gather_bucket_elements, state.whole) * float(workload.compute_bytes),
-        0.0,
-    )
-    return _Reduction(fixed, fixed + last, fixed + first, fixed + embedding, gather)
+def _gathered(
+    state: StageState, layouts: Layouts, workload: Workload, framework: Framework
+) -> tuple[Float, ...]:
+    """Gathered weights of ZeRO-3 at each of MOMENTS [B]."""
+    buffers, element = framework.buffers, float(workload.compute_bytes)
+    layer = state.largest_layer / layouts.tiles
+    head = np.minimum(state.head, state.gathered)
+    # a tied table is used at both ends and stays gathered between them
+    window = layer * (1 + buffers.num_prefetched_layers) + state.tied
+    window = np.minimum(window, state.gathered)
+    if buffers.live_elements:
+        head = window = np.maximum(np.minimum(buffers.live_elements, state.gathered), layer)
+    # between passes of a pipeline that reduces once, nothing is freed
+    kept = (layouts.pp > 1) & reduced_once(layouts, framework)
+    first = np.where(kept, state.gathered, window)
+    last = np.where(kept, state.gathered, 0.0)
+    rows = (window, head, window, window, first, last, 0.0, 0.0)
+    return tuple(np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows)
 
 
 def state_parts(

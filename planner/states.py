@@ -98,6 +98,9 @@ class LocalParams:
     """After sharding."""
     gathered: Float
     """Gathered from all shards, with their padding."""
+    restacked: Float
+    """Those of the gathered ones that are not sharded by whole rows, and so are copied to be
+    gathered and reduced: experts that are fewer than the ranks (FSDP2)."""
     trainable: Float
     """Trainable ones, before sharding."""
     trainable_owned: Float
@@ -111,7 +114,8 @@ def local_params(
 ) -> LocalParams:
     """Parameters of one block on one rank, before and after sharding."""
     zeros = np.zeros(np.shape(layouts.tp))
-    whole, owned, gathered, trainable, trainable_owned, extra = (zeros.copy() for _ in range(6))
+    whole, owned, gathered, copied = (zeros.copy() for _ in range(4))
+    trainable, trainable_owned, extra = (zeros.copy() for _ in range(3))
     for weight in block.weights:
         ranks = layouts.expert_dp if weight.expert else layouts.dp_shard * layouts.cp
         mine = _local_elements(weight, layouts, framework, 1)
@@ -119,10 +123,12 @@ def local_params(
         whole, owned = whole + mine, owned + shard
         padded = framework.shards_rows & (layouts.zero_stage >= 1)
         gathered = gathered + np.where(padded, shard * ranks, mine)
+        inside = padded & weight.expert & (weight.copies / layouts.ep < ranks)
+        copied = copied + np.where(inside, shard * ranks, 0.0)
         if weight.trainable:
             trainable, trainable_owned = trainable + mine, trainable_owned + shard
             extra = extra + _extra_state_bytes(weight, block, shard, workload)
-    return LocalParams(whole, owned, gathered, trainable, trainable_owned, extra)
+    return LocalParams(whole, owned, gathered, copied, trainable, trainable_owned, extra)
 
 
 def _extra_state_bytes(weight: Weight, block: Block, owned: Float, workload: Workload) -> Float:
@@ -148,8 +154,12 @@ class StageState:
     """Gathered from all shards, with their padding."""
     largest_layer: Float
     """The largest layer, gathered."""
+    restacked: Float
+    """What is copied of a layer for gathering and reduction."""
     embedding: Float
     """The embedding, gathered; 0 on other stages."""
+    table: Float
+    """The part of the embedding that tp splits; 0 on other stages and without tp."""
     head: Float
     """Output projection and final norm, gathered; 0 on other stages. With a tied
     projection the embedding's table, which the head computes with."""
@@ -172,7 +182,7 @@ def stage_state(
     counts = stage_counts(blocks, layouts, stage, framework)
     shape = np.broadcast_shapes(np.shape(layouts.tp), np.shape(stage))
     sums = [np.zeros(shape) for _ in range(6)]
-    largest, embedding, head = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    largest, copied, embedding, table, head = (np.zeros(shape) for _ in range(5))
     for block, count in zip(blocks, counts, strict=True):
         local = local_params(block, layouts, workload, framework)
         figures = _figures(local)
@@ -183,13 +193,17 @@ def stage_state(
         sums = [total + count * figure for total, figure in zip(sums, figures, strict=True)]
         if block.kind == "layer":
             largest = np.maximum(largest, np.where(count > 0, local.gathered, 0.0))
+            copied = np.maximum(copied, np.where(count > 0, local.restacked, 0.0))
         elif block.kind == "head":
             head = head + count * local.gathered
         else:
             embedding = embedding + count * local.gathered
+            split = replace(block, weights=tuple(w for w in block.weights if w.split == "column"))
+            local = local_params(split, layouts, workload, framework)
+            table = table + count * np.where(layouts.tp > 1, local.gathered, 0.0)
     shared = any(block.tied_elsewhere for block in blocks)
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)
-    return StageState(*sums, largest, embedding, head, tied)
+    return StageState(*sums, largest, copied, embedding, table, head, tied)
 
 
 def _figures(local: LocalParams) -> list[Float]:
