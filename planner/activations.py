@@ -41,7 +41,7 @@ class Activations:
     working: Float
     """The largest layer's repeated activations and gradients during its backward."""
     ending: Float
-    """Its gradients when its backward ends, in attention."""
+    """Its temporaries when its weights' gradients are complete."""
     early_gradients: Float
     """Share of its weights' gradients that exist when its working set is largest."""
     others: Float
@@ -117,6 +117,23 @@ def _hidden(block: Block) -> int:
     return block.gemms[0].k if block.gemms else 0
 
 
+def _ending(
+    block: Block,
+    tokens: Float,
+    repeated: Float,
+    layouts: Layouts,
+    workload: Workload,
+    framework: Framework,
+) -> Float:
+    """Temporaries of a layer when its weights' gradients are complete, or nearly so [B]."""
+    found = _saved_bytes(block.ending, tokens, layouts, workload, framework)
+    if not block.ended:
+        return found
+    freed = tuple(item for item in block.saved if item.name in block.ended)
+    freed_bytes = _saved_bytes(freed, tokens, layouts, workload, framework)
+    return np.maximum(found + repeated - freed_bytes, 0.0)
+
+
 def _down_share(block: Block) -> float:
     """Part of a layer's parameters in the last product of its feed-forward."""
     down = sum(weight.num_params for weight in block.weights if weight.name.endswith(".down"))
@@ -173,8 +190,8 @@ def stage_activations(
                 share_of_down = np.where(first > 0, _down_share(block), 1.0)
                 early = np.where(here > working, share_of_down, early)
                 working = np.maximum(working, here)
-                if alternatives:
-                    ending = np.maximum(ending, np.where(count > 0, alternatives[-1], 0.0))
+                rest = _ending(block, tokens, repeated, layouts, workload, framework)
+                ending = np.maximum(ending, np.where(count > 0, rest, 0.0))
                 one = np.maximum(one, np.where(count > 0, kept, 0.0))
     hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
     stream = tokens * hidden * workload.compute_bytes

@@ -186,9 +186,10 @@ def _gathered(
         head = window = np.maximum(np.minimum(buffers.live_elements, state.gathered), layer)
     # between passes of a pipeline that reduces once, nothing is freed
     kept = (layouts.pp > 1) & reduced_once(layouts, framework)
-    first = np.where(kept, state.gathered, window)
-    last = np.where(kept, state.gathered, 0.0)
-    rows = (window, head, window, window, first, last, 0.0, 0.0)
+    copying = state.gathered + 2 * state.restacked
+    first, last = np.where(kept, copying, window), np.where(kept, state.gathered, 0.0)
+    reduced = np.where(kept, state.gathered - layer, 0.0)
+    rows = (window, head, window, window, first, last, reduced, 0.0)
     return tuple(np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows)
 
 

@@ -82,6 +82,8 @@ def reduction(
     table = whole_table * element + np.where(split, (state.embedding + state.tied) * current, 0.0)
     before = _before(state, gradients, once, layouts, workload, framework)
     largest = np.maximum(np.maximum(layer, state.head), state.embedding)
+    ranks = np.where(layouts.zero_stage >= 1, layouts.dp_shard * layouts.cp, 1)
+    reduced = np.where(sharding, size.gradient_bytes / ranks, 0.0)
     restacked = np.where(layouts.zero_stage < 3, state.restacked * current, 0.0)
     bucket = np.minimum(buffers.reduce_bucket_elements, state.trainable) * size.reduce_bytes
     fixed = np.where(parallel, buffers.num_reduce_buckets * bucket, 0.0)
@@ -91,11 +93,18 @@ def reduction(
         np.where(once, _summed(state, before, gradients, layouts, workload, framework), gradients),
         fixed,
         fixed + early + tied + np.where(synced, (state.head - state.tied) * ahead, 0.0),
-        fixed + computing + tied + np.where(synced | late, layer * ahead + restacked, 0.0),
+        fixed
+        + computing
+        + tied
+        + np.where(synced | late, layer * (ahead + reduced) + restacked, 0.0),
         fixed + early + np.where(synced, layer * ahead, 0.0),
         fixed + table + np.where(synced, state.embedding * ahead, 0.0),
         np.where(late, table + state.embedding * ahead, 0.0)
-        + np.where(split & once & (layouts.pp > 1), (largest + state.restacked) * ahead, 0.0),
+        + np.where(
+            split & once & (layouts.pp > 1),
+            (largest + state.restacked) * ahead + largest * reduced,
+            0.0,
+        ),
         _gather_bucket(state, parallel, layouts, workload, framework),
     )
 
