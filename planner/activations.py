@@ -30,6 +30,8 @@ class Boundary:
     """With most micro-batches in flight: receive buffers not yet in use, outputs kept."""
     after: Float
     """When no activations are left: the receive buffers."""
+    returned: Float
+    """The gradient that was sent back last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def _boundary(
 ) -> Boundary:
     """Buffers at both ends of a stage, where a framework makes them for all micro-batches."""
     if not framework.buffers.pipeline_buffers_whole:
-        return Boundary(np.zeros_like(held), np.zeros_like(held))
+        return Boundary(*(np.zeros_like(held) for _ in range(3)))
     stage = np.asarray(stage)
     size = np.where(layouts.pp > 1, stream, 0.0)
     size = size / np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
@@ -154,7 +156,8 @@ def _boundary(
     passes = layouts.grad_accumulation
     # activations in flight count their inputs themselves
     waiting = inputs * (passes - held) + outputs * (passes + held)
-    return Boundary(size * waiting, size * passes * (inputs + outputs))
+    returned = size * ((stage > 0) & (passes > held))
+    return Boundary(size * waiting, size * passes * (inputs + outputs), returned)
 
 
 def stage_activations(

@@ -16,9 +16,6 @@ they add up to the total:
 
 from __future__ import annotations
 
-from itertools import zip_longest
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -104,25 +101,9 @@ def _moments(
     weights = _weights(state, static["weights"], layouts, workload, framework)
     gathered = _gathered(state, layouts, workload, framework)
     ends, stream = kept.boundary, kept.sequence_buffer
-    flight = stream + ends.waiting
+    flight = stream + ends.waiting + ends.returned
     temporaries = _optimizer_temporaries(state, layouts, framework)
-    # gradients, activations, working set, logits, buffers, temporaries of the optimizer
-    rows: tuple[tuple[Any, ...], ...] = (
-        (reduce.before, kept.layers - kept.one_layer, 0, 0, flight + reduce.fixed),
-        (reduce.before, kept.layers, 0, kept.logits, flight + reduce.fixed),
-        (reduce.before, kept.layers, kept.working, 0, flight + reduce.in_last_layer),
-        (
-            reduce.before,
-            kept.layers - kept.one_layer,
-            kept.ending,
-            0,
-            flight + reduce.after_last_layer,
-        ),
-        (reduce.at_end, kept.others, kept.working, 0, stream + ends.after + reduce.in_first_layer),
-        (reduce.at_end, kept.others, 0, 0, ends.after + reduce.in_embedding),
-        (reduce.summed, 0, 0, 0, ends.after + reduce.of_sums),
-        (static["gradients"], 0, 0, 0, ends.after + reduce.gather, temporaries),
-    )
+    zero = np.zeros_like(kept.layers)
     names = (
         "gradients",
         "activations",
@@ -131,11 +112,23 @@ def _moments(
         "communication_buffers",
         "optimizer_temporaries",
     )
-    zero = np.zeros_like(kept.layers)
+    before, following = reduce.before, kept.layers - kept.one_layer
+    ending = np.maximum(kept.ending - reduce.copied, 0.0)
+    in_last, in_first = flight + reduce.in_last_layer, stream + ends.after + reduce.in_first_layer
+    rows = (
+        (before, following, zero, zero, flight + reduce.fixed, zero),
+        (before, kept.layers, zero, kept.logits, flight + reduce.fixed, zero),
+        (before, kept.layers, kept.working, zero, in_last, zero),
+        (before, following, ending, zero, flight + reduce.after_last_layer, zero),
+        (reduce.at_end, kept.others, kept.working, zero, in_first, zero),
+        (reduce.at_end, kept.others, zero, zero, ends.after + reduce.in_embedding, zero),
+        (reduce.summed, zero, zero, zero, ends.after + reduce.of_sums, zero),
+        (static["gradients"], zero, zero, zero, ends.after + reduce.gather, temporaries),
+    )
     return [
         {
             "weights": weight + zero,
-            **{name: value + zero for name, value in zip_longest(names, row, fillvalue=0)},
+            **{name: value + zero for name, value in zip(names, row, strict=True)},
             "gathered_parameters": window + zero,
         }
         for row, weight, window in zip(rows, weights, gathered, strict=True)
@@ -167,15 +160,14 @@ def _weights(
     at_first = np.where(once, weights, spent)
     reduced = np.where(layouts.pp > 1, without(layer, copies & once), spent)
     second = without(head + layer, plain)
-    # two flat buffers of gathered weights are alive while they are copied out
-    copying = without(-2 * layer - state.restacked, plain & (layouts.zero_stage > 0))
-    return copying, weights, without(head, plain), second, at_first, at_first, reduced, spent
+    return weights, weights, without(head, plain), second, at_first, at_first, reduced, spent
 
 
 def _gathered(
     state: StageState, layouts: Layouts, workload: Workload, framework: Framework
 ) -> tuple[Float, ...]:
-    """Gathered weights of ZeRO-3 at each of MOMENTS [B]."""
+    """Gathered weights that do not stay, at each of MOMENTS [B]."""
+    size = framework.states(workload.precision)
     buffers, element = framework.buffers, float(workload.compute_bytes)
     layer = state.largest_layer / layouts.tiles
     head = np.minimum(state.head, state.gathered)
@@ -190,7 +182,11 @@ def _gathered(
     first, last = np.where(kept, copying, window), np.where(kept, state.gathered, 0.0)
     reduced = np.where(kept, state.gathered - layer, 0.0)
     rows = (window, head, window, window, first, last, reduced, 0.0)
-    return tuple(np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows)
+    found = [np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows]
+    # below ZeRO-3 two flat buffers are alive while weights are copied out to stay
+    some = (layouts.zero_stage > 0) & (layouts.zero_stage < 3) & (size.sharded_weight_bytes == 0)
+    copies = np.where(some & (layouts.pp == 1), 2 * layer + state.restacked, 0.0)
+    return found[0] + copies * element, *found[1:]
 
 
 def state_parts(

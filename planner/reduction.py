@@ -37,6 +37,8 @@ class Reduction:
     in_last_layer: Float
     after_last_layer: Float
     """When a layer's gradients are complete and the reduction of some has begun."""
+    copied: Float
+    """Of that, what is copied only when the layer's backward has ended."""
     in_first_layer: Float
     in_embedding: Float
     of_sums: Float
@@ -97,6 +99,7 @@ def reduction(
         + computing
         + tied
         + np.where(synced | late, layer * (ahead + reduced) + restacked, 0.0),
+        np.where(synced | late, restacked, 0.0),
         fixed + early + np.where(synced, layer * ahead, 0.0),
         fixed + table + np.where(synced, state.embedding * ahead, 0.0),
         np.where(late, table + state.embedding * ahead, 0.0)

@@ -203,7 +203,21 @@ def stage_state(
             table = table + count * np.where(layouts.tp > 1, local.gathered, 0.0)
     shared = any(block.tied_elsewhere for block in blocks)
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)
-    return StageState(*sums, largest, copied, embedding, table, head, tied)
+    whole, owned, trainable, trainable_owned, extra, gathered = sums
+    return StageState(
+        whole,
+        owned,
+        trainable,
+        trainable_owned,
+        extra,
+        gathered,
+        largest,
+        copied,
+        embedding,
+        table,
+        head,
+        tied,
+    )
 
 
 def _figures(local: LocalParams) -> list[Float]:

@@ -104,7 +104,7 @@ def _parts(question: Question, layout: Layout, traced: Trace) -> tuple[PartDiffe
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)
-        rows.append(("logits_and_loss", logits, kept.logits))
+        rows.append(("logits_and_loss", logits, kept.logits + kept.boundary.returned))
     rows.append(("peak", traced.peak_bytes, peak))
     return tuple(
         PartDifference(name, round(found), round(float(np.max(said)))) for name, found, said in rows
