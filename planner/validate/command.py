@@ -49,7 +49,7 @@ def report_text(comparison: Comparison) -> str:
         depth += f" extended from {' and '.join(map(str, found.depths))}"
     lines = [
         f"{found.model}, {found.layout}, stage {found.stage}, {depth}, torch {found.torch}",
-        f"peak in {found.peak_phase}",
+        f"peak in {found.peak_phase}; estimated at {comparison.estimated_moment}",
         "",
         f"{'part':<22}{'traced':>14}{'estimated':>14}{'difference':>12}",
     ]

@@ -23,7 +23,7 @@ from planner.validate.recorder import CollectiveRecorder
 from planner.validate.timeline import Live, StorageTimeline
 from planner.workload import Workload
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_on_rank"]
 
 _RESIDENT = (
     "parameters",
@@ -305,6 +305,18 @@ def measure(
         stack.enter_context(adapter.static_pipeline())
         stack.enter_context(adapter.communication_region(step._communicating))
         stack.enter_context(adapter.fake_mode())
+        step.materialise()
+        step.trace()
+        return _readout(step)
+
+
+def measure_on_rank(
+    model: Model, layout: Layout, workload: Workload, layers: range, stage: int, optimizer: str
+) -> dict[str, Any]:
+    """The same of this rank of a real process group, with real tensors on the CPU."""
+    step = _Step(model, layout, workload, layers, stage, optimizer)
+    step.build()
+    with adapter.communication_region(step._communicating):
         step.materialise()
         step.trace()
         return _readout(step)

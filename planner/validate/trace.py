@@ -20,7 +20,7 @@ from planner.layout import Layout, Layouts
 from planner.pipeline import stage_counts
 from planner.validate.tracer import TraceError, Tracer
 
-__all__ = ["Collective", "Trace", "TraceError", "trace"]
+__all__ = ["Collective", "Trace", "TraceError", "requests_of", "trace"]
 
 _DEPTHS = (4, 6)
 """Layers traced of a deeper stage: fewer than four and other phases hold the peak."""
@@ -149,6 +149,16 @@ def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, i
     dense = sum(count for block, count in pairs if not block.dispatch_top_k)
     total = sum(count for _, count in pairs)
     return before, dense if dense < total else 0, total
+
+
+def requests_of(question: Question, layout: Layout) -> list[dict[str, Any]]:
+    """What a worker is asked about each pipeline stage, with all its layers."""
+    found = []
+    for stage in range(layout.pp):
+        _check(question, layout, stage)
+        first, _, count = _layers(question, layout, stage)
+        found.append(_request(question, layout, stage, "fused", first, count))
+    return found
 
 
 def _request(
