@@ -316,7 +316,7 @@ def measure_on_rank(
     """The same of this rank of a real process group, with real tensors on the CPU."""
     step = _Step(model, layout, workload, layers, stage, optimizer)
     step.build()
-    with adapter.communication_region(step._communicating):
+    with adapter.quiet_propagation(), adapter.communication_region(step._communicating):
         step.materialise()
         step.trace()
         return _readout(step)
