@@ -43,9 +43,13 @@ class Activations:
     working: Float
     """The largest layer's repeated activations and gradients during its backward."""
     ending: Float
-    """Its temporaries when its weights' gradients are complete."""
+    """Its gradients when its backward ends, in attention."""
+    after_ffn: Float
+    """Its temporaries when the gradients of its feed-forward's weights are complete."""
     early_gradients: Float
     """Share of its weights' gradients that exist when its working set is largest."""
+    ffn_gradients: Float
+    """Share of its weights in the feed-forward."""
     others: Float
     """Kept for the other micro-batches in flight while one ends its backward pass."""
     logits: Float
@@ -119,7 +123,7 @@ def _hidden(block: Block) -> int:
     return block.gemms[0].k if block.gemms else 0
 
 
-def _ending(
+def _after_ffn(
     block: Block,
     tokens: Float,
     repeated: Float,
@@ -127,19 +131,19 @@ def _ending(
     workload: Workload,
     framework: Framework,
 ) -> Float:
-    """Temporaries of a layer when its weights' gradients are complete, or nearly so [B]."""
-    found = _saved_bytes(block.ending, tokens, layouts, workload, framework)
-    if not block.ended:
-        return found
-    freed = tuple(item for item in block.saved if item.name in block.ended)
-    freed_bytes = _saved_bytes(freed, tokens, layouts, workload, framework)
-    return np.maximum(found + repeated - freed_bytes, 0.0)
+    """Temporaries of a layer whose feed-forward's gradients are complete [B].
+
+    Less than nothing where more activations were freed than temporaries are alive.
+    """
+    found = _saved_bytes(block.after_ffn, tokens, layouts, workload, framework)
+    freed = tuple(item for item in block.saved if item.name in block.ffn_saved)
+    return found + repeated - _saved_bytes(freed, tokens, layouts, workload, framework)
 
 
-def _down_share(block: Block) -> float:
-    """Part of a layer's parameters in the last product of its feed-forward."""
-    down = sum(weight.num_params for weight in block.weights if weight.name.endswith(".down"))
-    return down / block.num_params
+def _share_of(block: Block, *prefixes: str) -> float:
+    """Part of a layer's parameters in weights of these names."""
+    chosen = sum(weight.num_params for weight in block.weights if weight.name.startswith(prefixes))
+    return chosen / block.num_params
 
 
 def _boundary(
@@ -172,8 +176,8 @@ def stage_activations(
     counts = stage_counts(blocks, layouts, stage, framework)
     held = in_flight(layouts, stage)
     shape = np.broadcast_shapes(np.shape(tokens), np.shape(held))
-    activations, working, logits, one, ending = (np.zeros(shape) for _ in range(5))
-    early = np.ones(shape)
+    activations, working, logits, one, ending, after = (np.zeros(shape) for _ in range(6))
+    early, ffn = np.ones(shape), np.ones(shape)
     for block, count in zip(blocks, counts, strict=True):
         kept, repeated = _block_activations(block, tokens, layouts, workload, framework)
         alternatives = [
@@ -190,11 +194,16 @@ def stage_activations(
                 here = np.where(count > 0, repeated + largest, 0.0)
                 # feed-forward comes first in backward: only its last product has a gradient then
                 first = (alternatives[0] >= largest) * 1.0 if alternatives else 0.0
-                share_of_down = np.where(first > 0, _down_share(block), 1.0)
+                share_of_down = np.where(
+                    first > 0, _share_of(block, "mlp.down", "expert.down"), 1.0
+                )
                 early = np.where(here > working, share_of_down, early)
                 working = np.maximum(working, here)
-                rest = _ending(block, tokens, repeated, layouts, workload, framework)
-                ending = np.maximum(ending, np.where(count > 0, rest, 0.0))
+                rest = _after_ffn(block, tokens, repeated, layouts, workload, framework)
+                after = np.maximum(after, np.where(count > 0, rest, 0.0))
+                ffn = np.where(count > 0, _share_of(block, "mlp.", "expert."), ffn)
+                if alternatives:
+                    ending = np.maximum(ending, np.where(count > 0, alternatives[-1], 0.0))
                 one = np.maximum(one, np.where(count > 0, kept, 0.0))
     hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
     stream = tokens * hidden * workload.compute_bytes
@@ -203,7 +212,9 @@ def stage_activations(
         activations,
         working,
         ending,
+        after,
         early,
+        ffn,
         activations * (1 - 1 / (held * layouts.vpp)),
         logits,
         one,

@@ -137,9 +137,9 @@ class Block:
     """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
     working: tuple[tuple[Saved, ...], ...] = ()
     """Temporary tensors of the block's backward: alternatives of which the largest counts."""
-    ending: tuple[Saved, ...] = ()
-    """Temporary tensors when its weights' gradients are complete, or nearly so."""
-    ended: tuple[str, ...] = ()
+    after_ffn: tuple[Saved, ...] = ()
+    """Temporary tensors when the gradients of the feed-forward's weights are complete."""
+    ffn_saved: tuple[str, ...] = ()
     """Which of `saved` are freed by then."""
 
     @property

@@ -1,12 +1,13 @@
 """Memory: bytes per rank by part, at every pipeline stage, at the moment of the peak.
 
-Eight moments of a step compete; the parts reported are those alive at the worst of them, so
+Nine moments of a step compete; the parts reported are those alive at the worst of them, so
 they add up to the total:
 
     forward            the last layer's weights are gathered; its activations are still to come
     loss               all activations and the logits; the head's weights are gathered
     backward           all activations, and the last layer's working set
     layer before last  the last layer's activations are gone, its gradients complete and reduced
+    second layer       its gradients are complete, the first layer's activations still there
     first layer        all gradients, and the first layer's working set; other activations are
                        gone, but for those of other micro-batches in a pipeline
     embedding          all gradients, the embedding's being computed and reduced
@@ -50,6 +51,7 @@ MOMENTS = (
     "loss",
     "backward",
     "layer before last",
+    "second layer",
     "first layer",
     "embedding",
     "reduction",
@@ -99,7 +101,8 @@ def _moments(
     """The parts that come and go, at each of MOMENTS [B]."""
     reduce = reduction(state, kept, static["gradients"], layouts, workload, framework)
     weights = _weights(state, static["weights"], layouts, workload, framework)
-    gathered = _gathered(state, layouts, workload, framework)
+    busy = kept.working + reduce.in_first_layer
+    gathered = _gathered(state, busy, layouts, workload, framework)
     ends, stream = kept.boundary, kept.sequence_buffer
     flight = stream + ends.waiting + ends.returned
     temporaries = _optimizer_temporaries(state, layouts, framework)
@@ -113,14 +116,17 @@ def _moments(
         "optimizer_temporaries",
     )
     before, following = reduce.before, kept.layers - kept.one_layer
-    ending = np.maximum(kept.ending - reduce.copied, 0.0)
-    in_last, in_first = flight + reduce.in_last_layer, stream + ends.after + reduce.in_first_layer
+    second = kept.others + np.where(layouts.pp > 1, kept.one_layer, 0.0)
+    after_ffn = kept.after_ffn - reduce.of_layer * (1 - kept.ffn_gradients)
+    ending = np.maximum(np.maximum(kept.ending, after_ffn) - reduce.copied, 0.0)
+    after = stream + ends.after
     rows = (
         (before, following, zero, zero, flight + reduce.fixed, zero),
         (before, kept.layers, zero, kept.logits, flight + reduce.fixed, zero),
-        (before, kept.layers, kept.working, zero, in_last, zero),
+        (before, kept.layers, kept.working, zero, flight + reduce.in_last_layer, zero),
         (before, following, ending, zero, flight + reduce.after_last_layer, zero),
-        (reduce.at_end, kept.others, kept.working, zero, in_first, zero),
+        (reduce.at_end, second, ending, zero, after + reduce.in_second_layer, zero),
+        (reduce.at_end, kept.others, kept.working, zero, after + reduce.in_first_layer, zero),
         (reduce.at_end, kept.others, zero, zero, ends.after + reduce.in_embedding, zero),
         (reduce.summed, zero, zero, zero, ends.after + reduce.of_sums, zero),
         (static["gradients"], zero, zero, zero, ends.after + reduce.gather, temporaries),
@@ -160,13 +166,26 @@ def _weights(
     at_first = np.where(once, weights, spent)
     reduced = np.where(layouts.pp > 1, without(layer, copies & once), spent)
     second = without(head + layer, plain)
-    return weights, weights, without(head, plain), second, at_first, at_first, reduced, spent
+    return (
+        weights,
+        weights,
+        without(head, plain),
+        second,
+        at_first,
+        at_first,
+        at_first,
+        reduced,
+        spent,
+    )
 
 
 def _gathered(
-    state: StageState, layouts: Layouts, workload: Workload, framework: Framework
+    state: StageState, busy: Float, layouts: Layouts, workload: Workload, framework: Framework
 ) -> tuple[Float, ...]:
-    """Gathered weights that do not stay, at each of MOMENTS [B]."""
+    """Gathered weights that do not stay, at each of MOMENTS [B].
+
+    `busy` are the other temporaries of a layer, which do not coincide with copies.
+    """
     size = framework.states(workload.precision)
     buffers, element = framework.buffers, float(workload.compute_bytes)
     layer = state.largest_layer / layouts.tiles
@@ -178,10 +197,11 @@ def _gathered(
         head = window = np.maximum(np.minimum(buffers.live_elements, state.gathered), layer)
     # between passes of a pipeline that reduces once, nothing is freed
     kept = (layouts.pp > 1) & reduced_once(layouts, framework)
-    copying = state.gathered + 2 * state.restacked
-    first, last = np.where(kept, copying, window), np.where(kept, state.gathered, 0.0)
+    copying = state.gathered + np.maximum(2 * state.restacked - busy / element, 0.0)
+    first, last = np.where(kept, copying, window), np.where(kept, state.gathered, state.tied)
+    second = np.where(kept, state.gathered, window)
     reduced = np.where(kept, state.gathered - layer, 0.0)
-    rows = (window, head, window, window, first, last, reduced, 0.0)
+    rows = (window, head, window, window, second, first, last, reduced, 0.0)
     found = [np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows]
     # below ZeRO-3 two flat buffers are alive while weights are copied out to stay
     some = (layouts.zero_stage > 0) & (layouts.zero_stage < 3) & (size.sharded_weight_bytes == 0)

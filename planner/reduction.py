@@ -37,8 +37,11 @@ class Reduction:
     in_last_layer: Float
     after_last_layer: Float
     """When a layer's gradients are complete and the reduction of some has begun."""
+    of_layer: Float
+    """Of that, the gradients of the layer itself."""
     copied: Float
     """Of that, what is copied only when the layer's backward has ended."""
+    in_second_layer: Float
     in_first_layer: Float
     in_embedding: Float
     of_sums: Float
@@ -83,9 +86,9 @@ def reduction(
     whole_table = state.table * layouts.tp * float(buffers.whole_embedding_gradient)
     table = whole_table * element + np.where(split, (state.embedding + state.tied) * current, 0.0)
     before = _before(state, gradients, once, layouts, workload, framework)
-    largest = np.maximum(np.maximum(layer, state.head), state.embedding)
     ranks = np.where(layouts.zero_stage >= 1, layouts.dp_shard * layouts.cp, 1)
     reduced = np.where(sharding, size.gradient_bytes / ranks, 0.0)
+    beyond = _whole_beyond(state, layouts, framework)
     restacked = np.where(layouts.zero_stage < 3, state.restacked * current, 0.0)
     bucket = np.minimum(buffers.reduce_bucket_elements, state.trainable) * size.reduce_bytes
     fixed = np.where(parallel, buffers.num_reduce_buckets * bucket, 0.0)
@@ -99,14 +102,14 @@ def reduction(
         + computing
         + tied
         + np.where(synced | late, layer * (ahead + reduced) + restacked, 0.0),
+        computing,
         np.where(synced | late, restacked, 0.0),
+        fixed + np.where(once, computing, early + np.where(synced, layer * ahead, 0.0)),
         fixed + early + np.where(synced, layer * ahead, 0.0),
-        fixed + table + np.where(synced, state.embedding * ahead, 0.0),
+        fixed + table + np.where(synced, np.maximum(state.embedding, layer) * ahead, 0.0),
         np.where(late, table + state.embedding * ahead, 0.0)
         + np.where(
-            split & once & (layouts.pp > 1),
-            (largest + state.restacked) * ahead + largest * reduced,
-            0.0,
+            split & once & (layouts.pp > 1), _of_groups(state, layer, beyond, ahead, reduced), 0.0
         ),
         _gather_bucket(state, parallel, layouts, workload, framework),
     )
@@ -153,6 +156,18 @@ def _summed(
     last = (state.embedding + _whole_beyond(state, layouts, framework)) * size.gradient_bytes
     left = np.where(layouts.zero_stage >= 1, gradients + last, before)
     return np.where(layouts.pp > 1, before, left)
+
+
+def _of_groups(
+    state: StageState, layer: Float, beyond: Float, ahead: float, reduced: Float
+) -> Float:
+    """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head [B].
+
+    The embedding's sum is gone when the first layer is reduced.
+    """
+    first = state.embedding * (ahead + reduced)
+    then = (layer + state.restacked) * ahead + layer * reduced
+    return np.maximum(first, then - state.embedding * (ahead - reduced) - beyond * ahead)
 
 
 def _gather_bucket(

@@ -112,8 +112,10 @@ class _Builder:
             num_tp_collectives=(1 if self.model.parallel_residual else 2) + kind.cross,
             dispatch_top_k=routed.top_k if routed else 0,
             working=self._working(routed),
-            ending=self._ending(routed),
-            ended=("expert.activation.input", "expert.activation.output") if routed else (),
+            after_ffn=self._after_ffn(routed),
+            ffn_saved=tuple(
+                f"{'expert' if routed else 'mlp'}.activation.{end}" for end in ("input", "output")
+            ),
         )
 
     def _norms(self, count: int) -> tuple[tuple[Pointwise, ...], tuple[Saved, ...]]:
@@ -378,18 +380,15 @@ class _Builder:
             attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
         return (stream, Saved("gradient.ffn", wide, "sharded")), attention
 
-    def _ending(self, routed: Experts | None) -> tuple[Saved, ...]:
-        """Gradients alive when those of the weights are complete: in attention, or at dispatch.
-
-        Expert layers have most of their weights in the experts, whose backward comes first.
-        """
+    def _after_ffn(self, routed: Experts | None) -> tuple[Saved, ...]:
+        """Gradients of the stream, and of tokens at their experts."""
         model, e = self.model, self.element
+        stream = Saved("gradient", self.stream * model.hidden_size, "residual")
         if routed is None:
-            return self._working(None)[1]
-        # of tokens at their experts: from both products, and in fp32 before they are weighted
+            return (stream, stream)
+        # from both products, and in fp32 before they are weighted
         exact = 2 * _FP32 if self.kernels.scores_before_experts else 0
         size = (2 * e + exact) * model.hidden_size * routed.top_k
-        stream = Saved("gradient", self.stream * model.hidden_size, "residual")
         return (stream, Saved("gradient.dispatch", size, "dispatched"))
 
     # --- ends --------------------------------------------------------------------------------
