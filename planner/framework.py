@@ -111,6 +111,9 @@ class Buffers(Description):
     """Unsharded gradient of the layer in backward (ZeRO-2 and 3) [B/parameter]."""
     reduce_input_bytes: float = Field(default=0, ge=0)
     """Input of the reduce-scatter of the layer before it (ZeRO-2 and 3) [B/parameter]."""
+    reduces_alone: bool = False
+    """Whether gradients are copied as if to reduce them also where dp = 1 (FSDP2, which wraps for
+    its precision policy)."""
     whole_embedding_gradient: bool = False
     """Whether tensor parallelism computes the embedding's gradient whole on every rank before
     it is split (DTensor)."""

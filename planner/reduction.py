@@ -74,7 +74,7 @@ def reduction(
     parallel = layouts.dp * layouts.cp > 1
     # FSDP reduces group by group in fp32 also where it only replicates
     sharding = size.sharded_weight_bytes == 0
-    split = parallel & ((layouts.zero_stage >= 2) | sharding)
+    split = (parallel | buffers.reduces_alone) & ((layouts.zero_stage >= 2) | sharding)
     once = reduced_once(layouts, framework) & sharding
     synced, late = split & ~once, split & once & (layouts.pp == 1)
     current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -85,7 +86,9 @@ class Tracer:
                 f"the traced step took longer than {self._limit_s:.0f} s; trace fewer micro-batches"
             )
         self._said.seek(0)
-        reason = self._said.read().strip().splitlines()[-1:] or ["no message"]
+        # torch puts the rank before every line
+        said = re.sub(r"\[rank\d+\]: ?", "", self._said.read())
+        reason = said.strip().splitlines()[-1:] or ["no message"]
         self._said.seek(0)
         self._said.truncate()
         return (
