@@ -43,7 +43,7 @@ class Activations:
     working: Float
     """The largest layer's repeated activations and gradients during its backward."""
     ending: Float
-    """Its gradients when its backward ends, in attention."""
+    """Its gradients when its backward ends, in attention, beyond what it has freed."""
     after_ffn: Float
     """Its temporaries when the gradients of its feed-forward's weights are complete."""
     early_gradients: Float
@@ -92,8 +92,8 @@ def _saved_bytes(
 
 def _block_activations(
     block: Block, tokens: Float, layouts: Layouts, workload: Workload, framework: Framework
-) -> tuple[Float, Float]:
-    """Bytes kept per micro-batch from forward to backward, and repeated ones while recomputing."""
+) -> tuple[Float, Float, Float]:
+    """Bytes kept per micro-batch, repeated ones while recomputing, and those of a layer's input."""
 
     def size(items: tuple[Saved, ...]) -> Float:
         return _saved_bytes(items, tokens, layouts, workload, framework)
@@ -101,7 +101,7 @@ def _block_activations(
     everything = size(tuple(item for item in block.saved if not item.selective_only))
     selected = size(tuple(item for item in block.saved if item.selective))
     if block.kind != "layer":
-        return everything, np.zeros_like(everything)
+        return everything, np.zeros_like(everything), np.zeros_like(everything)
     layer_input = size(
         (Saved("layer.input", _stream_bytes(workload, framework) * _hidden(block), "residual"),)
     )
@@ -111,7 +111,7 @@ def _block_activations(
     repeated = np.where(
         layouts.recompute == _SELECTIVE, np.maximum(everything - selected, 0), repeated
     )
-    return kept, np.maximum(repeated, 0.0)
+    return kept, np.maximum(repeated, 0.0), layer_input
 
 
 def _stream_bytes(workload: Workload, framework: Framework) -> int:
@@ -179,7 +179,7 @@ def stage_activations(
     activations, working, logits, one, ending, after = (np.zeros(shape) for _ in range(6))
     early, ffn = np.ones(shape), np.ones(shape)
     for block, count in zip(blocks, counts, strict=True):
-        kept, repeated = _block_activations(block, tokens, layouts, workload, framework)
+        kept, repeated, entering = _block_activations(block, tokens, layouts, workload, framework)
         alternatives = [
             _saved_bytes(items, tokens, layouts, workload, framework) for items in block.working
         ]
@@ -203,7 +203,9 @@ def stage_activations(
                 after = np.maximum(after, np.where(count > 0, rest, 0.0))
                 ffn = np.where(count > 0, _share_of(block, "mlp.", "expert."), ffn)
                 if alternatives:
-                    ending = np.maximum(ending, np.where(count > 0, alternatives[-1], 0.0))
+                    # but for its input the layer's own activations are freed by then
+                    rest = alternatives[-1] - (kept - entering)
+                    ending = np.maximum(ending, np.where(count > 0, rest, 0.0))
                 one = np.maximum(one, np.where(count > 0, kept, 0.0))
     hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
     stream = tokens * hidden * workload.compute_bytes

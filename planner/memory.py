@@ -164,7 +164,8 @@ def _weights(
     head = state.head - state.tied
     spent = without(state.gathered, plain)
     at_first = np.where(once, weights, spent)
-    reduced = np.where(layouts.pp > 1, without(layer, copies & once), spent)
+    group = np.maximum(layer, state.embedding)
+    reduced = np.where(layouts.pp > 1, without(group, copies & once), spent)
     second = without(head + layer, plain)
     return (
         weights,
@@ -200,7 +201,7 @@ def _gathered(
     copying = state.gathered + np.maximum(2 * state.restacked - busy / element, 0.0)
     first, last = np.where(kept, copying, window), np.where(kept, state.gathered, state.tied)
     second = np.where(kept, state.gathered, window)
-    reduced = np.where(kept, state.gathered - layer, 0.0)
+    reduced = np.where(kept, state.gathered - np.maximum(layer, state.embedding), 0.0)
     rows = (window, head, window, window, second, first, last, reduced, 0.0)
     found = [np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows]
     # below ZeRO-3 two flat buffers are alive while weights are copied out to stay

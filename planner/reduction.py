@@ -40,7 +40,7 @@ class Reduction:
     of_layer: Float
     """Of that, the gradients of the layer itself."""
     copied: Float
-    """Of that, what is copied only when the layer's backward has ended."""
+    """Of that, what is there only when the layer's backward has ended."""
     in_second_layer: Float
     in_first_layer: Float
     in_embedding: Float
@@ -84,12 +84,17 @@ def reduction(
     tied = np.where(split, state.tied * current, 0.0)
     # DTensor computes the gradient of a split table whole before it splits it
     whole_table = state.table * layouts.tp * float(buffers.whole_embedding_gradient)
-    table = whole_table * element + np.where(split, (state.embedding + state.tied) * current, 0.0)
+    # and adds it whole to a sum, unless the head's gradient has split that
+    unsplit = once & (state.tied == 0) & (whole_table > 0)
+    alone = state.embedding - np.where(unsplit, state.table, 0.0)
+    table = whole_table * element + np.where(split, (alone + state.tied) * current, 0.0)
     before = _before(state, gradients, once, layouts, workload, framework)
     ranks = np.where(layouts.zero_stage >= 1, layouts.dp_shard * layouts.cp, 1)
     reduced = np.where(sharding, size.gradient_bytes / ranks, 0.0)
     beyond = _whole_beyond(state, layouts, framework)
-    restacked = np.where(layouts.zero_stage < 3, state.restacked * current, 0.0)
+    # of sums in fp32, else of gradients as they are computed
+    copied = state.restacked * np.where(late, ahead, current)
+    restacked = np.where(layouts.zero_stage < 3, copied, 0.0)
     bucket = np.minimum(buffers.reduce_bucket_elements, state.trainable) * size.reduce_bytes
     fixed = np.where(parallel, buffers.num_reduce_buckets * bucket, 0.0)
     return Reduction(
@@ -103,7 +108,7 @@ def reduction(
         + tied
         + np.where(synced | late, layer * (ahead + reduced) + restacked, 0.0),
         computing,
-        np.where(synced | late, restacked, 0.0),
+        np.where(synced | late, restacked, 0.0) + np.where(late, layer * ahead, 0.0),
         fixed + np.where(once, computing, early + np.where(synced, layer * ahead, 0.0)),
         fixed + early + np.where(synced, layer * ahead, 0.0),
         fixed + table + np.where(synced, np.maximum(state.embedding, layer) * ahead, 0.0),
@@ -165,7 +170,9 @@ def _of_groups(
 
     The embedding's sum is gone when the first layer is reduced.
     """
-    first = state.embedding * (ahead + reduced)
+    # a whole sum is split before it is copied to be reduced
+    split = np.where(beyond > 0, state.table * ahead, 0.0)
+    first = state.embedding * ahead + np.maximum(state.embedding * reduced, split)
     then = (layer + state.restacked) * ahead + layer * reduced
     return np.maximum(first, then - state.embedding * (ahead - reduced) - beyond * ahead)
 
