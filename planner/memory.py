@@ -58,6 +58,14 @@ MOMENTS = (
     "optimizer",
 )
 
+_PASSING = (
+    "gradients",
+    "activations",
+    "working_set",
+    "logits_and_loss",
+    "communication_buffers",
+    "optimizer_temporaries",
+)
 _NONE, _OPT_CPU, _OPT_NVME, _ALL_CPU, _ALL_NVME = range(len(OFFLOAD))
 
 
@@ -107,14 +115,6 @@ def _moments(
     flight = stream + ends.waiting + ends.returned
     temporaries = _optimizer_temporaries(state, layouts, framework)
     zero = np.zeros_like(kept.layers)
-    names = (
-        "gradients",
-        "activations",
-        "working_set",
-        "logits_and_loss",
-        "communication_buffers",
-        "optimizer_temporaries",
-    )
     before, following = reduce.before, kept.layers - kept.one_layer
     second = kept.others + np.where(layouts.pp > 1, kept.one_layer, 0.0)
     after_ffn = kept.after_ffn - reduce.of_layer * (1 - kept.ffn_gradients)
@@ -134,7 +134,7 @@ def _moments(
     return [
         {
             "weights": weight + zero,
-            **{name: value + zero for name, value in zip(names, row, strict=True)},
+            **{name: value + zero for name, value in zip(_PASSING, row, strict=True)},
             "gathered_parameters": window + zero,
         }
         for row, weight, window in zip(rows, weights, gathered, strict=True)

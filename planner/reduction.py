@@ -35,6 +35,7 @@ class Reduction:
     fixed: Float
     """Buckets that exist throughout."""
     in_last_layer: Float
+    """Beside them: gradients that the layer has already, and the head's reduction."""
     after_last_layer: Float
     """When a layer's gradients are complete and the reduction of some has begun."""
     of_layer: Float
@@ -42,9 +43,11 @@ class Reduction:
     copied: Float
     """Of that, what is there only when the layer's backward has ended."""
     in_second_layer: Float
+    """When its gradients are complete."""
     in_first_layer: Float
     in_embedding: Float
     of_sums: Float
+    """When sums over all passes are reduced."""
     gather: Float
     """Bucket that gathers updated weights (ZeRO-1 and 2)."""
 
@@ -67,123 +70,135 @@ def reduction(
 ) -> Reduction:
     """Gradients and their buffers on a stage; `gradients` are those that the optimizer reads.
 
-    Counted: sums over passes, gradients of the layer in backward, inputs of reductions, buckets.
-    Left out: outputs of reductions beyond the sharded gradients.
+    Counted: sums over passes, gradients of the layer in backward, inputs and new outputs of
+    reductions, buckets. Left out: what is freed between two gradients of one layer.
     """
-    buffers, size = framework.buffers, framework.states(workload.precision)
-    parallel = layouts.dp * layouts.cp > 1
-    # FSDP reduces group by group in fp32 also where it only replicates
-    sharding = size.sharded_weight_bytes == 0
-    split = (parallel | buffers.reduces_alone) & ((layouts.zero_stage >= 2) | sharding)
-    once = reduced_once(layouts, framework) & sharding
-    synced, late = split & ~once, split & once & (layouts.pp == 1)
-    current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
-    layer, element = state.largest_layer / layouts.tiles, float(workload.compute_bytes)
-    computing = np.where(split, layer * current, 0.0)
-    early = computing * kept.early_gradients
-    tied = np.where(split, state.tied * current, 0.0)
-    # DTensor computes the gradient of a split table whole before it splits it
-    whole_table = state.table * layouts.tp * float(buffers.whole_embedding_gradient)
-    # and adds it whole to a sum, unless the head's gradient has split that
-    unsplit = once & (state.tied == 0) & (whole_table > 0)
-    alone = state.embedding - np.where(unsplit, state.table, 0.0)
-    table = whole_table * element + np.where(split, (alone + state.tied) * current, 0.0)
-    before = _before(state, gradients, once, layouts, workload, framework)
-    ranks = np.where(layouts.zero_stage >= 1, layouts.dp_shard * layouts.cp, 1)
-    reduced = np.where(sharding, size.gradient_bytes / ranks, 0.0)
-    beyond = _whole_beyond(state, layouts, framework)
-    # of sums in fp32, else of gradients as they are computed
-    copied = state.restacked * np.where(late, ahead, current)
-    restacked = np.where(layouts.zero_stage < 3, copied, 0.0)
-    bucket = np.minimum(buffers.reduce_bucket_elements, state.trainable) * size.reduce_bytes
-    fixed = np.where(parallel, buffers.num_reduce_buckets * bucket, 0.0)
-    return Reduction(
-        before,
-        np.where(once, before, np.maximum(before, gradients)),
-        np.where(once, _summed(state, before, gradients, layouts, workload, framework), gradients),
-        fixed,
-        fixed + early + tied + np.where(synced, (state.head - state.tied) * ahead, 0.0),
-        fixed
-        + computing
-        + tied
-        + np.where(synced | late, layer * (ahead + reduced) + restacked, 0.0),
-        computing,
-        np.where(synced | late, restacked, 0.0) + np.where(late, layer * ahead, 0.0),
-        fixed + np.where(once, computing, early + np.where(synced, layer * ahead, 0.0)),
-        fixed + early + np.where(synced, layer * ahead, 0.0),
-        fixed + table + np.where(synced, np.maximum(state.embedding, layer) * ahead, 0.0),
-        np.where(late, table + state.embedding * ahead, 0.0)
-        + np.where(
-            split & once & (layouts.pp > 1), _of_groups(state, layer, beyond, ahead, reduced), 0.0
-        ),
-        _gather_bucket(state, parallel, layouts, workload, framework),
-    )
+    return _Stage(state, kept, gradients, layouts, workload, framework).reduction()
 
 
-def _whole_beyond(state: StageState, layouts: Layouts, framework: Framework) -> Float:
-    """Elements of a table's gradient sum beyond its share, where it is kept whole until reduced.
+class _Stage:
+    """Sizes that several moments share [B]."""
 
-    A table that the head shares is summed with the head's gradient, which is split.
-    """
-    beyond = state.table * (layouts.tp - 1) * float(framework.buffers.whole_embedding_gradient)
-    return np.where(state.tied > 0, 0.0, beyond)
+    def __init__(
+        self,
+        state: StageState,
+        kept: Activations,
+        gradients: Float,
+        layouts: Layouts,
+        workload: Workload,
+        framework: Framework,
+    ) -> None:
+        self.state, self.kept, self.gradients, self.layouts = state, kept, gradients, layouts
+        self.buffers, self.size = framework.buffers, framework.states(workload.precision)
+        self.element = float(workload.compute_bytes)
+        self.layer = state.largest_layer / layouts.tiles
+        self.parallel = layouts.dp * layouts.cp > 1
+        # FSDP reduces group by group in fp32 also where it only replicates
+        self.sharding = self.size.sharded_weight_bytes == 0
+        here = self.parallel | self.buffers.reduces_alone
+        self.split = here & ((layouts.zero_stage >= 2) | self.sharding)
+        self.once = reduced_once(layouts, framework) & self.sharding
+        self.every = self.split & ~self.once
+        self.late = self.split & self.once & (layouts.pp == 1)
+        ranks = np.where(layouts.zero_stage >= 1, layouts.dp_shard * layouts.cp, 1)
+        self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
 
+    def reduction(self) -> Reduction:
+        """All moments."""
+        state, buffers = self.state, self.buffers
+        current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
+        fixed, before, sums = self.buckets(), self.before(), self.summed()
+        computing = np.where(self.split, self.layer * current, 0.0)
+        early = computing * self.kept.early_gradients
+        tied = np.where(self.split, state.tied * current, 0.0)
+        head = np.where(self.every, (state.head - state.tied) * ahead, 0.0)
+        reduced = np.where(self.every, self.layer * ahead, 0.0)
+        copies, largest = self.copies(), np.maximum(state.embedding, self.layer)
+        late = np.where(self.late, self.layer * ahead, 0.0)
+        outputs = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
+        table = self.table()
+        return Reduction(
+            before=before,
+            at_end=np.where(self.once, before, np.maximum(before, self.gradients)),
+            summed=np.where(self.once, sums, self.gradients),
+            fixed=fixed,
+            in_last_layer=fixed + early + tied + head,
+            after_last_layer=fixed + computing + tied + reduced + late + outputs + copies,
+            of_layer=computing,
+            copied=copies + late,
+            in_second_layer=fixed + np.where(self.once, computing, early + reduced),
+            in_first_layer=fixed + early + reduced,
+            in_embedding=fixed + table + np.where(self.every, largest * ahead, 0.0),
+            of_sums=np.where(self.late, table + state.embedding * ahead, self.groups()),
+            gather=self.gather_bucket(),
+        )
 
-def _before(
-    state: StageState,
-    gradients: Float,
-    once: NDArray[np.bool_],
-    layouts: Layouts,
-    workload: Workload,
-    framework: Framework,
-) -> Float:
-    """Gradients that exist while activations are at their peak [B].
+    def before(self) -> Float:
+        """Gradients that exist while activations are at their peak.
 
-    None before the first backward pass of a step, unless they have a buffer of their own; the
-    sum so far with gradient accumulation, whole where it is reduced once.
-    """
-    size, accumulating = framework.states(workload.precision), layouts.grad_accumulation > 1
-    before = np.where(framework.buffers.preallocates_gradients | accumulating, gradients, 0.0)
-    sums = state.trainable + _whole_beyond(state, layouts, framework)
-    return np.where(once, sums * size.gradient_bytes, before)
+        None before the first backward pass of a step, unless they have a buffer of their own;
+        the sum so far with gradient accumulation, whole where it is reduced once.
+        """
+        there = self.buffers.preallocates_gradients | (self.layouts.grad_accumulation > 1)
+        sums = (self.state.trainable + self.beyond()) * self.size.gradient_bytes
+        return np.where(self.once, sums, np.where(there, self.gradients, 0.0))
 
+    def beyond(self) -> Float:
+        """Elements of a table's gradient sum beyond its share: it is kept whole until reduced.
 
-def _summed(
-    state: StageState,
-    before: Float,
-    gradients: Float,
-    layouts: Layouts,
-    workload: Workload,
-    framework: Framework,
-) -> Float:
-    """Gradients when the last sums are reduced: all in a pipeline, else the embedding's [B]."""
-    size = framework.states(workload.precision)
-    last = (state.embedding + _whole_beyond(state, layouts, framework)) * size.gradient_bytes
-    left = np.where(layouts.zero_stage >= 1, gradients + last, before)
-    return np.where(layouts.pp > 1, before, left)
+        A table that the head shares is summed with the head's gradient, which is split.
+        """
+        whole = float(self.buffers.whole_embedding_gradient)
+        return np.where(self.state.tied > 0, 0.0, self.state.table * (self.layouts.tp - 1) * whole)
 
+    def summed(self) -> Float:
+        """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
+        last = (self.state.embedding + self.beyond()) * self.size.gradient_bytes
+        left = np.where(self.layouts.zero_stage >= 1, self.gradients + last, self.before())
+        return np.where(self.layouts.pp > 1, self.before(), left)
 
-def _of_groups(
-    state: StageState, layer: Float, beyond: Float, ahead: float, reduced: Float
-) -> Float:
-    """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head [B].
+    def table(self) -> Float:
+        """The embedding's gradient: DTensor computes that of a split table whole, then splits it.
 
-    The embedding's sum is gone when the first layer is reduced.
-    """
-    # a whole sum is split before it is copied to be reduced
-    split = np.where(beyond > 0, state.table * ahead, 0.0)
-    first = state.embedding * ahead + np.maximum(state.embedding * reduced, split)
-    then = (layer + state.restacked) * ahead + layer * reduced
-    return np.maximum(first, then - state.embedding * (ahead - reduced) - beyond * ahead)
+        To a sum it is added whole, unless the head's gradient has split that.
+        """
+        state, whole = self.state, float(self.buffers.whole_embedding_gradient)
+        table = state.table * self.layouts.tp * whole
+        unsplit = self.once & (state.tied == 0) & (table > 0)
+        rest = state.embedding + state.tied - np.where(unsplit, state.table, 0.0)
+        current = self.buffers.layer_gradient_bytes
+        return table * self.element + np.where(self.split, rest * current, 0.0)
 
+    def copies(self) -> Float:
+        """Copies of gradients that are not split by rows: of fp32 sums, or as computed."""
+        buffers = self.buffers
+        each = np.where(self.late, buffers.reduce_input_bytes, buffers.layer_gradient_bytes)
+        some = (self.every | self.late) & (self.layouts.zero_stage < 3)
+        return np.where(some, self.state.restacked * each, 0.0)
 
-def _gather_bucket(
-    state: StageState,
-    parallel: NDArray[np.bool_],
-    layouts: Layouts,
-    workload: Workload,
-    framework: Framework,
-) -> Float:
-    bucket = np.minimum(framework.buffers.gather_bucket_elements, state.whole)
-    some = parallel & ((layouts.zero_stage == 1) | (layouts.zero_stage == 2))
-    return np.where(some, bucket * float(workload.compute_bytes), 0.0)
+    def groups(self) -> Float:
+        """Beyond all sums, when a pipeline reduces them group by group: embedding, layers, head.
+
+        A whole sum is split before it is copied; the embedding's is gone when the first layer
+        is reduced.
+        """
+        state, ahead = self.state, self.buffers.reduce_input_bytes
+        split = np.where(self.beyond() > 0, state.table * ahead, 0.0)
+        first = state.embedding * ahead + np.maximum(state.embedding * self.output_bytes, split)
+        then = (self.layer + state.restacked) * ahead + self.layer * self.output_bytes
+        gone = state.embedding * (ahead - self.output_bytes) + self.beyond() * ahead
+        piped = self.split & self.once & (self.layouts.pp > 1)
+        return np.where(piped, np.maximum(first, then - gone), 0.0)
+
+    def buckets(self) -> Float:
+        """Buckets of gradients to be reduced."""
+        elements = np.minimum(self.buffers.reduce_bucket_elements, self.state.trainable)
+        size = self.buffers.num_reduce_buckets * elements * self.size.reduce_bytes
+        return np.where(self.parallel, size, 0.0)
+
+    def gather_bucket(self) -> Float:
+        """The bucket that gathers updated weights."""
+        elements = np.minimum(self.buffers.gather_bucket_elements, self.state.whole)
+        zero = self.layouts.zero_stage
+        some = self.parallel & ((zero == 1) | (zero == 2))
+        return np.where(some, elements * self.element, 0.0)
