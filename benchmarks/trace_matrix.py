@@ -292,8 +292,7 @@ EXCEPTIONS = """\
 - **logits_and_loss** below 0.1 %: per-token scalars of the loss.
 - **peak**: the estimate looks at eight moments of a step; between them, weight gradients appear
   one by one while temporaries disappear. Where one layer's weights are as large as all
-  activations, as in stages of one or two layers, that order shows. With dp = 1 torch's
-  `replicate` still copies gradients as if to reduce them, which the estimate leaves out.
+  activations, as in stages of one or two layers, that order shows.
 - Groups of one rank move nothing and are not listed.
 - Not traced: context and expert parallelism, interleaved schedules, offload, adapters, fp8,
   dropout. The command says so.

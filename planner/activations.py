@@ -45,7 +45,8 @@ class Activations:
     ending: Float
     """Its gradients when its backward ends, in attention, beyond what it has freed."""
     after_ffn: Float
-    """Its temporaries when the gradients of its feed-forward's weights are complete."""
+    """Its temporaries when the gradients of its feed-forward's weights are complete; less than
+    nothing where more activations were freed by then."""
     early_gradients: Float
     """Share of its weights' gradients that exist when its working set is largest."""
     ffn_gradients: Float
@@ -123,21 +124,45 @@ def _hidden(block: Block) -> int:
     return block.gemms[0].k if block.gemms else 0
 
 
-def _after_ffn(
-    block: Block,
-    tokens: Float,
-    repeated: Float,
-    layouts: Layouts,
-    workload: Workload,
-    framework: Framework,
-) -> Float:
-    """Temporaries of a layer whose feed-forward's gradients are complete [B].
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one layer keeps and needs, as in `Activations` [B]."""
 
-    Less than nothing where more activations were freed than temporaries are alive.
-    """
-    found = _saved_bytes(block.after_ffn, tokens, layouts, workload, framework)
-    freed = tuple(item for item in block.saved if item.name in block.ffn_saved)
-    return found + repeated - _saved_bytes(freed, tokens, layouts, workload, framework)
+    kept: Float
+    working: Float
+    ending: Float
+    after_ffn: Float
+    early_gradients: Float
+    ffn_gradients: Float
+
+    def or_larger(self, other: _Layer, here: NDArray[np.bool_]) -> _Layer:
+        """The larger of both in everything, where the other is on the stage."""
+        larger = here & (other.working > self.working)
+        return _Layer(
+            np.where(here, np.maximum(self.kept, other.kept), self.kept),
+            np.where(here, np.maximum(self.working, other.working), self.working),
+            np.where(here, np.maximum(self.ending, other.ending), self.ending),
+            np.where(here, np.maximum(self.after_ffn, other.after_ffn), self.after_ffn),
+            np.where(larger, other.early_gradients, self.early_gradients),
+            np.where(larger, other.ffn_gradients, self.ffn_gradients),
+        )
+
+
+def _layer(
+    block: Block, sizes: tuple[Float, Float, Float], alternatives: list[Float], after_ffn: Float
+) -> _Layer:
+    """A layer by what it keeps, repeats and gets, and its gradients in both halves of backward."""
+    kept, repeated, entering = sizes
+    if not alternatives:
+        zero, one = np.zeros_like(kept), np.ones_like(kept)
+        return _Layer(kept, repeated, zero, zero, one, one)
+    ffn, attention = alternatives
+    # feed-forward comes first in backward: only its last product has a gradient then
+    down = np.where(ffn >= attention, _share_of(block, "mlp.down", "expert.down"), 1.0)
+    share = np.full_like(kept, _share_of(block, "mlp.", "expert."))
+    # but for its input the layer's own activations are freed when attention's backward ends
+    ending = attention - (kept - entering)
+    return _Layer(kept, repeated + np.maximum(ffn, attention), ending, after_ffn, down, share)
 
 
 def _share_of(block: Block, *prefixes: str) -> float:
@@ -164,6 +189,41 @@ def _boundary(
     return Boundary(size * waiting, size * passes * (inputs + outputs), returned)
 
 
+def _sums(
+    blocks: tuple[Block, ...],
+    counts: list[Float],
+    held: Float,
+    tokens: Float,
+    layouts: Layouts,
+    workload: Workload,
+    framework: Framework,
+) -> tuple[Float, Float, _Layer]:
+    """Activations in flight and logits of a stage, and its largest layer."""
+
+    def size(items: tuple[Saved, ...]) -> Float:
+        return _saved_bytes(items, tokens, layouts, workload, framework)
+
+    shape = np.broadcast_shapes(np.shape(tokens), np.shape(held))
+    zero, whole = np.zeros(shape), np.ones(shape)
+    activations, logits, largest = zero, zero, _Layer(zero, zero, zero, zero, whole, whole)
+    for block, count in zip(blocks, counts, strict=True):
+        sizes = _block_activations(block, tokens, layouts, workload, framework)
+        kept = sizes[0]
+        alternatives = [size(items) for items in block.working]
+        if block.kind == "head":
+            # only GPipe runs forward passes ahead of the last stage's backward
+            waiting = np.where(layouts.schedule == _GPIPE, held, 1.0)
+            loss = np.max(alternatives, axis=0) if alternatives else np.zeros_like(kept)
+            logits = logits + count * (kept * waiting + loss)
+            continue
+        activations = activations + count * kept * held
+        if block.kind == "layer":
+            freed = tuple(item for item in block.saved if item.name in block.ffn_saved)
+            rest = size(block.after_ffn) + sizes[1] - size(freed)
+            largest = largest.or_larger(_layer(block, sizes, alternatives, rest), count > 0)
+    return activations, logits, largest
+
+
 def stage_activations(
     blocks: tuple[Block, ...],
     layouts: Layouts,
@@ -175,51 +235,20 @@ def stage_activations(
     tokens = layouts.micro_batch * workload.sequence_length / layouts.cp
     counts = stage_counts(blocks, layouts, stage, framework)
     held = in_flight(layouts, stage)
-    shape = np.broadcast_shapes(np.shape(tokens), np.shape(held))
-    activations, working, logits, one, ending, after = (np.zeros(shape) for _ in range(6))
-    early, ffn = np.ones(shape), np.ones(shape)
-    for block, count in zip(blocks, counts, strict=True):
-        kept, repeated, entering = _block_activations(block, tokens, layouts, workload, framework)
-        alternatives = [
-            _saved_bytes(items, tokens, layouts, workload, framework) for items in block.working
-        ]
-        largest = np.max(alternatives, axis=0) if alternatives else np.zeros_like(kept)
-        if block.kind == "head":
-            # only GPipe runs forward passes ahead of the last stage's backward
-            waiting = np.where(layouts.schedule == _GPIPE, held, 1.0)
-            logits = logits + count * (kept * waiting + largest)
-        else:
-            activations = activations + count * kept * held
-            if block.kind == "layer":
-                here = np.where(count > 0, repeated + largest, 0.0)
-                # feed-forward comes first in backward: only its last product has a gradient then
-                first = (alternatives[0] >= largest) * 1.0 if alternatives else 0.0
-                share_of_down = np.where(
-                    first > 0, _share_of(block, "mlp.down", "expert.down"), 1.0
-                )
-                early = np.where(here > working, share_of_down, early)
-                working = np.maximum(working, here)
-                rest = _after_ffn(block, tokens, repeated, layouts, workload, framework)
-                after = np.maximum(after, np.where(count > 0, rest, 0.0))
-                ffn = np.where(count > 0, _share_of(block, "mlp.", "expert."), ffn)
-                if alternatives:
-                    # but for its input the layer's own activations are freed by then
-                    rest = alternatives[-1] - (kept - entering)
-                    ending = np.maximum(ending, np.where(count > 0, rest, 0.0))
-                one = np.maximum(one, np.where(count > 0, kept, 0.0))
+    activations, logits, largest = _sums(blocks, counts, held, tokens, layouts, workload, framework)
     hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
     stream = tokens * hidden * workload.compute_bytes
     gathered = np.where((layouts.sequence_parallel > 0) & (layouts.tp > 1), stream, 0.0)
     return Activations(
         activations,
-        working,
-        ending,
-        after,
-        early,
-        ffn,
+        largest.working,
+        largest.ending,
+        largest.after_ffn,
+        largest.early_gradients,
+        largest.ffn_gradients,
         activations * (1 - 1 / (held * layouts.vpp)),
         logits,
-        one,
-        gathered + np.zeros(shape),
+        largest.kept,
+        gathered + np.zeros_like(activations),
         _boundary(stream, held, layouts, stage, framework),
     )

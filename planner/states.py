@@ -198,26 +198,13 @@ def stage_state(
             head = head + count * local.gathered
         else:
             embedding = embedding + count * local.gathered
-            split = replace(block, weights=tuple(w for w in block.weights if w.split == "column"))
-            local = local_params(split, layouts, workload, framework)
-            table = table + count * np.where(layouts.tp > 1, local.gathered, 0.0)
+            split = local_params(_split_alone(block), layouts, workload, framework)
+            table = table + count * np.where(layouts.tp > 1, split.gathered, 0.0)
     shared = any(block.tied_elsewhere for block in blocks)
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)
     whole, owned, trainable, trainable_owned, extra, gathered = sums
-    return StageState(
-        whole,
-        owned,
-        trainable,
-        trainable_owned,
-        extra,
-        gathered,
-        largest,
-        copied,
-        embedding,
-        table,
-        head,
-        tied,
-    )
+    mine = (whole, owned, trainable, trainable_owned, extra, gathered)
+    return StageState(*mine, largest, copied, embedding, table, head, tied)
 
 
 def _figures(local: LocalParams) -> list[Float]:
@@ -230,6 +217,11 @@ def _figures(local: LocalParams) -> list[Float]:
         local.extra_state_bytes,
         local.gathered,
     ]
+
+
+def _split_alone(block: Block) -> Block:
+    """The block's tensors that tp splits."""
+    return replace(block, weights=tuple(w for w in block.weights if w.split != "replicated"))
 
 
 def untied(block: Block) -> Block:
