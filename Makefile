@@ -3,11 +3,12 @@
 # make app    set up .venv with the explorer and open it in a browser
 # make check  format, lint and types, as continuous integration runs them
 # make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
+# make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: plan test check app accuracy clean
+.PHONY: plan test check app accuracy traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -26,6 +27,9 @@ check: .venv/tested
 accuracy: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
 
+traces: .venv/tested
+	$(BIN)/python benchmarks/trace_matrix.py
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -37,9 +41,11 @@ accuracy: .venv/installed
 	$(PIP) --editable '.[app]'
 	@touch $@
 
-# torch first and by its exact version, so that no other package chooses a build of it
+# torch first and by its exact version, so that no other package chooses a build of it; DeepSpeed
+# looks for it while it is installed, and compiles its kernels only when they are used
 .venv/tested: .venv/installed
-	$(PIP) torch==2.13.0
+	$(PIP) torch==2.13.0 setuptools wheel
+	DS_BUILD_OPS=0 $(PIP) --no-build-isolation "deepspeed; sys_platform == 'linux'"
 	$(PIP) --editable '.[test,dev]'
 	@touch $@
 

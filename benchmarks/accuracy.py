@@ -43,6 +43,7 @@ FITTED = (
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
+    ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (
         "torchtitan",
         "sustained_fraction of the 500 W H100 (bf16 rows)",

@@ -6,6 +6,7 @@ True
 """
 
 from planner.catalogue import load_framework, load_machine, load_model
+from planner.emit import emit
 from planner.errors import PlannerError
 from planner.estimation import Estimate
 from planner.framework import Framework
@@ -26,6 +27,7 @@ __all__ = [
     "Plan",
     "PlannerError",
     "Workload",
+    "emit",
     "estimate",
     "load_framework",
     "load_machine",

@@ -51,6 +51,8 @@ class Activations:
     """Share of its weights' gradients that exist when its working set is largest."""
     ffn_gradients: Float
     """Share of its weights in the feed-forward."""
+    in_flight: Float
+    """Micro-batches whose activations are kept at once."""
     others: Float
     """Kept for the other micro-batches in flight while one ends its backward pass."""
     logits: Float
@@ -246,6 +248,7 @@ def stage_activations(
         largest.after_ffn,
         largest.early_gradients,
         largest.ffn_gradients,
+        held,
         activations * (1 - 1 / (held * layouts.vpp)),
         logits,
         largest.kept,

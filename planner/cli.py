@@ -1,7 +1,7 @@
 """Command line: `planner plan`, `estimate` and `app`.
 
-The commands that list what is described are in `cli_catalogue`, those that look at measurements
-in `cli_evidence`.
+The commands that list what is described are in `cli_catalogue`, the one that writes files in
+`cli_emit`, those that look at measurements in `cli_evidence`; options they share in `cli_options`.
 
 Results go to standard output, progress and errors to standard error. Exit codes: 0 it fits,
 1 nothing fits, 2 wrong use.
@@ -10,23 +10,44 @@ Results go to standard output, progress and errors to standard error. Exit codes
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from planner import cli_catalogue, cli_evidence
+from planner import cli_catalogue, cli_emit, cli_evidence
 from planner.catalogue import load_framework, load_machine, load_model
+from planner.cli_options import (
+    FITS,
+    NOTHING_FITS,
+    WRONG_USE,
+    AsCsv,
+    AsJson,
+    Attention,
+    AttentionName,
+    Frameworks,
+    Frozen,
+    GlobalBatch,
+    LoraRank,
+    LoraTargets,
+    MachineName,
+    Optimizer,
+    OptimizerName,
+    Overrides,
+    Precision,
+    PrecisionName,
+    RecomputeName,
+    Sequence,
+    Tokens,
+    longest,
+    words,
+    workload_of,
+)
 from planner.errors import PlannerError
-from planner.units import parse_quantity
 from planner.workload import Workload
 
-__all__ = ["app", "main"]
-
-FITS, NOTHING_FITS, WRONG_USE = 0, 1, 2
+__all__ = ["FITS", "NOTHING_FITS", "WRONG_USE", "app", "main"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,103 +58,21 @@ app = typer.Typer(
 )
 
 
-class _Precision(StrEnum):
-    fp32 = "fp32"
-    tf32 = "tf32"
-    fp16 = "fp16"
-    bf16 = "bf16"
-    fp8 = "fp8"
-
-
-class _Optimizer(StrEnum):
-    adam = "adam"
-    adamw = "adamw"
-    sgd = "sgd"
-    sgd_momentum = "sgd-momentum"
-    adafactor = "adafactor"
-    adam_8bit = "adam-8bit"
-    muon = "muon"
-
-
-class _Attention(StrEnum):
-    flash = "flash"
-    eager = "eager"
-
-
-class _Recompute(StrEnum):
-    none = "none"
-    selective = "selective"
-    full = "full"
-
-
-def _number(text: str) -> float:
-    try:
-        # in a count of tokens B is billions, not bytes
-        return parse_quantity(re.sub(r"(?<=\d)\s*[bB]$", "G", str(text).strip()))
-    except PlannerError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name or TOML file.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
-]
-Sequence = Annotated[
-    int | None, typer.Option("--seq-length", "--sequence-length", help="Tokens per sequence.")
-]
-Precision = Annotated[_Precision, typer.Option(help="Number format of the matrix products.")]
-Optimizer = Annotated[_Optimizer, typer.Option(help="Optimizer.")]
-Attention = Annotated[_Attention, typer.Option(help="Attention kernel.")]
-LoraRank = Annotated[int, typer.Option(help="Rank of LoRA adapters; 0 trains all weights.")]
-LoraTargets = Annotated[
-    str, typer.Option(help="Matrices with an adapter: query,key,value,out,gate,up,down.")
-]
-Frozen = Annotated[str, typer.Option(help="Parts without gradients: embedding,layers,head.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _workload(sequence: int | None, longest: int, **fields: Any) -> Workload:
-    """The workload; the sequence defaults to the model's own, at most 4096 tokens."""
-    if sequence is None:
-        sequence = min(longest or 2048, 4096)
-    return Workload.described({"sequence_length": sequence, **fields}, where="workload")
-
-
-def _longest(model: Any) -> int:
-    """The model's own sequence: its positions, or the patches of an image."""
-    if model.vision is not None:
-        return int((model.vision.image_size // model.vision.patch_size) ** 2 + 1)
-    return int(model.max_sequence_length)
-
-
 @app.command("plan")
 def plan_command(
     model: Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")],
     machine: MachineName,
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes.")] = 1,
     seq_length: Sequence = None,
-    global_batch: Annotated[
-        int, typer.Option("--global-batch", "--global-batch-size", help="Sequences per step.")
-    ] = 256,
-    tokens: Annotated[
-        float,
-        typer.Option(parser=_number, metavar="NUMBER", help="Tokens to train on: 2e12, 300B."),
-    ] = 0.0,
-    precision: Precision = _Precision.bf16,
-    optimizer: Optimizer = _Optimizer.adamw,
-    attention: Attention = _Attention.flash,
+    global_batch: GlobalBatch = 256,
+    tokens: Tokens = 0.0,
+    precision: Precision = PrecisionName.bf16,
+    optimizer: Optimizer = OptimizerName.adamw,
+    attention: Attention = AttentionName.flash,
     lora_rank: LoraRank = 0,
     lora_targets: LoraTargets = "query,key,value,out",
     frozen: Frozen = "",
-    framework: Annotated[
-        list[str] | None, typer.Option("--framework", "-f", help="Framework (repeatable).")
-    ] = None,
+    framework: Frameworks = None,
     overrides: Overrides = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
     as_json: AsJson = False,
@@ -143,17 +82,17 @@ def plan_command(
     from planner.planning import plan
 
     described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
-    workload = _workload(
+    workload = workload_of(
         seq_length,
-        _longest(described),
+        longest(described),
         global_batch=global_batch,
         tokens=tokens,
         precision=str(precision),
         optimizer=str(optimizer),
         attention=str(attention),
         lora_rank=lora_rank,
-        lora_targets=_words(lora_targets),
-        frozen=_words(frozen),
+        lora_targets=words(lora_targets),
+        frozen=words(frozen),
     )
     answer = plan(
         described, place, nodes=nodes, workload=workload, frameworks=framework or (), top=top
@@ -192,7 +131,7 @@ def estimate_command(
         int | None,
         typer.Option("--global-batch", "--global-batch-size", help="Sequences per step."),
     ] = None,
-    recompute: Annotated[_Recompute, typer.Option()] = _Recompute.none,
+    recompute: Annotated[RecomputeName, typer.Option()] = RecomputeName.none,
     schedule: Annotated[
         str, typer.Option(help="Pipeline schedule; empty: 1f1b or interleaved.")
     ] = "",
@@ -201,9 +140,9 @@ def estimate_command(
     ] = "none",
     tiles: Annotated[int, typer.Option(help="Tiles of the largest matrix (DeepSpeed ZeRO-3).")] = 1,
     seq_length: Sequence = None,
-    precision: Precision = _Precision.bf16,
-    optimizer: Optimizer = _Optimizer.adamw,
-    attention: Attention = _Attention.flash,
+    precision: Precision = PrecisionName.bf16,
+    optimizer: Optimizer = OptimizerName.adamw,
+    attention: Attention = AttentionName.flash,
     lora_rank: LoraRank = 0,
     lora_targets: LoraTargets = "query,key,value,out",
     frozen: Frozen = "",
@@ -241,16 +180,16 @@ def estimate_command(
             "tiles": tiles,
         }
     )
-    workload = _workload(
+    workload = workload_of(
         seq_length,
-        _longest(described),
+        longest(described),
         global_batch=layout.global_batch if global_batch is None else global_batch,
         precision=str(precision),
         optimizer=str(optimizer),
         attention=str(attention),
         lora_rank=lora_rank,
-        lora_targets=_words(lora_targets),
-        frozen=_words(frozen),
+        lora_targets=words(lora_targets),
+        frozen=words(frozen),
     )
     return _print_estimate(described, place, layout, workload, framework, as_json, as_csv)
 
@@ -322,6 +261,7 @@ def app_command(
 
 
 cli_catalogue.register(app)
+cli_emit.register(app)
 cli_evidence.register(app)
 
 

@@ -89,7 +89,7 @@ def table(machine: Machine, nodes: int, size_bytes: float) -> list[Row]:
     """Times of all operations over all devices of some nodes.
 
     >>> from planner.catalogue import load_machine
-    >>> [row.algorithm for row in table(load_machine("polaris"), 8, 64 * 2**20) if row.used][0]
+    >>> [row.algorithm for row in table(load_machine("polaris"), 8, 2**28) if row.used][0]
     'ring, Simple'
     """
     if not size_bytes > 0:

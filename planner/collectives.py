@@ -23,6 +23,7 @@ __all__ = [
     "all_reduce_s",
     "all_to_all_s",
     "hierarchical_all_reduce_s",
+    "hop_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
     "send_s",
@@ -36,28 +37,39 @@ Float = NDArray[np.float64]
 class Protocol:
     """How a library moves the pieces of a collective: latency against bandwidth.
 
-    Step times are multiples of the profile's: `inside` of the fabric's latency (one step of a
-    ring between devices), `between` of the network's: in LL of its latency (what a doubling of
-    the nodes adds to a small all-reduce), in Simple of the time to hand over a large message.
-    The ratios are those of NCCL's own constants (NVIDIA/nccl src/graph/tuning.cc: NVLink ring
-    0.6, 1.9 and 3.4 us, network ring 2.7 us and tree 5 us in LL, one hop of a tree, up and down,
-    in two pieces in Simple).
+    Inside a node a step takes a multiple of the fabric's latency (one step of a ring between
+    devices). The ratios are those of NCCL's own constants for NVLink (NVIDIA/nccl
+    src/graph/tuning.cc: ring 0.6, 1.9 and 3.4 us, tree 0.6 and 4.0 us in LL, LL128, Simple).
     """
 
     name: str
     ring_inside: float
-    ring_between: float
     tree_inside: float
-    tree_between: float
     rate: float
     """Part of the bandwidth it reaches."""
     base_s: float
     """What every operation costs, however small and few its ranks [s]."""
 
 
-LOW_LATENCY = Protocol("LL", 0.6 / 1.9, 2.7 / 10, 0.6 / 1.9, 1.0, 0.12, 6.6e-6)
-SIMPLE = Protocol("Simple", 3.4 / 1.9, 1.0, 4.0 / 1.9, 4.0, 1.0, 8.4e-6)
+LOW_LATENCY = Protocol("LL", 0.6 / 1.9, 0.6 / 1.9, 0.12, 6.6e-6)
+SIMPLE = Protocol("Simple", 3.4 / 1.9, 4.0 / 1.9, 1.0, 8.4e-6)
 PROTOCOLS = (LOW_LATENCY, SIMPLE)
+
+_LARGE_BYTES = 2.0**19
+# Messages from here on take `message_s`; smaller ones less by the cube root. On Polaris one law
+# holds for 2, 8 and 540 nodes: 30 us per hop at 4 KiB, 120 us at 64 KiB, 200 us from 512 KiB on.
+_TREE_PIECES = 16
+# pieces in which a tree passes a buffer on; fitted with the law above
+
+
+def hop_s(group: GroupView, piece_bytes: ArrayLike) -> Float:
+    """Handing one message of a collective from node to node: latency, not transfer [s].
+
+    From half the latency of a doubling (up and down a tree) for the smallest messages to
+    `message_s` for large ones, which wait for a rendezvous and for the copy of a whole slice.
+    """
+    part = np.minimum(np.cbrt(np.asarray(piece_bytes) / _LARGE_BYTES), 1.0)
+    return np.maximum(group.network_message_s * part, 0.5 * group.network_latency_s)
 
 
 def _ring_rate(group: GroupView) -> Float:
@@ -67,28 +79,19 @@ def _ring_rate(group: GroupView) -> Float:
     return np.minimum(between, inside)
 
 
-def _between_s(group: GroupView, protocol: Protocol) -> Float:
-    """The network time that a protocol's multiples refer to [s]."""
-    return group.network_latency_s if protocol is LOW_LATENCY else group.network_message_s
-
-
 def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Float:
     """n - 1 steps around the ring, each passing 1/n of the buffer [s].
 
-    A step takes the transfer of its piece or the handling of a message, whichever is longer
-    (added as squares); small messages wait for every hop of the way besides.
+    A piece travels the whole ring, hop by hop inside and between nodes; the way and the transfer
+    of all pieces run at the same time (added as squares).
     """
     n = group.size
-    crosses = group.nodes > 1
-    inside = protocol.ring_inside * group.local_latency_s
-    between = np.where(crosses, protocol.ring_between * _between_s(group, protocol), 0.0)
-    piece = np.asarray(size_bytes) / n / (protocol.rate * _ring_rate(group))
-    if protocol is LOW_LATENCY:
-        hops = np.where(crosses, group.nodes, 0.0)
-        way = (n - 1 - np.minimum(hops, n - 1)) * inside + hops * between
-        return protocol.base_s + way + (n - 1) * piece
-    step = np.maximum(inside, between)
-    return protocol.base_s + (n - 1) * np.sqrt(step**2 + piece**2)
+    piece = np.asarray(size_bytes) / n
+    hops = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
+    way = (n - 1 - hops) * protocol.ring_inside * group.local_latency_s
+    way = way + np.where(hops > 0, hops * hop_s(group, piece), 0.0)
+    transfer = (n - 1) * piece / (protocol.rate * _ring_rate(group))
+    return protocol.base_s + np.hypot(way, transfer)
 
 
 def ring_all_reduce_s(
@@ -107,15 +110,12 @@ def tree_all_reduce_s(
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
-    latency = (
-        protocol.base_s
-        + 2 * (group.local - 1) * protocol.tree_inside * group.local_latency_s
-        + levels * protocol.tree_between * _between_s(group, protocol)
-    )
+    chain = 2 * (group.local - 1) * protocol.tree_inside * group.local_latency_s
+    way = chain + 2 * levels * hop_s(group, size_bytes / _TREE_PIECES)
     inside = np.where(group.local > 1, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     # the buffer passes up and down through every node's interfaces
     between = np.where(group.nodes > 1, 2 * size_bytes / group.network_bytes_per_s, 0.0)
-    return latency + np.maximum(inside, between) / protocol.rate
+    return protocol.base_s + np.hypot(way, np.maximum(inside, between) / protocol.rate)
 
 
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -125,10 +125,9 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     inside = 2 * (g - 1) * group.local_latency_s + np.where(
         g > 1, 2 * (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0
     )
-    between = 2 * (m - 1) * SIMPLE.ring_between * group.network_message_s + np.where(
-        m > 1, 2 * (m - 1) / m * size_bytes / group.network_bytes_per_s, 0.0
-    )
-    return inside + between
+    way = 2 * (m - 1) * hop_s(group, size_bytes / (g * m))
+    transfer = 2 * (m - 1) / m * size_bytes / group.network_bytes_per_s
+    return inside + np.where(m > 1, np.hypot(way, transfer), 0.0)
 
 
 def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -167,17 +166,14 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Every rank sends 1/n of its buffer to every other; links inside and between work at once [s].
 
     The part for other nodes leaves through the node's interfaces together with that of the
-    group's other ranks on the node.
+    group's other ranks on the node, one message per peer after the other.
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local
     inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_bytes_per_s, 0.0)
-    between = np.where(
-        group.nodes > 1, (n - g) / n * size_bytes * g / group.network_bytes_per_s, 0.0
-    )
-    latency = (g - 1) * group.local_latency_s + np.where(
-        group.nodes > 1, group.network_latency_s + (n - g) * 0.1 * group.local_latency_s, 0.0
-    )
+    rate = group.pairwise_bytes_per_s
+    between = np.where(group.nodes > 1, (n - g) / n * size_bytes * g / rate, 0.0)
+    latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
     return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
 
 
@@ -185,6 +181,6 @@ def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Point-to-point transfer between neighbours of a group of two or more [s]."""
     crosses = group.local < 2
     rate = np.where(crosses, group.network_bytes_per_s, group.neighbour_bytes_per_s)
-    latency = np.where(crosses, 0.5 * group.network_latency_s, group.local_latency_s)
+    latency = np.where(crosses, hop_s(group, size_bytes), group.local_latency_s)
     time = latency + np.asarray(size_bytes) / rate
     return np.where(group.size > 1, time, 0.0)

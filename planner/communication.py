@@ -6,10 +6,11 @@ exposed. Groups follow the rank order tp, cp, dp, pp (tp fastest), which fixes t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from planner.block import Block
 from planner.collectives import (
@@ -32,13 +33,17 @@ __all__ = [
     "context_s",
     "data_traffic",
     "expert_s",
+    "reductions_per_step",
+    "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
+    "transfer_wait_s",
 ]
 
 Float = NDArray[np.float64]
+Collective = Callable[[GroupView, ArrayLike], Float]
 
-_FULL = RECOMPUTE.index("full")
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,21 @@ def tensor_s(
     return forward, backward
 
 
+def repeated_tensor_s(
+    block: Block, layouts: Layouts, forward_s: Float, framework: Framework
+) -> Float:
+    """Tensor-parallel traffic of recompute: what stands before the last saved product [s]."""
+    if block.kind != "layer":
+        return np.zeros_like(forward_s)
+    full, selective = layouts.recompute == _FULL, layouts.recompute == _SELECTIVE
+    if not framework.kernels.saves_gathered:
+        return np.where(full, forward_s, 0.0)
+    # recompute stops at the last tensor it needs, before the layer's last reduction; kept
+    # products spare the reductions but not the gathers
+    part = 1 - 1 / (2 * max(block.num_tp_collectives, 1))
+    return np.where(full, part * forward_s, np.where(selective, 0.5 * forward_s, 0.0))
+
+
 def context_s(
     block: Block, layouts: Layouts, groups: Groups, workload: Workload
 ) -> tuple[Float, Float]:
@@ -145,6 +165,16 @@ def send_stage_s(width: int, layouts: Layouts, groups: Groups, workload: Workloa
     return np.where(layouts.pp > 1, send_s(groups.stage, size), 0.0)
 
 
+def transfer_wait_s(layouts: Layouts, machine: Machine) -> Float:
+    """What each transfer between stages waits besides, where runs on the machine showed it [s]."""
+    delays = machine.network.transfer_delays if machine.network else None
+    if delays is None:
+        return np.zeros(np.shape(layouts.pp))
+    nodes = np.maximum(layouts.world / machine.node.num_devices, 1)
+    wait = np.interp(np.log(nodes), np.log(delays.num_nodes), delays.seconds)
+    return np.where(layouts.pp > 1, wait, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class DataTraffic:
     """Data-parallel traffic of one stage, before overlap [s]."""
@@ -167,24 +197,33 @@ def data_traffic(
     workload: Workload,
     framework: Framework,
 ) -> DataTraffic:
-    """Data-parallel collectives of a stage; expert weights reduce over their own replicas."""
-    size = framework.states(workload.precision)
+    """Data-parallel collectives of a stage; expert weights reduce over their own replicas.
+
+    Counted: one collective per bucket of gradients and per layer of ZeRO-3; each pays its latency.
+    """
+    size, buffers = framework.states(workload.precision), framework.buffers
     element = float(workload.compute_bytes)
     gradient = state.trainable * size.reduce_bytes
     weight = state.whole * element
     dense, routed = 1 - expert_share, expert_share
     zero = layouts.zero_stage
+    buckets = _pieces(state.trainable, buffers.reduce_bucket_elements, state, zero)
+    updates = _pieces(state.whole, buffers.gather_bucket_elements, state, zero)
+
+    def times(count: Float, collective: Collective, group: GroupView, amount: Float) -> Float:
+        return count * collective(group, amount / count)
 
     def reduced(amount: Float) -> Float:
-        whole = all_reduce_s(groups.data, amount * dense)
-        whole = whole + all_reduce_s(groups.expert_data, amount * routed)
-        split = reduce_scatter_s(groups.shard, amount * dense)
-        split = split + reduce_scatter_s(groups.expert_data, amount * routed)
-        split = split + all_reduce_s(groups.replica, amount * dense / groups.shard.size)
+        whole = times(buckets, all_reduce_s, groups.data, amount * dense)
+        whole = whole + times(buckets, all_reduce_s, groups.expert_data, amount * routed)
+        split = times(buckets, reduce_scatter_s, groups.shard, amount * dense)
+        split = split + times(buckets, reduce_scatter_s, groups.expert_data, amount * routed)
+        part = amount * dense / groups.shard.size
+        split = split + times(buckets, all_reduce_s, groups.replica, part)
         return np.where(zero >= 1, split, whole)
 
-    gather = all_gather_s(groups.shard, weight * dense)
-    gather = gather + all_gather_s(groups.expert_data, weight * routed)
+    gather = times(updates, all_gather_s, groups.shard, weight * dense)
+    gather = gather + times(updates, all_gather_s, groups.expert_data, weight * routed)
     fraction = framework.communication.gather_fraction.value
     gradients = reduced(gradient)
     zeros = np.zeros_like(gather)
@@ -194,3 +233,28 @@ def data_traffic(
         gather_s=np.where(zero >= 3, gather / fraction, zeros),
         scatter_s=np.where(zero >= 3, gradients / fraction, zeros),
     )
+
+
+def _pieces(elements: Float, bucket: float, state: StageState, zero: NDArray[np.int64]) -> Float:
+    """Into how many collectives gradients or updated parameters are cut.
+
+    ZeRO-3 gathers and reduces layer by layer. A bucket closes with the matrix that fills it, half
+    a matrix too late on average; a layer has about four.
+    """
+    whole_layers = np.where(state.largest_layer > 0, state.largest_layer, elements)
+    layers = np.maximum(elements / np.maximum(whole_layers, 1), 1.0)
+    buckets = elements / (bucket + state.largest_layer / 8) if bucket else np.ones(np.shape(layers))
+    return np.where(zero >= 3, layers, np.maximum(buckets, 1.0))
+
+
+def reductions_per_step(layouts: Layouts, framework: Framework) -> Float:
+    """How often a step reduces its gradients: once, or after every micro-batch.
+
+    ZeRO-3 reduces after every micro-batch, unless a pipeline keeps gradients whole until the end.
+    """
+    rules, zero, piped = framework.communication, layouts.zero_stage, layouts.pp > 1
+    often = np.isin(zero, rules.reduce_every_micro_batch) | (zero >= 3)
+    often = often | (np.isin(zero, rules.pipeline_reduce_every_micro_batch) & piped)
+    if framework.buffers.pipeline_gradients_whole:
+        often = often & ~piped
+    return np.where(often, layouts.grad_accumulation, 1)

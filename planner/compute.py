@@ -131,6 +131,7 @@ class _Rates:
     grouped: float
     head: float
     attention: float
+    balanced_context: bool
     memory: float
     units: float
     launch_s: float
@@ -149,6 +150,7 @@ class _Rates:
             attention=sixteen
             * device.attention_efficiency.value
             * framework.kernels.attention_fraction.value,
+            balanced_context=framework.kernels.balanced_context,
             memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
             units=device.num_units.value,
             launch_s=device.launch_s.value * framework.kernels.launch_fraction.value,
@@ -277,6 +279,9 @@ def _attention_times(
         piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
         reach = min(1.0, attention.qk_dim / 128) ** 0.25 * piece / (piece + 512)
         forward = flop / (rates.attention * reach)
+        if attention.causal and not rates.balanced_context:
+            # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
+            forward = forward * (2 - 1 / layouts.cp)
         return forward, 2.5 * forward / 0.88
     batch = layouts.micro_batch * attention.num_heads / heads
     rows = sequence / layouts.cp

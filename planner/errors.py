@@ -4,7 +4,8 @@
     |-- UnknownNameError      a model, machine, framework or field that no catalogue holds
     |-- CatalogueError        a catalogue or configuration file that cannot be read
     |-- DescriptionError      a description whose numbers are impossible or implausible
-    `-- LayoutError           degrees that do not fit the model, the machine or the framework
+    |-- LayoutError           degrees that do not fit the model, the machine or the framework
+    `-- EmitError             a layout that a framework's own files or a job script cannot express
 
 What does not fit into memory is a result, not an error.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 __all__ = [
     "CatalogueError",
     "DescriptionError",
+    "EmitError",
     "LayoutError",
     "PlannerError",
     "UnknownNameError",
@@ -57,6 +59,10 @@ class DescriptionError(PlannerError):
 
 class LayoutError(PlannerError):
     """A layout that the model, the machine or the framework does not allow."""
+
+
+class EmitError(PlannerError):
+    """A layout that the files of a framework or of a scheduler cannot express."""
 
 
 def shorten(text: str, limit: int = 80) -> str:

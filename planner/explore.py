@@ -22,6 +22,7 @@ from planner.search import search
 from planner.simulate import StageTime
 from planner.step_time import block_passes
 from planner.topology import GroupView, group_view
+from planner.traffic import AxisTraffic, step_traffic
 from planner.workload import Workload
 
 __all__ = ["Axis", "Cell", "Point", "Space", "axes", "rank_axes", "space", "stage_times"]
@@ -201,25 +202,28 @@ class Axis:
     """Rate per rank on the slowest part of the way; infinite where the group is one rank [B/s]."""
     latency_s: float
     carries: str
+    traffic: AxisTraffic
+    """Bytes of one step, hidden or not."""
     time_s: float
     """Part of the step that stays exposed for it [s]."""
 
 
 _CARRIES = {
-    "tp": ("activations of every layer, forward and backward", ("tensor_parallel",)),
+    "tp": ("activations of every layer", ("tensor_parallel",)),
     "cp": ("keys and values around the ring", ("context_parallel",)),
     "dp": (
-        "gradients, and weights where they are sharded",
+        "gradients, weights where sharded",
         ("gradient_reduction", "parameter_gathering", "parameter_update_gathering"),
     ),
-    "pp": ("activations of a micro-batch, stage to stage", ("pipeline_transfer",)),
-    "ep": ("tokens on their way to experts and back", ("expert_parallel",)),
+    "pp": ("activations, stage to stage", ("pipeline_transfer",)),
+    "ep": ("tokens to experts and back", ("expert_parallel",)),
 }
 
 
-def axes(estimate: Estimate, machine: Machine) -> list[Axis]:
+def axes(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> list[Axis]:
     """The parallel axes of a layout that have more than one rank, fastest first."""
     layout = estimate.layout
+    traffic = step_traffic(_question(model, machine, workload, estimate), layout)
     # context ranks hold the same weights, so gradients are reduced over them too
     places = {
         "tp": (layout.tp, 1),
@@ -243,6 +247,7 @@ def axes(estimate: Estimate, machine: Machine) -> list[Axis]:
                 _slowest(view),
                 float(view.network_latency_s if view.nodes > 1 else view.local_latency_s),
                 carries,
+                traffic[name],
                 sum(estimate.step_time_parts_s.get(part, 0.0) for part in parts),
             )
         )

@@ -13,10 +13,30 @@ from pydantic import Field
 
 from planner.description import Description, Quantity
 
-__all__ = ["Buffers", "Communication", "Framework", "Kernels", "Schedule", "States"]
+__all__ = [
+    "Buffers",
+    "Communication",
+    "Configuration",
+    "Framework",
+    "Kernels",
+    "Schedule",
+    "States",
+]
 
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
 """Pipeline schedules; `none` without a pipeline."""
+
+Configuration = Literal[
+    "none",
+    "accelerate",
+    "ddp",
+    "deepspeed",
+    "megatron",
+    "megatron_deepspeed",
+    "nanotron",
+    "torchtitan",
+]
+"""Forms of configuration files; each is a module of `planner.emit`."""
 
 
 class States(Description):
@@ -70,6 +90,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
+    balanced_context: bool = True
+    """Whether context ranks share causal attention evenly (each holds an early and a late piece);
+    else all wait for the rank with the last tokens."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
@@ -171,6 +194,8 @@ class Framework(Description):
     """Where its behaviour was read."""
     notes: tuple[str, ...] = ()
     """Limits and doubts of this description."""
+    configuration: Configuration = "none"
+    """Whose files tell it a layout (`planner emit`); none: it is described for comparison only."""
     runtimes: tuple[Literal["cuda", "rocm", "xpu", "cpu"], ...] = ("cuda", "rocm", "xpu", "cpu")
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]

@@ -13,12 +13,14 @@ from pydantic import Field, model_validator
 
 from planner.description import Description, Quantity
 from planner.errors import DescriptionError
+from planner.scheduler import Launch, Queue, Scheduler
 
 __all__ = [
     "Curve",
     "Device",
     "Fabric",
     "FileSystem",
+    "Launch",
     "LocalDisk",
     "Machine",
     "Network",
@@ -154,6 +156,29 @@ class Curve(Description):
         return self
 
 
+class Delays(Description):
+    """A measured wait that depends on the number of nodes (interpolated in log nodes)."""
+
+    num_nodes: tuple[int, ...] = Field(min_length=1)
+    """Node counts, rising."""
+    seconds: tuple[float, ...] = Field(min_length=1)
+    """Wait at each count [s]."""
+    kind: Literal["datasheet", "measured", "calibrated", "assumed"]
+    """How it came to be known."""
+    source: str
+    """Where it was read."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Delays:
+        if len(self.num_nodes) != len(self.seconds):
+            raise ValueError("num_nodes and seconds differ in length; give one wait a count")
+        if list(self.num_nodes) != sorted(set(self.num_nodes)) or self.num_nodes[0] < 1:
+            raise ValueError(f"num_nodes {self.num_nodes} must be at least 1 and rise; sort them")
+        if min(self.seconds) < 0:
+            raise ValueError(f"seconds {self.seconds} must not be negative; correct them")
+        return self
+
+
 class Network(Description):
     """The network between nodes."""
 
@@ -162,10 +187,15 @@ class Network(Description):
     latency_s: Quantity
     """What each doubling of the nodes adds to a small all-reduce [s]."""
     message_s: Quantity | None = None
-    """Time to hand over one large message between nodes, however fast the link; where it is
-    not known, NCCL's ratio to `latency_s` is taken [s]."""
+    """Latency of one large message of a collective from node to node, however fast the link;
+    where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
+    pairwise_fraction: Quantity | None = None
+    """Part of that rate which all-to-alls reach; all of it where nothing is known."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
+    transfer_delays: Delays | None = None
+    """What each transfer between pipeline stages waits besides, by nodes of the job, on a machine
+    where runs have shown it."""
     domain_nodes: int = Field(default=1, ge=1)
     """Nodes whose interfaces reach each other at their full rate, such as a rack of NVLink
     switches; 1 where they reach every node so."""
@@ -190,34 +220,6 @@ class FileSystem(Description):
     """Capacity [B]."""
     bytes_per_s: Quantity | None = None
     """Aggregate bandwidth [B/s]."""
-
-
-class Queue(Description):
-    """A queue or partition with its limits."""
-
-    name: str
-    """Name given to the scheduler."""
-    min_nodes: int = Field(default=1, ge=1)
-    """Fewest nodes of a job."""
-    max_nodes: int = Field(ge=1)
-    """Most nodes of a job."""
-    max_hours: float = Field(gt=0)
-    """Longest wall time [h]."""
-    note: str = ""
-    """What else the site says about it."""
-
-
-class Scheduler(Description):
-    """The batch system."""
-
-    kind: Literal["pbs", "slurm", "lsf", "cobalt", "none"]
-    """Batch system."""
-    queues: tuple[Queue, ...] = ()
-    """Queues with their limits."""
-    kind_of_limits: Literal["datasheet", "measured", "assumed"] = "datasheet"
-    """How the limits came to be known."""
-    source: str = ""
-    """Where the limits were read."""
 
 
 _PLAUSIBLE = {

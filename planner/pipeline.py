@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -9,7 +11,7 @@ from planner.block import Block
 from planner.framework import Framework
 from planner.layout import SCHEDULES, Layouts
 
-__all__ = ["bubble_s", "candidate_stages", "in_flight", "layers_on_stage", "stage_counts"]
+__all__ = ["Ends", "bubble_s", "candidate_stages", "in_flight", "layers_on_stage", "stage_counts"]
 
 Float = NDArray[np.float64]
 
@@ -18,43 +20,46 @@ _INTERLEAVED = SCHEDULES.index("interleaved-1f1b")
 _ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What embedding and head weigh in layers when stages are dealt."""
+
+    first: float = 0.0
+    last: float = 0.0
+    by_cost: bool = False
+    """Dealt in order, each stage closing with the layer that passes its share (nanotron); else
+    ends count as whole layers of stages as even as possible (torchtitan)."""
+
+
+_NO_ENDS = Ends()
+
+
 def layers_on_stage(
-    num_layers: int, pp: ArrayLike, stage: ArrayLike, first: float = 0.0, last: float = 0.0
+    num_layers: int, pp: ArrayLike, stage: ArrayLike, ends: Ends = _NO_ENDS
 ) -> tuple[Float, Float]:
     """Index of a stage's first layer and its number of layers.
 
-    `first` and `last` are the weights of embedding and head in layers; without them the first
-    num_layers mod pp stages hold one layer more.
+    Without ends the first num_layers mod pp stages hold one layer more.
 
     >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
     [8, 8, 8, 8]
-    >>> [int(layers_on_stage(32, 4, i, 1, 1)[1]) for i in range(4)]
+    >>> [int(layers_on_stage(32, 4, i, Ends(1, 1))[1]) for i in range(4)]
     [8, 9, 8, 7]
+    >>> [int(layers_on_stage(16, 4, i, Ends(0, 4.0, by_cost=True))[1]) for i in range(4)]
+    [6, 5, 5, 0]
     """
     pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
-    if first == last == 0:
-        base, extra = num_layers // pp, num_layers % pp
-        start = stage * base + np.minimum(stage, extra)
-        return start.astype(float), (base + (stage < extra)).astype(float)
-    if float(first).is_integer() and float(last).is_integer():
-        # ends count as whole layers: deal them all, then take the ends away (torchtitan)
-        base, extra = np.divmod(num_layers + int(first) + int(last), pp)
-        count = base + (stage < extra) - int(first) * (stage == 0) - int(last) * (stage == pp - 1)
-        start = stage * base + np.minimum(stage, extra) - int(first) * (stage > 0)
-        return start.astype(float), count.astype(float)
-    target = (num_layers + first + last) / pp
-    at_end = np.where(pp > 1, np.clip(np.round(target - last), 0, num_layers), 0)
-    at_start = np.where(
-        pp > 1, np.clip(np.round(target - first), 0, num_layers - at_end), num_layers
-    )
-    at_start = np.where(pp == 2, num_layers - at_end, at_start)
-    middle = np.maximum(pp - 2, 1)
-    rest = num_layers - at_start - at_end
-    base, extra = rest // middle, rest % middle
-    inner = stage - 1
-    count = np.where(stage == 0, at_start, base + (inner < extra))
-    count = np.where((stage == pp - 1) & (pp > 1), at_end, count)
-    start = np.where(stage == 0, 0, at_start + inner * base + np.minimum(inner, extra))
+    if ends.by_cost:
+        share = (num_layers + ends.last) / pp
+        start = np.where(stage > 0, np.floor(share * stage) + 1, 0)
+        end = np.where(stage < pp - 1, np.floor(share * (stage + 1)) + 1, num_layers)
+        start, end = np.minimum(start, num_layers), np.minimum(end, num_layers)
+        return start.astype(float), (end - start).astype(float)
+    # ends count as whole layers: deal them all, then take the ends away
+    first, last = int(ends.first), int(ends.last)
+    base, extra = np.divmod(num_layers + first + last, pp)
+    count = base + (stage < extra) - first * (stage == 0) - last * (stage == pp - 1)
+    start = stage * base + np.minimum(stage, extra) - first * (stage > 0)
     return start.astype(float), count.astype(float)
 
 
@@ -78,18 +83,24 @@ def stage_counts(
     return [np.broadcast_to(count[place[key]], shape) for count in few]
 
 
-def _total_and_ends(
-    blocks: tuple[Block, ...], framework: Framework
-) -> tuple[int, tuple[float, float]]:
-    """Layers in all, and the weights of embedding and head in layers."""
+def _total_and_ends(blocks: tuple[Block, ...], framework: Framework) -> tuple[int, Ends]:
+    """Layers in all, and what embedding and head weigh in layers."""
     layers = [block for block in blocks if block.kind == "layer"]
     total = sum(block.count for block in layers)
     if framework.balance == "ends-as-layers":
-        return total, (1.0, 1.0)
+        return total, Ends(1, 1)
     if framework.balance == "cost":
-        head = sum(w.num_params for b in blocks if b.kind == "head" for w in b.weights)
-        return total, (0.0, head * total / sum(b.count * b.num_params for b in layers))
-    return total, (0.0, 0.0)
+        head = sum(_cost(b) for b in blocks if b.kind == "head")
+        return total, Ends(0, head * total / sum(b.count * _cost(b) for b in layers), by_cost=True)
+    return total, _NO_ENDS
+
+
+def _cost(block: Block) -> int:
+    """What nanotron counts when it deals blocks: matrices, keys and values as large as queries."""
+    sizes = {w.name: w.num_params for w in block.weights if w.columns > 1}
+    query = sizes.get("attention.query", 0)
+    grouped = {"attention.key", "attention.value"}
+    return sum(query if name in grouped else size for name, size in sizes.items())
 
 
 def candidate_stages(
@@ -97,19 +108,23 @@ def candidate_stages(
 ) -> NDArray[np.int64]:
     """Stages of which one is the worst in memory and in time. Shape (..., stages).
 
-    First, second and last; and where a kind of layer ends, the stage that mixes two kinds and
-    the one after it. Between them stages hold ever fewer layers and micro-batches.
+    First, second and last; and where a kind of layer ends, the stage that mixes two kinds, the
+    one after it and the fullest after it. Between them stages hold ever fewer layers and
+    micro-batches.
     """
     total, ends = _total_and_ends(blocks, framework)
     pp = layouts.pp
     stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
     boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
     for layer in boundaries:
-        stage_of = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
+        mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
+        after = np.zeros_like(mixed)
         for degree in np.unique(pp):
-            start, _ = layers_on_stage(total, degree, np.arange(degree), *ends)
-            stage_of[degree] = np.searchsorted(start, layer, side="right") - 1
-        stages += [stage_of[pp], np.minimum(stage_of[pp] + 1, pp - 1)]
+            start, count = layers_on_stage(total, degree, np.arange(degree), ends)
+            mixed[degree] = stage = int(np.flatnonzero(start + count > layer)[0])
+            # of the stages that hold the second kind alone, the first of the fullest
+            after[degree] = min(stage + 1, degree - 1) + int(np.argmax([*count[stage + 1 :], 0]))
+        stages += [mixed[pp], np.minimum(mixed[pp] + 1, pp - 1), after[pp]]
     return np.stack(stages, axis=-1)
 
 
@@ -118,10 +133,10 @@ def _counts_of(
     pp: NDArray[np.int64],
     stage: NDArray[np.int64],
     total: int,
-    ends: tuple[float, float],
+    ends: Ends,
 ) -> list[Float]:
     """Blocks on the stages of distinct pairs of pp and stage."""
-    start, count = layers_on_stage(total, pp, stage, *ends)
+    start, count = layers_on_stage(total, pp, stage, ends)
     counts, passed = [], 0
     for block in blocks:
         if block.kind == "embedding":

@@ -107,7 +107,7 @@ class _Stage:
         """All moments."""
         state, buffers = self.state, self.buffers
         current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
-        fixed, before, sums = self.buckets(), self.before(), self.summed()
+        fixed, before, sums = self.buckets(), self.before(), self.sums()
         computing = np.where(self.split, self.layer * current, 0.0)
         early = computing * self.kept.early_gradients
         tied = np.where(self.split, state.tied * current, 0.0)
@@ -119,8 +119,8 @@ class _Stage:
         table = self.table()
         return Reduction(
             before=before,
-            at_end=np.where(self.once, before, np.maximum(before, self.gradients)),
-            summed=np.where(self.once, sums, self.gradients),
+            at_end=np.where(self.once, sums, np.maximum(before, self.gradients)),
+            summed=np.where(self.once, self.summed(), self.gradients),
             fixed=fixed,
             in_last_layer=fixed + early + tied + head,
             after_last_layer=fixed + computing + tied + reduced + late + outputs + copies,
@@ -137,11 +137,15 @@ class _Stage:
         """Gradients that exist while activations are at their peak.
 
         None before the first backward pass of a step, unless they have a buffer of their own;
-        the sum so far with gradient accumulation, whole where it is reduced once.
+        the sum so far where more micro-batches follow, whole where it is reduced once.
         """
-        there = self.buffers.preallocates_gradients | (self.layouts.grad_accumulation > 1)
-        sums = (self.state.trainable + self.beyond()) * self.size.gradient_bytes
-        return np.where(self.once, sums, np.where(there, self.gradients, 0.0))
+        following = self.layouts.grad_accumulation > self.kept.in_flight
+        there = self.buffers.preallocates_gradients | following
+        return np.where(there, np.where(self.once, self.sums(), self.gradients), 0.0)
+
+    def sums(self) -> Float:
+        """Whole sums of gradients over the passes of a step."""
+        return (self.state.trainable + self.beyond()) * self.size.gradient_bytes
 
     def beyond(self) -> Float:
         """Elements of a table's gradient sum beyond its share: it is kept whole until reduced.
@@ -154,8 +158,8 @@ class _Stage:
     def summed(self) -> Float:
         """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
         last = (self.state.embedding + self.beyond()) * self.size.gradient_bytes
-        left = np.where(self.layouts.zero_stage >= 1, self.gradients + last, self.before())
-        return np.where(self.layouts.pp > 1, self.before(), left)
+        left = np.where(self.layouts.zero_stage >= 1, self.gradients + last, self.sums())
+        return np.where(self.layouts.pp > 1, self.sums(), left)
 
     def table(self) -> Float:
         """The embedding's gradient: DTensor computes that of a split table whole, then splits it.

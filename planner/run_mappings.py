@@ -65,7 +65,7 @@ FRAMEWORKS: tuple[FrameworkRule, ...] = (
     FrameworkRule(("jax",), None),
     FrameworkRule(("paxml",), None),
     FrameworkRule(("alpa",), None),
-    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True),
+    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True, flash_since=2024),
     FrameworkRule(("megatron", "bridge"), "megatron-lm", 1, "none", True),
     FrameworkRule(("megatron", "core"), "megatron-lm", 1, "none", True),
     FrameworkRule(("primus",), "megatron-lm", 1, "none", True),

@@ -281,6 +281,9 @@ def _memory(cells: Cells) -> tuple[float | None, MemoryKind]:
     peak *= GIB
     if "smi" in text or "gb per gpu" in text:
         return peak, "device"
+    if "alloc" in text and "reserved" in text:
+        # such peaks grow with the number of micro-batches, as only reserved memory does
+        return peak, cells.default("reserved", "allocated or reserved: compared with reserved")
     if "alloc" in text or text.startswith("active"):
         return peak, "allocated"
     if "reserved" in text:

@@ -117,7 +117,9 @@ def local_params(
     whole, owned, gathered, copied = (zeros.copy() for _ in range(4))
     trainable, trainable_owned, extra = (zeros.copy() for _ in range(3))
     for weight in block.weights:
-        ranks = layouts.expert_dp if weight.expert else layouts.dp_shard * layouts.cp
+        ranks = layouts.dp_shard * layouts.cp
+        if weight.expert:
+            ranks = np.maximum(ranks // layouts.ep, 1)
         mine = _local_elements(weight, layouts, framework, 1)
         shard = _local_elements(weight, layouts, framework, ranks)
         whole, owned = whole + mine, owned + shard

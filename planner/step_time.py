@@ -19,8 +19,11 @@ from planner.communication import (
     context_s,
     data_traffic,
     expert_s,
+    reductions_per_step,
+    repeated_tensor_s,
     send_stage_s,
     tensor_s,
+    transfer_wait_s,
 )
 from planner.compute import BlockTime, block_time
 from planner.framework import Framework
@@ -30,7 +33,7 @@ from planner.pipeline import bubble_s, candidate_stages, stage_counts
 from planner.question import Question
 from planner.states import StageState, stage_state
 
-__all__ = ["TIME_PARTS", "Pass", "block_passes", "time_parts"]
+__all__ = ["TIME_PARTS", "Pass", "block_passes", "expert_share", "time_parts"]
 
 Float = NDArray[np.float64]
 
@@ -50,7 +53,7 @@ TIME_PARTS = (
     "parameter_update_gathering",
     "offload",
 )
-_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+_FULL = RECOMPUTE.index("full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
     forward, backward = tensor_s(
         block, width, layouts, groups, workload, saves_gathered=framework.kernels.saves_gathered
     )
-    again = _repeated_tensor_s(block, layouts, forward, framework)
+    again = repeated_tensor_s(block, layouts, forward, framework)
     tensor = visible * (forward + backward + again)
     ahead, back = context_s(block, layouts, groups, workload)
     # a rank's transfers of keys and values run behind its own attention and projections
@@ -116,27 +119,12 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
     return Pass(compute, tensor, context, expert, host)
 
 
-def _repeated_tensor_s(
-    block: Block, layouts: Layouts, forward_s: Float, framework: Framework
-) -> Float:
-    """Tensor-parallel traffic of recompute: what stands before the last saved product [s]."""
-    if block.kind != "layer":
-        return np.zeros_like(forward_s)
-    full, selective = layouts.recompute == _FULL, layouts.recompute == _SELECTIVE
-    if not framework.kernels.saves_gathered:
-        return np.where(full, forward_s, 0.0)
-    # recompute stops at the last tensor it needs, before the layer's last reduction; kept
-    # products spare the reductions but not the gathers
-    part = 1 - 1 / (2 * max(block.num_tp_collectives, 1))
-    return np.where(full, part * forward_s, np.where(selective, 0.5 * forward_s, 0.0))
-
-
 def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
     """Least time of a layer's forward and backward: the host's work to issue them [s]."""
     kernels = framework.kernels
     alone = kernels.tensor_host_s * groups.tensor.nodes
-    piped = kernels.tensor_pipeline_host_s * (layouts.tp / 2) ** kernels.tensor_pipeline_host_power
-    piped = piped * np.sqrt(groups.tensor.nodes)
+    spread = layouts.tp / 2 * groups.tensor.nodes
+    piped = kernels.tensor_pipeline_host_s * spread**kernels.tensor_pipeline_host_power
     return np.where(layouts.tp > 1, np.where(layouts.pp > 1, piped, alone), 0.0)
 
 
@@ -202,7 +190,7 @@ def time_parts(question: Question, blocks: tuple[Block, ...], layouts: Layouts) 
     forward = total([work.compute.forward_s for work in passes])
     backward = total([work.compute.backward_s for work in passes])
     recompute = total([work.compute.recompute_s for work in passes])
-    share = _expert_share(blocks, layouts)
+    share = expert_share(blocks, layouts)
     traffic = data_traffic(state, share, layouts, groups, workload, framework)
     exposed = _exposed_data(question, layouts, traffic, state, forward, backward + recompute)
     pairs = zip(passes, blocks, strict=True)
@@ -227,7 +215,7 @@ def time_parts(question: Question, blocks: tuple[Block, ...], layouts: Layouts) 
     }
 
 
-def _expert_share(blocks: tuple[Block, ...], layouts: Layouts) -> Float:
+def expert_share(blocks: tuple[Block, ...], layouts: Layouts) -> Float:
     """Part of a rank's parameters that are routed experts."""
     routed = sum(
         block.count * weight.num_params
@@ -245,10 +233,13 @@ def _transfers(question: Question, layouts: Layouts, groups: Groups) -> Float:
     one = send_stage_s(question.model.hidden_size, layouts, groups, question.workload)
     chunks = layouts.vpp
     m = layouts.grad_accumulation
-    fill = 2 * one * (layouts.pp - 1)
+    wait = transfer_wait_s(layouts, question.machine)
+    fill = 2 * (one + wait) * (layouts.pp - 1)
     if question.framework.communication.overlap_pipeline:
         return fill
-    return fill + 2 * one * chunks * m
+    # both directions of a link move at once; waits follow each other, at each neighbour of a stage
+    neighbours = np.minimum(layouts.pp - 1, 2)
+    return fill + 2 * (one + wait * neighbours) * chunks * m
 
 
 def _exposed_data(
@@ -263,10 +254,7 @@ def _exposed_data(
     rules = question.framework.communication
     contention = rules.contention.value
     m, zero = layouts.grad_accumulation, layouts.zero_stage
-    often = np.isin(zero, rules.reduce_every_micro_batch) | (
-        np.isin(zero, rules.pipeline_reduce_every_micro_batch) & (layouts.pp > 1)
-    )
-    reductions = np.where(often, m, 1)
+    reductions = reductions_per_step(layouts, question.framework)
     if rules.overlap_gradients:
         # the last bucket has nothing left to hide behind
         bucket = question.framework.buffers.reduce_bucket_elements or state.largest_layer
@@ -282,11 +270,8 @@ def _exposed_data(
     fetch = parameter_transfer_s(state, layouts, question.machine, question.workload)
     # the first layer's weights are waited for in full
     first = np.minimum(state.largest_layer / np.maximum(state.whole, 1), 1.0)
-    scatter = traffic.scatter_s
-    if question.framework.buffers.pipeline_gradients_whole:
-        # a pipeline reduces once a step; per micro-batch that is a share
-        scatter = np.where(layouts.pp > 1, scatter / m, scatter)
-        reductions = np.where(layouts.pp > 1, 1, reductions)
+    # where a pipeline reduces once a step, that is a share per micro-batch
+    scatter = traffic.scatter_s * np.where(zero >= 3, reductions, m) / m
     ahead = _behind(traffic.gather_s, forward_s, first, contention)
     back = _behind(traffic.gather_s + scatter, backward_s, first, contention)
     busy_ahead, busy_back = (

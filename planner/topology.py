@@ -120,10 +120,12 @@ class GroupView:
     """Rate of the group's share of one node's interfaces, efficiency included [B/s]."""
     local_latency_s: Float
     """Latency of one step inside the node [s]."""
+    pairwise_bytes_per_s: Float
+    """The same where every rank sends to every other [B/s]."""
     network_latency_s: Float
     """What a doubling of the nodes adds to a small all-reduce [s]."""
     network_message_s: Float
-    """Time to hand over one large message between nodes [s]."""
+    """Latency of one large message from node to node [s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
 
@@ -161,6 +163,7 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
     neighbour_rate = pairs[key] * fabric.efficiency.value
     network_rate = np.full(local.shape, np.inf)
     latency = message = np.zeros(local.shape)
+    pairwise = 1.0
     if machine.network is not None:
         curve = machine.network.efficiency
         fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
@@ -170,6 +173,8 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
             devices = machine.network.domain_nodes * per_node
             exits = np.clip(devices // stride, 1, size) * exit_rate.value * fraction
             network_rate = np.where(span > devices, np.minimum(network_rate, exits), network_rate)
+        if machine.network.pairwise_fraction:
+            pairwise = machine.network.pairwise_fraction.value
         known = machine.network.message_s
         latency = np.full(local.shape, machine.network.latency_s.value)
         message = np.full(local.shape, known.value) if known else _MESSAGE * latency
@@ -180,6 +185,7 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
         local_rate,
         network_rate,
         np.full(local.shape, fabric.latency_s.value),
+        pairwise * network_rate,
         latency,
         message,
         neighbour_rate,

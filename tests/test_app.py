@@ -79,7 +79,7 @@ def test_a_change_changes_the_verdict() -> None:
     assert not app.exception
     assert _said(app) != before
     app.selectbox(key="model").set_value("llama-3.1-405b").run()
-    assert "does not fit on 1 nodes of polaris" in app.error[0].value
+    assert "does not fit on 1 node of polaris" in app.error[0].value
     assert not app.success
 
 
@@ -266,7 +266,7 @@ def test_uploaded_model_travels_in_the_address() -> None:
     model = link.unpack_model(packed)
     assert model == link.read_model(_CONFIG, "tiny.json")
     app = _app(config=packed, nodes="1")
-    assert "tiny fits on 1 nodes" in app.success[0].value
+    assert "tiny fits on 1 node" in app.success[0].value
     assert not app.exception
 
 
@@ -356,6 +356,21 @@ def test_download_parses() -> None:
     )
     found: dict[str, Any] = json.loads(plan.to_json())
     assert found["fits"] is True
+
+
+def test_files_to_run_are_offered() -> None:
+    app = _app()
+    assert not app.exception
+    assert "Files to run it (ZIP)" in [button.label for button in app.get("download_button")]
+    assert "No files to run" not in " ".join(str(item.value) for item in app.caption)
+
+
+def test_files_that_cannot_be_written_are_a_sentence() -> None:
+    app = _app(machine="summit", model="gpt2", seq="1024", precision="fp16")
+    assert not app.exception
+    assert "Files to run it (ZIP)" not in [button.label for button in app.get("download_button")]
+    said = " ".join(str(item.value) for item in app.caption)
+    assert "No files to run this layout" in said
 
 
 def test_config_forbids_reporting_and_the_outside() -> None:

@@ -22,6 +22,7 @@ from planner.figures import (
     candidates,
     collectives,
     compare,
+    links,
     machines,
     memory,
     palette,
@@ -163,10 +164,16 @@ def test_ranks_partition_the_world() -> None:
 def test_axes_cover_the_world() -> None:
     layout = Layout(tp=4, pp=2, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b")
     found = planner.estimate("llama-3-8b", "polaris", layout, framework="megatron-lm")
-    rows = axes(found, load_machine("polaris"))
+    machine = load_machine("polaris")
+    rows = axes(load_model("llama-3-8b"), machine, Workload(), found)
     assert [row.name for row in rows] == ["tp", "dp", "pp"]
     assert math.prod(row.size for row in rows) == layout.world
     assert rows[0].nodes == 1
+    drawing = links.link_loads(rows, machine, found.step_time_s)
+    _check(drawing)
+    drawn = sum(sum(bar.x) for bar in drawing.figure.data) * GIB
+    sent = sum(row.traffic.inside_bytes + row.traffic.node_bytes for row in rows)
+    assert drawn == pytest.approx(sent)
 
 
 def test_timeline_of_a_plan_agrees_with_its_estimate() -> None:

@@ -123,6 +123,10 @@ def test_every_number_has_a_source(name: str) -> None:
             assert leading[1] in machine.sources, f"{path}: {leading[1]} is not in [sources]"
     if machine.scheduler.queues:
         assert machine.scheduler.source
+    launch = machine.scheduler.launch
+    if launch is not None:
+        leading = launch.source.partition(":")[0]
+        assert leading == "general knowledge" or leading in machine.sources, launch.source
     text = (folder("machine") / f"{name}.toml").read_text(encoding="utf-8")
     assert text.isascii()
     for identifier in machine.sources:
@@ -211,7 +215,10 @@ def test_polaris() -> None:
     assert machine.node_bytes_per_s == 50e9
     assert machine.node.fabric.pair_bytes_per_s.value == 100e9
     assert queue(machine, "debug") == (1, 2, 1)
-    assert queue(machine, "prod") == (10, 496, 24)
+    # the site routes prod by the size of the job, and the size decides the wall time
+    assert queue(machine, "prod (small)") == (10, 24, 3)
+    assert queue(machine, "prod (medium)") == (25, 99, 6)
+    assert queue(machine, "prod (large)") == (100, 496, 24)
     assert queue(machine, "capacity") == (1, 4, 168)
     # 8-byte all-reduce on 256 nodes took 100 us; the step stands for 10 us + step x log2(nodes).
     assert 10e-6 + machine.network.latency_s.value * 8 == pytest.approx(100e-6, rel=0.1)
@@ -227,7 +234,9 @@ def test_aurora() -> None:
     # The convention of the peak times the efficiency gives what was measured with all tiles busy.
     achieved = machine.peak("bf16") * machine.device.gemm_efficiency.value
     assert achieved * 12 == pytest.approx(2487e12, rel=0.005)
-    assert queue(machine, "prod") == (256, 10624, 24)
+    assert queue(machine, "prod (small)") == (256, 1024, 12)
+    assert queue(machine, "prod (medium)") == (1025, 1999, 18)
+    assert queue(machine, "prod (large)") == (2000, 10624, 24)
     assert queue(machine, "debug-scaling") == (2, 256, 1)
 
 

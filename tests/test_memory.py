@@ -311,7 +311,7 @@ def test_a_stage_has_buffers_for_all_micro_batches() -> None:
         (1, 1, 4, True),
         (2, 1, 4, False),
         (3, 1, 4, False),
-        (2, 4, 4, True),
+        (2, 4, 8, True),
         (1, 1, 1, False),
     ],
 )
@@ -335,6 +335,32 @@ def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: 
         assert float(found.before) == 4 * float(state.whole)
     else:
         assert float(found.before) == (float(parts["gradients"]) if passes > 1 else 0)
+
+
+def test_no_gradients_exist_before_the_first_backward_pass() -> None:
+    """GPipe has all its activations before any gradient; 1F1B has sums by then."""
+    q = question("llama-3-8b", "fsdp2")
+    found = {}
+    for schedule in ("gpipe", "1f1b"):
+        layout = Layout(dp=8, pp=4, grad_accumulation=8, schedule=schedule, zero_stage=2)
+        layouts = Layouts.of(layout)
+        state = stage_state(q.blocks, layouts, 1, q.workload, q.framework)
+        kept = stage_activations(q.blocks, layouts, 1, q.workload, q.framework)
+        parts = state_parts(state, layouts, q.workload, q.framework)
+        found[schedule] = reduction(
+            state, kept, parts["gradients"], layouts, q.workload, q.framework
+        )
+    whole = float(found["1f1b"].before)
+    assert whole == float(found["1f1b"].at_end) == float(found["gpipe"].at_end) > 0
+    assert float(found["gpipe"].before) == 0
+
+
+def test_hybrid_sharding_shards_experts_over_its_group() -> None:
+    q = question("mixtral-8x7b", "fsdp2")
+    layer = q.blocks[1]
+    layouts = Layouts.of(Layout(dp=64, dp_shard=8, zero_stage=3))
+    local = local_params(layer, layouts, q.workload, q.framework)
+    assert float(local.owned) == float(local.whole) / 8
 
 
 @given(MODELS, FRAMEWORKS, st.integers(0, 3))

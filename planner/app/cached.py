@@ -11,15 +11,18 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.job import Job
+from planner.emit import emit_estimate
+from planner.emit.folder import zip_bytes
 from planner.errors import PlannerError
 from planner.estimation import Estimate, Question, stage_memory
-from planner.explore import Space, space, stage_times
+from planner.explore import Axis, Space, axes, space, stage_times
 from planner.figures.time import ScalePoint
 from planner.planning import Plan, estimate, plan
 from planner.simulate import StageTime
 
 __all__ = [
     "estimate_of",
+    "files_of",
     "plan_of",
     "scale_point",
     "space_of",
@@ -65,6 +68,12 @@ def stage_times_of(job: Job, packed: str) -> tuple[StageTime, ...]:
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def axes_of(job: Job, packed: str) -> list[Axis]:
+    """Parallel axes of a layout and what they carry."""
+    return axes(job.model, job.machine, job.workload, estimate_of(job, packed))
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
     """Memory by part on every stage of a layout."""
     from planner.catalogue import load_framework
@@ -72,6 +81,18 @@ def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
     found = estimate_of(job, packed)
     question = Question(job.model, job.machine, job.workload, load_framework(found.framework))
     return stage_memory(question, found.layout)
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def files_of(job: Job, packed: str) -> tuple[bytes, str]:
+    """The files that run a layout as a ZIP archive, or the sentence that refuses them."""
+    try:
+        files = emit_estimate(
+            plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine
+        )
+    except PlannerError as refusal:
+        return b"", str(refusal)
+    return zip_bytes(files), ""
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)

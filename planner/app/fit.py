@@ -37,7 +37,7 @@ def page() -> None:
     if plan.ranked:
         _ranked(plan, job)
     _views(plan, job, chosen)
-    _take_away(plan, chosen)
+    _take_away(plan, job, chosen)
 
 
 def _chosen(plan: Plan) -> Estimate | None:
@@ -183,7 +183,7 @@ def _notes(plan: Plan) -> None:
     )
 
 
-def _take_away(plan: Plan, chosen: Estimate | None) -> None:
+def _take_away(plan: Plan, job: Job, chosen: Estimate | None) -> None:
     st.subheader("Take it away", anchor=False)
     with st.container(horizontal=True):
         st.download_button(
@@ -212,4 +212,16 @@ def _take_away(plan: Plan, chosen: Estimate | None) -> None:
                 key="get_layout",
                 on_click="ignore",
             )
+            archive, refusal = cached.files_of(job, link.of(chosen))
+            if archive:
+                st.download_button(
+                    "Files to run it (ZIP)",
+                    archive,
+                    "run.zip",
+                    "application/zip",
+                    key="get_files",
+                    on_click="ignore",
+                )
+    if chosen is not None and refusal:
+        st.caption(words.escape(f"No files to run this layout: {refusal}."))
     share()

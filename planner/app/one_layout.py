@@ -12,8 +12,7 @@ from planner.app.draw import draw
 from planner.app.job import Job, controls, share
 from planner.errors import PlannerError
 from planner.estimation import Estimate
-from planner.explore import axes
-from planner.figures import memory, ranks, time
+from planner.figures import links, memory, ranks, time
 from planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from planner.planning import Plan
 from planner.simulate import Timeline, simulate
@@ -44,7 +43,7 @@ def page() -> None:
         return
     _fate(found, job)
     _where(found, job)
-    _carried(found, job)
+    _carried(found, job, packed)
     _when(found, job, packed)
     share()
 
@@ -175,8 +174,9 @@ def _where(found: Estimate, job: Job) -> None:
     st.caption(drawing.alt)
 
 
-def _carried(found: Estimate, job: Job) -> None:
+def _carried(found: Estimate, job: Job, packed: str) -> None:
     st.subheader("What each link carries", anchor=False)
+    carried = cached.axes_of(job, packed)
     rows = [
         {
             "axis": row.name,
@@ -189,10 +189,12 @@ def _carried(found: Estimate, job: Job) -> None:
             else "-",
             "latency": format_seconds(row.latency_s),
             "carries": row.carries,
+            "a rank sends": format_bytes(row.traffic.device_bytes),
+            "leaves a node": format_bytes(row.traffic.node_bytes),
             "exposed time": format_seconds(row.time_s),
             "of the step [%]": 100 * row.time_s / found.step_time_s,
         }
-        for row in axes(found, job.machine)
+        for row in carried
     ]
     if not rows:
         st.info("One device: nothing is sent.")
@@ -201,9 +203,11 @@ def _carried(found: Estimate, job: Job) -> None:
         rows,
         hide_index=True,
         key="axes",
-        alt="Per axis: ranks, distance, nodes, way, rate, latency, traffic and exposed time.",
+        alt="Per axis: ranks, distance, way, rate, latency, bytes of a step and exposed time.",
         column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
     )
+    draw(links.link_loads(carried, job.machine, found.step_time_s), key="links")
+    st.caption("All bytes of one step, hidden behind computation or not.")
     draw(time.waterfall(found), key="parts")
 
 

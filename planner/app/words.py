@@ -46,7 +46,7 @@ def layout_words(layout: Layout) -> str:
 
 def verdict(plan: Plan) -> str:
     """The answer in one sentence."""
-    where = f"{plan.nodes} nodes of {plan.machine} ({plan.num_devices:,} devices)"
+    where = f"{_nodes(plan.nodes)} of {plan.machine} ({plan.num_devices:,} devices)"
     best = plan.best
     if best is None:
         closest = [v for v in plan.strategies if v.estimate is not None]
@@ -93,6 +93,10 @@ def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[st
     ]
 
 
+def _nodes(count: int) -> str:
+    return f"{count:,} node" + ("s" if count != 1 else "")
+
+
 def _hours(value: float) -> str:
     return f"{value:,.0f} node-hours" if value >= 100 else f"{value:.3g} node-hours"
 
@@ -100,9 +104,9 @@ def _hours(value: float) -> str:
 def queue_words(plan: Plan, estimate: Estimate) -> str:
     """Which queues admit the job, and into how many runs its length must be cut."""
     if not plan.queues:
-        return f"No queue of {plan.machine} is known to admit {plan.nodes} nodes."
+        return f"No queue of {plan.machine} is known to admit {_nodes(plan.nodes)}."
     named = ", ".join(f"{q.name} (up to {q.max_hours:g} h)" for q in plan.queues)
-    text = f"Queues that admit {plan.nodes} nodes: {named}."
+    text = f"Queues that admit {_nodes(plan.nodes)}: {named}."
     hours = plan.duration_s(estimate) / 3600
     longest = max(plan.queues, key=lambda queue: queue.max_hours)
     runs = -(-hours // longest.max_hours)

@@ -61,12 +61,22 @@ _INKS: dict[str, Ink] = {
     "parameter_update_gathering": Ink(PINK, "x"),
     "offload": Ink(RED, "/"),
     "communication": Ink(ORANGE),
+    "tp": Ink(ORANGE),
+    "cp": Ink(ORANGE, "/"),
+    "ep": Ink(ORANGE, "x"),
+    "dp": Ink(PINK),
+    "pp": Ink(GREY),
 }
 
 _LABELS = {
     "logits_and_loss": "logits and loss",
     "runtime_context": "runtime (context, libraries)",
     "working_set": "working set (temporaries)",
+    "tp": "tensor (tp)",
+    "cp": "context (cp)",
+    "ep": "expert (ep)",
+    "dp": "data (dp)",
+    "pp": "pipeline (pp)",
 }
 
 

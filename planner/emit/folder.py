@@ -1,0 +1,81 @@
+"""Folder: write files all or none, and pack them into a ZIP of the same bytes every time."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from planner.errors import EmitError, shorten
+
+__all__ = ["write_folder", "zip_bytes"]
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""The earliest date that a ZIP can hold."""
+_UNIX = 3
+_MODE = 0o644
+_SCRIPT_MODE = 0o755
+
+
+def _mode(name: str) -> int:
+    return _SCRIPT_MODE if name.endswith(".sh") else _MODE
+
+
+def zip_bytes(files: Mapping[str, str]) -> bytes:
+    """Files as a ZIP archive; the same files give the same bytes.
+
+    >>> zip_bytes({"a": "1"}) == zip_bytes({"a": "1"})
+    True
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.create_system = _UNIX
+            entry.external_attr = _mode(name) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, text.encode())
+    return packed.getvalue()
+
+
+def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False) -> None:
+    """Write files into a folder, each whole or not at all.
+
+    Raises EmitError where one exists and `force` is not given, before anything is written.
+    """
+    where = shorten(str(folder))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = sorted(name for name in files if os.path.lexists(folder / name))
+        if taken and not force:
+            raise EmitError(
+                f"{where} already holds {', '.join(taken)}; give another folder with -o, or "
+                "overwrite with --force"
+            )
+        _replace(files, folder)
+    except OSError as error:
+        raise EmitError(
+            f"cannot write into {where}: {error.strerror}; give a folder you may write with -o"
+        ) from None
+    except EmitError:
+        raise
+    except ValueError as error:  # a null byte
+        raise EmitError(f"cannot write into {where}: {error}; give another folder") from None
+
+
+def _replace(files: Mapping[str, str], folder: Path) -> None:
+    """All files are complete beside their place before the first is moved to it."""
+    drafts = Path(tempfile.mkdtemp(prefix=".emit-", dir=folder))
+    try:
+        for name, text in files.items():
+            draft = drafts / name
+            draft.write_text(text, encoding="utf-8", newline="\n")
+            draft.chmod(_mode(name))
+        for name in files:
+            os.replace(drafts / name, folder / name)
+    finally:
+        shutil.rmtree(drafts, ignore_errors=True)
