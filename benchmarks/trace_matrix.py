@@ -184,17 +184,17 @@ def worst(rows: list[Row]) -> Row:
 
 
 def table(found: dict[str, list[Row]], names: list[str]) -> list[str]:
-    """A line per part: cases, equal to the byte, within 1 and 2 %, worst."""
+    """A line per part: cases, equal to the byte, within 1, 2 and 5 %, worst."""
     lines = [
-        "| | cases | equal to the byte | within 1 % | within 2 % | worst |",
-        "|---|" + "---:|" * 5,
+        "| | cases | equal to the byte | within 1 % | 2 % | 5 % | worst |",
+        "|---|" + "---:|" * 6,
     ]
     for name in names:
         rows = found[name]
-        near = [sum(abs(row.error) < bound for row in rows) for bound in (0.01, 0.02)]
+        near = [sum(abs(row.error) < bound for row in rows) for bound in (0.01, 0.02, 0.05)]
         lines.append(
             f"| {name} | {len(rows)} | {sum(row.equal for row in rows)} | {near[0]} | {near[1]} "
-            f"| {100 * worst(rows).error:+.2f} % |"
+            f"| {near[2]} | {100 * worst(rows).error:+.2f} % |"
         )
     return lines
 
@@ -290,12 +290,24 @@ EXCEPTIONS = """\
 - **activations** below 1 %: q/k norms and fp32 rows of norms that the inventory of saved tensors
   leaves out, token numbers that it counts.
 - **logits_and_loss** below 0.1 %: per-token scalars of the loss.
-- **peak**: the estimate looks at eight moments of a step; between them, weight gradients appear
+- **peak**: the estimate looks at nine moments of a step; between them, weight gradients appear
   one by one while temporaries disappear. Where one layer's weights are as large as all
   activations, as in stages of one or two layers, that order shows.
+  The two-depth extension is exact: a test holds it against a full trace.
 - Groups of one rank move nothing and are not listed.
 - Not traced: context and expert parallelism, interleaved schedules, offload, adapters, fp8,
   dropout. The command says so.
+
+## Full traces, and real ranks
+
+Traced layer by layer on one core in November 2026: Llama 3 8B on 64 ranks in 9 s and 0.33 GiB of
+host memory, Llama 3.1 405B on 16,384 ranks (tp = 8, ZeRO-3, full recompute) in 47 s and 1.1 GiB.
+
+`tests/test_trace_ranks.py` runs the same step on 2 and 4 real ranks with gloo: bytes and calls of
+every collective, and resident states, equal the trace for ZeRO 0 to 3, hybrid sharding, tensor and
+sequence parallelism, experts and pipelines. Peaks are equal to the byte without tp and pipeline
+and within 1.5 % with a pipeline; with tp they are not compared, because gloo's threads hold on
+to the tensors of their last operations.
 """
 
 
