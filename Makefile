@@ -3,11 +3,12 @@
 # make app    set up .venv with the explorer and open it in a browser
 # make check  format, lint and types, as continuous integration runs them
 # make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
+# make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: plan test check app accuracy clean
+.PHONY: plan test check app accuracy traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -25,6 +26,9 @@ check: .venv/tested
 
 accuracy: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
+
+traces: .venv/tested
+	$(BIN)/python benchmarks/trace_matrix.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -12,6 +12,8 @@ How a piece is split over the tensor-parallel group is one word:
     residual    activation of the residual stream: divided by tp only with sequence parallelism
     gathered    input of a column-parallel GEMM: as residual, or whole where the framework
                 keeps the gathered tensor
+    dispatched  token at its expert: as residual where experts are spread over ranks (ep > 1),
+                else as gathered
     scattered   exists only with sequence parallelism, divided by tp
 """
 
@@ -22,7 +24,9 @@ from typing import Literal
 
 __all__ = ["Attention", "Block", "Gemm", "Pointwise", "Saved", "Split", "Weight"]
 
-Split = Literal["column", "row", "replicated", "sharded", "residual", "gathered", "scattered"]
+Split = Literal[
+    "column", "row", "replicated", "sharded", "residual", "gathered", "dispatched", "scattered"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,10 @@ class Block:
     """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
     working: tuple[tuple[Saved, ...], ...] = ()
     """Temporary tensors of the block's backward: alternatives of which the largest counts."""
+    after_ffn: tuple[Saved, ...] = ()
+    """Temporary tensors when the gradients of the feed-forward's weights are complete."""
+    ffn_saved: tuple[str, ...] = ()
+    """Which of `saved` are freed by then."""
 
     @property
     def num_params(self) -> int:

@@ -134,12 +134,18 @@ class Buffers(Description):
     """Unsharded gradient of the layer in backward (ZeRO-2 and 3) [B/parameter]."""
     reduce_input_bytes: float = Field(default=0, ge=0)
     """Input of the reduce-scatter of the layer before it (ZeRO-2 and 3) [B/parameter]."""
+    reduces_alone: bool = False
+    """Whether gradients are copied as if to reduce them also where dp = 1 (FSDP2, which wraps for
+    its precision policy)."""
     whole_embedding_gradient: bool = False
     """Whether tensor parallelism computes the embedding's gradient whole on every rank before
     it is split (DTensor)."""
     pipeline_gradients_whole: bool = False
     """Whether a pipeline accumulates unsharded gradients and reduces them once a step, whatever
     the ZeRO stage (torch.distributed.pipelining)."""
+    pipeline_buffers_whole: bool = False
+    """Whether a stage has receive buffers for all micro-batches of a step, in both directions,
+    and keeps what it sent until its backward pass (torch.distributed.pipelining)."""
     preallocates_gradients: bool = False
     """Whether gradients have buffers of their own from the start (else they appear in the
     first backward pass of a step)."""
@@ -230,7 +236,7 @@ class Framework(Description):
     replicates_kv_heads: bool = False
     """Whether tp may exceed the number of key-value heads."""
     expert_tensor_parallel: bool = True
-    """Whether tp also divides the experts."""
+    """Whether tp also divides the experts where ep > 1."""
     loads_full_checkpoint: bool = True
     """Whether every rank reads the whole checkpoint into host memory."""
     mixed: States

@@ -1,18 +1,21 @@
 """Memory: bytes per rank by part, at every pipeline stage, at the moment of the peak.
 
-Five moments of a step compete; the parts reported are those alive at the worst of them, so they
-add up to the total:
+Nine moments of a step compete; the parts reported are those alive at the worst of them, so
+they add up to the total:
 
-    loss         all activations and the logits; the head's weights are gathered
-    backward     all activations and the last layer's working set; layers gathered and reduced
-    first layer  all gradients and the first layer's working set; other activations are gone
-    embedding    all gradients, the embedding's being computed and reduced
-    optimizer    all gradients, the optimizer's temporaries, updated weights being gathered
+    forward            the last layer's weights are gathered; its activations are still to come
+    loss               all activations and the logits; the head's weights are gathered
+    backward           all activations, and the last layer's working set
+    layer before last  the last layer's activations are gone, its gradients complete and reduced
+    second layer       its gradients are complete, the first layer's activations still there
+    first layer        all gradients, and the first layer's working set; other activations are
+                       gone, but for those of other micro-batches in a pipeline
+    embedding          all gradients, the embedding's being computed and reduced
+    reduction          sums of gradients over the passes of a step being reduced
+    optimizer          all gradients, the optimizer's temporaries, updated weights being gathered
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +25,11 @@ from planner.block import Block
 from planner.framework import Framework
 from planner.layout import OFFLOAD, Layouts
 from planner.machine import Machine
+from planner.reduction import reduced_once, reduction
 from planner.states import StageState, optimizer_state_bytes, stage_state, training_state_bytes
 from planner.workload import Workload
 
-__all__ = ["DEVICE_PARTS", "MOMENTS", "device_memory", "training_state_bytes"]
+__all__ = ["DEVICE_PARTS", "MOMENTS", "device_memory", "state_parts", "training_state_bytes"]
 
 Float = NDArray[np.float64]
 
@@ -42,8 +46,26 @@ DEVICE_PARTS = (
     "runtime_context",
     "allocator_reserve",
 )
-MOMENTS = ("loss", "backward", "first layer", "embedding", "optimizer")
+MOMENTS = (
+    "forward",
+    "loss",
+    "backward",
+    "layer before last",
+    "second layer",
+    "first layer",
+    "embedding",
+    "reduction",
+    "optimizer",
+)
 
+_PASSING = (
+    "gradients",
+    "activations",
+    "working_set",
+    "logits_and_loss",
+    "communication_buffers",
+    "optimizer_temporaries",
+)
 _NONE, _OPT_CPU, _OPT_NVME, _ALL_CPU, _ALL_NVME = range(len(OFFLOAD))
 
 
@@ -62,7 +84,7 @@ def device_memory(
     """
     state = stage_state(blocks, layouts, stage, workload, framework)
     kept = stage_activations(blocks, layouts, stage, workload, framework)
-    static = _state_parts(state, layouts, workload, framework)
+    static = state_parts(state, layouts, workload, framework)
     moments = _moments(state, kept, static, layouts, workload, framework)
     totals = np.stack([np.asarray(sum(moment.values())) for moment in moments])
     peak = np.argmax(totals, axis=0)
@@ -85,147 +107,116 @@ def _moments(
     framework: Framework,
 ) -> list[dict[str, Float]]:
     """The parts that come and go, at each of MOMENTS [B]."""
-    zero = np.zeros_like(kept.layers)
-    element, buffers = float(workload.compute_bytes), framework.buffers
-    layer = state.largest_layer / layouts.tiles
-    reduce = _reduction(state, layer, layouts, workload, framework)
-    gradients = static["gradients"]
-    before = _gradients_before(state, gradients, layouts, workload, framework)
-    at_loss = np.minimum(state.head, state.whole)
-    # a tied table is used at both ends and stays gathered between them
-    window = np.minimum(layer * (1 + buffers.num_prefetched_layers) + state.tied, state.whole)
-    if buffers.live_elements:
-        at_loss = window = np.maximum(np.minimum(buffers.live_elements, state.whole), layer)
-    weights = static["weights"]
-    # a copy that is only gathered is freed layer by layer in the last backward pass
-    spent = weights - _gathered_copy(state, layouts, workload, framework)
-    sequence = kept.sequence_buffer
-    sharded = layouts.zero_stage >= 3
-
-    def moment(
-        weight: Float,
-        gradient: Float,
-        active: Float,
-        working: Float,
-        logits: Float,
-        gathered: Float,
-        buffer: Float,
-        temporary: Float,
-    ) -> dict[str, Float]:
-        return {
-            "weights": weight + zero,
-            "gradients": gradient + zero,
-            "activations": active,
-            "working_set": working,
-            "logits_and_loss": logits,
-            "gathered_parameters": np.where(sharded, gathered * element, 0.0) + zero,
-            "communication_buffers": buffer + zero,
-            "optimizer_temporaries": temporary + zero,
-        }
-
+    reduce = reduction(state, kept, static["gradients"], layouts, workload, framework)
+    weights = _weights(state, static["weights"], layouts, workload, framework)
+    busy = kept.working + reduce.in_first_layer
+    gathered = _gathered(state, busy, layouts, workload, framework)
+    ends, stream = kept.boundary, kept.sequence_buffer
+    flight = stream + ends.waiting + ends.returned
     temporaries = _optimizer_temporaries(state, layouts, framework)
-    last = np.maximum(before, gradients)
+    zero = np.zeros_like(kept.layers)
+    before, following = reduce.before, kept.layers - kept.one_layer
+    second = kept.others + np.where(layouts.pp > 1, kept.one_layer, 0.0)
+    after_ffn = kept.after_ffn - reduce.of_layer * (1 - kept.ffn_gradients)
+    ending = np.maximum(np.maximum(kept.ending, after_ffn) - reduce.copied, 0.0)
+    after = stream + ends.after
+    rows = (
+        (before, following, zero, zero, flight + reduce.fixed, zero),
+        (before, kept.layers, zero, kept.logits, flight + reduce.fixed, zero),
+        (before, kept.layers, kept.working, zero, flight + reduce.in_last_layer, zero),
+        (before, following, ending, zero, flight + reduce.after_last_layer, zero),
+        (reduce.at_end, second, ending, zero, after + reduce.in_second_layer, zero),
+        (reduce.at_end, kept.others, kept.working, zero, after + reduce.in_first_layer, zero),
+        (reduce.at_end, kept.others, zero, zero, ends.after + reduce.in_embedding, zero),
+        (reduce.summed, zero, zero, zero, ends.after + reduce.of_sums, zero),
+        (static["gradients"], zero, zero, zero, ends.after + reduce.gather, temporaries),
+    )
     return [
-        moment(
-            weights, before, kept.layers, zero, kept.logits, at_loss, sequence + reduce.fixed, zero
-        ),
-        moment(
-            weights,
-            before,
-            kept.layers,
-            kept.working,
-            zero,
-            window,
-            sequence + reduce.at_last_layer,
-            zero,
-        ),
-        moment(
-            spent, last, zero, kept.working, zero, window, sequence + reduce.at_first_layer, zero
-        ),
-        moment(spent, last, zero, zero, zero, zero, reduce.at_embedding, zero),
-        moment(spent, gradients, zero, zero, zero, zero, reduce.gather, temporaries),
+        {
+            "weights": weight + zero,
+            **{name: value + zero for name, value in zip(_PASSING, row, strict=True)},
+            "gathered_parameters": window + zero,
+        }
+        for row, weight, window in zip(rows, weights, gathered, strict=True)
     ]
 
 
-def _gathered_copy(
-    state: StageState, layouts: Layouts, workload: Workload, framework: Framework
-) -> Float:
-    """Resident 16-bit copy beside an fp32 parameter, below ZeRO-3 and without a pipeline [B]."""
-    size = framework.states(workload.precision)
-    if size.sharded_weight_bytes:
-        return np.zeros_like(state.whole)
-    resident = (layouts.zero_stage < 3) & (layouts.pp == 1)
-    return np.where(resident, state.whole * size.weight_bytes, 0.0)
-
-
-def _gradients_before(
+def _weights(
     state: StageState,
-    gradients: Float,
+    weights: Float,
     layouts: Layouts,
     workload: Workload,
     framework: Framework,
-) -> Float:
-    """Gradients that exist while activations are at their peak [B].
+) -> tuple[Float, ...]:
+    """Resident weights at each of MOMENTS [B].
 
-    None before the first backward pass of a step, unless they have a buffer of their own; the
-    sum so far with gradient accumulation, whole where a pipeline reduces once a step.
+    A 16-bit copy beside an fp32 parameter is freed group by group in the last backward pass,
+    after which sums over several passes are reduced.
     """
-    buffers = framework.buffers
-    accumulating = layouts.grad_accumulation > 1
-    before = np.where(buffers.preallocates_gradients | accumulating, gradients, 0.0)
-    if buffers.pipeline_gradients_whole:
-        whole = state.trainable * framework.states(workload.precision).gradient_bytes
-        if buffers.whole_embedding_gradient:
-            whole = whole + state.embedding * (layouts.tp - 1) * (
-                framework.states(workload.precision).gradient_bytes
-            )
-        before = np.where(accumulating & (layouts.pp > 1), whole, before)
-    return before
+    size, layer = framework.states(workload.precision), state.largest_layer
+    copies = (layouts.zero_stage < 3) & (size.sharded_weight_bytes == 0)
+    plain = copies & (layouts.pp == 1)
+    once = reduced_once(layouts, framework)
 
+    def without(elements: Float, where: NDArray[np.bool_]) -> Float:
+        return weights - np.where(where, elements * size.weight_bytes, 0.0)
 
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """Buffers of gradient reduction at the moments of a step [B]."""
-
-    fixed: Float
-    at_last_layer: Float
-    at_first_layer: Float
-    at_embedding: Float
-    gather: Float
-    """Bucket that gathers updated weights (ZeRO-1 and 2)."""
-
-
-def _reduction(
-    state: StageState, layer: Float, layouts: Layouts, workload: Workload, framework: Framework
-) -> _Reduction:
-    buffers, size = framework.buffers, framework.states(workload.precision)
-    zero = layouts.zero_stage
-    parallel = layouts.dp * layouts.cp > 1
-    bucket = np.minimum(buffers.reduce_bucket_elements, state.trainable) * size.reduce_bytes
-    fixed = np.where(parallel, buffers.num_reduce_buckets * bucket, 0.0)
-    # FSDP reduces group by group in fp32 also where it only replicates
-    split = parallel & ((zero >= 2) | (size.sharded_weight_bytes == 0))
-    current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
-    # one group's gradients are computed while the group before is being reduced
-    last = np.where(split, layer * current + np.maximum(layer, state.head) * ahead, 0.0)
-    first = np.where(split, layer * (current + ahead), 0.0)
-    embedding = np.where(split, state.embedding * (current + ahead), 0.0)
-    if buffers.whole_embedding_gradient:
-        embedding = embedding + np.where(
-            layouts.tp > 1, state.embedding * layouts.tp * float(workload.compute_bytes), 0.0
-        )
-    gather = np.where(
-        parallel & ((zero == 1) | (zero == 2)),
-        np.minimum(buffers.gather_bucket_elements, state.whole) * float(workload.compute_bytes),
-        0.0,
+    head = state.head - state.tied
+    spent = without(state.gathered, plain)
+    at_first = np.where(once, weights, spent)
+    group = np.maximum(layer, state.embedding)
+    reduced = np.where(layouts.pp > 1, without(group, copies & once), spent)
+    second = without(head + layer, plain)
+    return (
+        weights,
+        weights,
+        without(head, plain),
+        second,
+        at_first,
+        at_first,
+        at_first,
+        reduced,
+        spent,
     )
-    return _Reduction(fixed, fixed + last, fixed + first, fixed + embedding, gather)
 
 
-def _state_parts(
+def _gathered(
+    state: StageState, busy: Float, layouts: Layouts, workload: Workload, framework: Framework
+) -> tuple[Float, ...]:
+    """Gathered weights that do not stay, at each of MOMENTS [B].
+
+    `busy` are the other temporaries of a layer, which do not coincide with copies.
+    """
+    size = framework.states(workload.precision)
+    buffers, element = framework.buffers, float(workload.compute_bytes)
+    layer = state.largest_layer / layouts.tiles
+    head = np.minimum(state.head, state.gathered)
+    # a tied table is used at both ends and stays gathered between them
+    window = layer * (1 + buffers.num_prefetched_layers) + state.tied
+    window = np.minimum(window, state.gathered)
+    if buffers.live_elements:
+        head = window = np.maximum(np.minimum(buffers.live_elements, state.gathered), layer)
+    # between passes of a pipeline that reduces once, nothing is freed
+    kept = (layouts.pp > 1) & reduced_once(layouts, framework)
+    copying = state.gathered + np.maximum(2 * state.restacked - busy / element, 0.0)
+    first, last = np.where(kept, copying, window), np.where(kept, state.gathered, state.tied)
+    second = np.where(kept, state.gathered, window)
+    reduced = np.where(kept, state.gathered - np.maximum(layer, state.embedding), 0.0)
+    rows = (window, head, window, window, second, first, last, reduced, 0.0)
+    found = [np.where(layouts.zero_stage >= 3, row * element, 0.0) for row in rows]
+    # below ZeRO-3 two flat buffers are alive while weights are copied out to stay
+    some = (layouts.zero_stage > 0) & (layouts.zero_stage < 3) & (size.sharded_weight_bytes == 0)
+    copies = np.where(some & (layouts.pp == 1), 2 * layer + state.restacked, 0.0)
+    return found[0] + copies * element, *found[1:]
+
+
+def state_parts(
     state: StageState, layouts: Layouts, workload: Workload, framework: Framework
 ) -> dict[str, Float]:
-    """Weights, gradients and optimizer states that stay on the device."""
+    """Weights, gradients and optimizer states that stay on the device [B].
+
+    Counted: what is resident in the middle of a step. Left out: layers gathered for a while.
+    """
     size, zero, offload = framework.states(workload.precision), layouts.zero_stage, layouts.offload
     frozen_owned = state.owned - state.trainable_owned
     # weights that are sharded keep either their compute copy or, where that is only ever
@@ -235,11 +226,13 @@ def _state_parts(
         np.where(
             zero >= 3,
             state.trainable_owned * size.sharded_weight_bytes + frozen_owned * shard_bytes,
-            state.whole * size.weight_bytes,
+            state.gathered * size.weight_bytes,
         )
         + state.trainable * size.cached_weight_bytes
     )
-    gradients = np.where(zero >= 2, state.trainable_owned, state.trainable) * size.gradient_bytes
+    # the gradient of a parameter that is itself a shard is one, once it is reduced
+    shards = (zero >= 2) | ((zero == 1) & (size.sharded_weight_bytes == 0))
+    gradients = np.where(shards, state.trainable_owned, state.trainable) * size.gradient_bytes
     gradients = gradients + np.where(zero < 3, state.trainable * size.unsharded_gradient_bytes, 0.0)
     optimizer = optimizer_state_bytes(state, layouts, workload, framework)
     if not size.sharded_weight_bytes:

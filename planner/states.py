@@ -6,7 +6,7 @@ tensors, how each is split, and the ZeRO stage; the bytes per element are the fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "optimizer_state_bytes",
     "stage_state",
     "training_state_bytes",
+    "untied",
 ]
 
 Float = NDArray[np.float64]
@@ -73,7 +74,7 @@ def _local_elements(
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
         if not framework.expert_tensor_parallel:
-            tp = np.ones_like(tp)
+            tp = np.where(layouts.ep > 1, 1, tp)
     if weight.units:
         tp = np.minimum(tp, weight.units)
     rows: Float = np.full(np.shape(tp), float(weight.rows))
@@ -95,6 +96,11 @@ class LocalParams:
     """Before sharding over data-parallel ranks."""
     owned: Float
     """After sharding."""
+    gathered: Float
+    """Gathered from all shards, with their padding."""
+    restacked: Float
+    """Those of the gathered ones that are not sharded by whole rows, and so are copied to be
+    gathered and reduced: experts that are fewer than the ranks (FSDP2)."""
     trainable: Float
     """Trainable ones, before sharding."""
     trainable_owned: Float
@@ -108,16 +114,23 @@ def local_params(
 ) -> LocalParams:
     """Parameters of one block on one rank, before and after sharding."""
     zeros = np.zeros(np.shape(layouts.tp))
-    whole, owned, trainable, trainable_owned, extra = (zeros.copy() for _ in range(5))
+    whole, owned, gathered, copied = (zeros.copy() for _ in range(4))
+    trainable, trainable_owned, extra = (zeros.copy() for _ in range(3))
     for weight in block.weights:
-        ranks = layouts.expert_dp if weight.expert else layouts.dp_shard * layouts.cp
+        ranks = layouts.dp_shard * layouts.cp
+        if weight.expert:
+            ranks = np.maximum(ranks // layouts.ep, 1)
         mine = _local_elements(weight, layouts, framework, 1)
         shard = _local_elements(weight, layouts, framework, ranks)
         whole, owned = whole + mine, owned + shard
+        padded = framework.shards_rows & (layouts.zero_stage >= 1)
+        gathered = gathered + np.where(padded, shard * ranks, mine)
+        inside = padded & weight.expert & (weight.copies / layouts.ep < ranks)
+        copied = copied + np.where(inside, shard * ranks, 0.0)
         if weight.trainable:
             trainable, trainable_owned = trainable + mine, trainable_owned + shard
             extra = extra + _extra_state_bytes(weight, block, shard, workload)
-    return LocalParams(whole, owned, trainable, trainable_owned, extra)
+    return LocalParams(whole, owned, gathered, copied, trainable, trainable_owned, extra)
 
 
 def _extra_state_bytes(weight: Weight, block: Block, owned: Float, workload: Workload) -> Float:
@@ -139,12 +152,18 @@ class StageState:
     trainable: Float
     trainable_owned: Float
     extra_state_bytes: Float
+    gathered: Float
+    """Gathered from all shards, with their padding."""
     largest_layer: Float
-    """The largest layer, before sharding."""
+    """The largest layer, gathered."""
+    restacked: Float
+    """What is copied of a layer for gathering and reduction."""
     embedding: Float
-    """The embedding, before sharding; 0 on other stages."""
+    """The embedding, gathered; 0 on other stages."""
+    table: Float
+    """The part of the embedding that tp splits; 0 on other stages and without tp."""
     head: Float
-    """Output projection and final norm, before sharding; 0 on other stages. With a tied
+    """Output projection and final norm, gathered; 0 on other stages. With a tied
     projection the embedding's table, which the head computes with."""
     tied: Float
     """The table that embedding and head share on one stage; 0 otherwise."""
@@ -164,34 +183,53 @@ def stage_state(
     """
     counts = stage_counts(blocks, layouts, stage, framework)
     shape = np.broadcast_shapes(np.shape(layouts.tp), np.shape(stage))
-    sums = [np.zeros(shape) for _ in range(5)]
-    largest, embedding, head = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    sums = [np.zeros(shape) for _ in range(6)]
+    largest, copied, embedding, table, head = (np.zeros(shape) for _ in range(5))
     for block, count in zip(blocks, counts, strict=True):
         local = local_params(block, layouts, workload, framework)
-        figures = [
-            local.whole,
-            local.owned,
-            local.trainable,
-            local.trainable_owned,
-            local.extra_state_bytes,
-        ]
+        figures = _figures(local)
         if block.tied_elsewhere:
-            untied = 1 - block.tied_elsewhere / (block.num_params + block.tied_elsewhere)
-            keep = np.where(layouts.pp > 1, 1.0, untied)
-            figures = [figure * keep for figure in figures]
+            rest = _figures(local_params(untied(block), layouts, workload, framework))
+            pairs = zip(figures, rest, strict=True)
+            figures = [np.where(layouts.pp > 1, whole, own) for whole, own in pairs]
         sums = [total + count * figure for total, figure in zip(sums, figures, strict=True)]
         if block.kind == "layer":
-            largest = np.maximum(largest, np.where(count > 0, figures[0], 0.0))
+            largest = np.maximum(largest, np.where(count > 0, local.gathered, 0.0))
+            copied = np.maximum(copied, np.where(count > 0, local.restacked, 0.0))
         elif block.kind == "head":
-            head = head + count * local.whole
+            head = head + count * local.gathered
         else:
-            embedding = embedding + count * figures[0]
+            embedding = embedding + count * local.gathered
+            split = local_params(_split_alone(block), layouts, workload, framework)
+            table = table + count * np.where(layouts.tp > 1, split.gathered, 0.0)
     shared = any(block.tied_elsewhere for block in blocks)
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)
-    whole, owned, trainable, trainable_owned, extra = sums
-    return StageState(
-        whole, owned, trainable, trainable_owned, extra, largest, embedding, head, tied
-    )
+    whole, owned, trainable, trainable_owned, extra, gathered = sums
+    mine = (whole, owned, trainable, trainable_owned, extra, gathered)
+    return StageState(*mine, largest, copied, embedding, table, head, tied)
+
+
+def _figures(local: LocalParams) -> list[Float]:
+    """What adds up over the blocks of a stage, in the order of `StageState`."""
+    return [
+        local.whole,
+        local.owned,
+        local.trainable,
+        local.trainable_owned,
+        local.extra_state_bytes,
+        local.gathered,
+    ]
+
+
+def _split_alone(block: Block) -> Block:
+    """The block's tensors that tp splits."""
+    return replace(block, weights=tuple(w for w in block.weights if w.split != "replicated"))
+
+
+def untied(block: Block) -> Block:
+    """The block without the tensor that another one counts."""
+    own = (weight for weight in block.weights if weight.num_params != block.tied_elsewhere)
+    return replace(block, weights=tuple(own), tied_elsewhere=0)
 
 
 def optimizer_state_bytes(

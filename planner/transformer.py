@@ -112,6 +112,10 @@ class _Builder:
             num_tp_collectives=(1 if self.model.parallel_residual else 2) + kind.cross,
             dispatch_top_k=routed.top_k if routed else 0,
             working=self._working(routed),
+            after_ffn=self._after_ffn(routed),
+            ffn_saved=tuple(
+                f"{'expert' if routed else 'mlp'}.activation.{end}" for end in ("input", "output")
+            ),
         )
 
     def _norms(self, count: int) -> tuple[tuple[Pointwise, ...], tuple[Saved, ...]]:
@@ -286,7 +290,7 @@ class _Builder:
         )
         saved = (
             Saved("mlp.input", e * h, "gathered"),
-            Saved("router", 3 * routing, "residual"),
+            Saved("router", 3 * routing, "dispatched"),
             *self._dispatched(e * h * k),
             *kept,
         )
@@ -301,8 +305,8 @@ class _Builder:
         """Tokens in the experts' order, and what weighting them by the router keeps."""
         if self.kernels.scores_before_experts:
             exact = size * _FP32 / self.element
-            return (Saved("expert.input", size + exact, "residual"),)
-        return (Saved("expert.input", size, "residual"), Saved("expert.output", size, "residual"))
+            return (Saved("expert.input", size + exact, "dispatched"),)
+        return tuple(Saved(f"expert.{end}", size, "dispatched") for end in ("input", "output"))
 
     def _products(self, kind: LayerKind) -> list[tuple[str, float, Split, bool]]:
         """Ordinary matrix products in program order: name, output width, split, bias."""
@@ -375,6 +379,17 @@ class _Builder:
             scores = 2 * e * model.num_heads
             attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
         return (stream, Saved("gradient.ffn", wide, "sharded")), attention
+
+    def _after_ffn(self, routed: Experts | None) -> tuple[Saved, ...]:
+        """Gradients of the stream, and of tokens at their experts."""
+        model, e = self.model, self.element
+        stream = Saved("gradient", self.stream * model.hidden_size, "residual")
+        if routed is None:
+            return (stream, stream)
+        # from both products, and in fp32 before they are weighted
+        exact = 2 * _FP32 if self.kernels.scores_before_experts else 0
+        size = (2 * e + exact) * model.hidden_size * routed.top_k
+        return (stream, Saved("gradient.dispatch", size, "dispatched"))
 
     # --- ends --------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ LAYERS = (
     ("layout", "weights", "topology", "catalogue"),
     ("transformer", "collectives", "compute", "pipeline"),
     ("states", "activations", "question"),
+    ("reduction",),
     ("memory", "host", "offload", "communication", "intervals"),
     ("step_time",),
     ("estimation", "traffic"),

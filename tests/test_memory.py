@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,8 @@ from planner.estimation import Question, estimate_layouts, stage_memory
 from planner.host import host_memory
 from planner.layout import Layout, Layouts
 from planner.legality import check
-from planner.memory import DEVICE_PARTS, training_state_bytes
+from planner.memory import DEVICE_PARTS, state_parts, training_state_bytes
+from planner.reduction import reduced_once, reduction
 from planner.states import OPTIMIZER_BYTES, local_params, stage_state
 from planner.workload import Workload
 
@@ -248,11 +251,128 @@ def test_stages_hold_every_parameter(model: str, pp: int) -> None:
     assert total == pytest.approx(q.model.num_params + copies, rel=1e-12)
 
 
+def test_rows_are_gathered_with_their_padding() -> None:
+    """FSDP2 gathers ceil(rows / ranks) rows of every rank: 1000 ranks make 129000 of 128256."""
+    q = question("llama-3-8b", "fsdp2")
+    embedding = q.blocks[0]
+    (table,) = embedding.weights
+    local = local_params(
+        embedding, Layouts.of(Layout(dp=1000, zero_stage=1)), q.workload, q.framework
+    )
+    rows = -(-table.rows // 1000) * 1000
+    assert float(local.gathered) == rows * table.columns > float(local.whole)
+    plain = local_params(embedding, Layouts.of(Layout(dp=1000)), q.workload, q.framework)
+    assert float(plain.gathered) == float(plain.whole) == table.num_params
+
+
+def test_a_shared_table_split_unevenly_is_counted_once() -> None:
+    """GPT-2's 50257 rows over 8 ranks: 6283 on each, once."""
+    q = question("gpt2", "fsdp2")
+    state = stage_state(q.blocks, Layouts.of(Layout(tp=8)), 0, q.workload, q.framework)
+    layers = [b for b in q.blocks if b.kind == "layer"]
+    rest = sum(
+        b.count * float(local_params(b, Layouts.of(Layout(tp=8)), q.workload, q.framework).whole)
+        for b in layers
+    )
+    assert float(state.whole) - rest == (6283 + 1024) * 768 + 2 * 768
+
+
+@pytest.mark.parametrize(("ep", "share"), [(1, 8), (2, 2)])
+def test_tp_divides_experts_that_are_not_spread(ep: int, share: int) -> None:
+    """torchtitan: with ep = 1 tp splits every expert, else only ep spreads them."""
+    q = question("mixtral-8x7b", "fsdp2")
+    experts = q.model.experts
+    assert experts is not None
+    layer = q.blocks[1]
+    routed = replace(layer, weights=tuple(w for w in layer.weights if w.expert))
+    layouts = Layouts.of(Layout(dp=2, tp=8, ep=ep, sequence_parallel=True))
+    local = local_params(routed, layouts, q.workload, q.framework)
+    assert float(local.whole) == routed.num_params / share
+
+
+def test_a_stage_has_buffers_for_all_micro_batches() -> None:
+    """Second of four stages, 8 micro-batches, 3 in flight: 5 inputs, 8 gradients, 3 outputs."""
+    q = question("llama-3-8b", "fsdp2")
+    layout = Layout(pp=4, grad_accumulation=8, schedule="1f1b")
+    stream = 2048 * 4096 * 2
+    for stage, waiting, after in ((0, 8 + 4, 8), (1, 5 + 8 + 3, 16), (3, 7, 8)):
+        kept = stage_activations(q.blocks, Layouts.of(layout), stage, q.workload, q.framework)
+        assert float(kept.boundary.waiting) == waiting * stream
+        assert float(kept.boundary.after) == after * stream
+    other = question("llama-3-8b", "megatron-lm")
+    kept = stage_activations(other.blocks, Layouts.of(layout), 1, other.workload, other.framework)
+    assert float(kept.boundary.waiting) == 0
+
+
+@pytest.mark.parametrize(
+    ("zero", "pp", "passes", "once"),
+    [
+        (0, 1, 4, True),
+        (1, 1, 4, True),
+        (2, 1, 4, False),
+        (3, 1, 4, False),
+        (2, 4, 8, True),
+        (1, 1, 1, False),
+    ],
+)
+def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: bool) -> None:
+    """Below ZeRO-2, and in a pipeline of torch, sums over the passes are whole until the end."""
+    q = question("llama-3-8b", "fsdp2")
+    layout = Layout(
+        dp=8,
+        pp=pp,
+        zero_stage=zero,
+        grad_accumulation=passes,
+        schedule="1f1b" if pp > 1 else "none",
+    )
+    layouts = Layouts.of(layout)
+    assert bool(reduced_once(layouts, q.framework)) is once
+    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    kept = stage_activations(q.blocks, layouts, 0, q.workload, q.framework)
+    parts = state_parts(state, layouts, q.workload, q.framework)
+    found = reduction(state, kept, parts["gradients"], layouts, q.workload, q.framework)
+    if once:
+        assert float(found.before) == 4 * float(state.whole)
+    else:
+        assert float(found.before) == (float(parts["gradients"]) if passes > 1 else 0)
+
+
+def test_no_gradients_exist_before_the_first_backward_pass() -> None:
+    """GPipe has all its activations before any gradient; 1F1B has sums by then."""
+    q = question("llama-3-8b", "fsdp2")
+    found = {}
+    for schedule in ("gpipe", "1f1b"):
+        layout = Layout(dp=8, pp=4, grad_accumulation=8, schedule=schedule, zero_stage=2)
+        layouts = Layouts.of(layout)
+        state = stage_state(q.blocks, layouts, 1, q.workload, q.framework)
+        kept = stage_activations(q.blocks, layouts, 1, q.workload, q.framework)
+        parts = state_parts(state, layouts, q.workload, q.framework)
+        found[schedule] = reduction(
+            state, kept, parts["gradients"], layouts, q.workload, q.framework
+        )
+    whole = float(found["1f1b"].before)
+    assert whole == float(found["1f1b"].at_end) == float(found["gpipe"].at_end) > 0
+    assert float(found["gpipe"].before) == 0
+
+
+def test_hybrid_sharding_shards_experts_over_its_group() -> None:
+    q = question("mixtral-8x7b", "fsdp2")
+    layer = q.blocks[1]
+    layouts = Layouts.of(Layout(dp=64, dp_shard=8, zero_stage=3))
+    local = local_params(layer, layouts, q.workload, q.framework)
+    assert float(local.owned) == float(local.whole) / 8
+
+
 @given(MODELS, FRAMEWORKS, st.integers(0, 3))
 def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: int) -> None:
     q = question(model, framework)
     rows = [Layout(dp=dp, zero_stage=zero) for dp in (1, 2, 3, 4, 8, 64, 1000)]
-    parts = estimate_layouts(q, Layouts.stack(rows)).memory_parts_bytes
+    layouts = Layouts.stack(rows)
+    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    parts = state_parts(state, layouts, q.workload, q.framework)
+    # weights sharded by rows are gathered with their padding, which grows with the ranks
+    padding = (state.gathered - state.whole) * q.framework.states(q.workload.precision).weight_bytes
+    parts["weights"] = parts["weights"] - np.where(layouts.zero_stage < 3, padding, 0.0)
     for name in ("weights", "optimizer_states"):
         assert np.all(np.diff(parts[name]) <= 0)
 

@@ -85,6 +85,12 @@ def test_expected_bytes_by_hand() -> None:
     assert expected_bytes(task, spread_of("tp", 2), 0) == {("all_reduce", "tp"): 3 * stream}
     # a message per micro-batch and direction: the middle of a pipeline has two neighbours
     assert expected_bytes(task, spread_of("1f1b", 4), 1)["send", "pp"] == 2 * stream
+    # of four matrices and four biases, largest first, each of three ranks gets one or two
+    zero1 = [expected_state_bytes(task, spread_of("zero1", 3), 0, rank) for rank in range(3)]
+    owned = [found["optimizer_states"] for found in zero1 if found is not None]
+    matrix, bias = 8 * 1024 * 1024, 8 * 1024
+    assert owned == [2 * matrix, matrix + 2 * bias, matrix + 2 * bias]
+    assert sum(owned) == 2 * whole
     assert expected_state_bytes(task, spread_of("zero2", 4), 0) == {
         "parameters": whole // 4,
         "optimizer_states": whole // 2,
@@ -400,10 +406,12 @@ def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_gpt_under_every_strategy() -> None:
-    results = run(_options(tasks=("gpt",)))
+    results = run(_options(tasks=("gpt",), sizes={}))
     assert results is not None
     assert len(results["cases"]) == 9
     assert exit_code(results) == 0
+    for case in results["cases"]:
+        assert case["peak_within"], case_line(case)
 
 
 @pytest.mark.slow

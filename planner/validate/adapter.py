@@ -1,7 +1,8 @@
 """Adapter: every private or unstable torch call that tracing needs, each named and guarded.
 
-Nothing else in the package touches a name of torch that starts with an underscore or lives in
-`torch.testing._internal`. When a new torch release moves one, this file is the one to change.
+`PRIVATE` lists all names of torch in the package that are private or lie in a private module;
+`moved` says which of them the installed release lacks. When a new torch release moves one, this
+file is the one to change.
 """
 
 # torch leaves some of its functions untyped
@@ -18,18 +19,41 @@ from typing import Any
 from planner.errors import PlannerError
 
 __all__ = [
+    "PRIVATE",
     "TorchMissingError",
     "communication_region",
     "fake_mode",
     "fake_world",
     "group_ranks",
+    "moved",
     "quiet_propagation",
+    "receive_buffers",
     "require_torch",
     "rms_norm",
     "static_pipeline",
     "unsharded_gradients",
 ]
 
+PRIVATE: dict[str, tuple[str, ...]] = {
+    "torch._subclasses.fake_tensor.FakeTensorMode": (),
+    "torch.distributed._composable.replicate_with_fsdp.replicate": (),
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper": (),
+    "torch.distributed.distributed_c10d._resolve_process_group": (),
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": (
+        "unshard",
+        "wait_for_unshard",
+        "post_backward",
+    ),
+    "torch.distributed.pipelining._utils.InferenceMode": ("STATIC",),
+    "torch.distributed.pipelining.schedules._PipelineSchedule": ("_warmup_p2p",),
+    "torch.distributed.tensor._sharding_prop.ShardingPropagator": ("_fake_mode_lock",),
+    "torch.distributed.tensor.debug._clear_sharding_prop_cache": (),
+    "torch.testing._internal.distributed.fake_pg.FakeStore": (),
+    "torch.utils._python_dispatch.TorchDispatchMode": (),
+    "torch.utils._python_dispatch._disable_current_modes": (),
+    "torch.utils._pytree.tree_iter": (),
+}
+"""Private names of torch, and what is replaced or read of each."""
 _OLDEST = (2, 9)
 _TRIED = "2.13"
 
@@ -63,12 +87,29 @@ def _private(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        import torch
+        raise _moved(path) from error
 
-        raise TorchMissingError(
-            f"torch {torch.__version__} has no {path}, which tracing needs; "
-            f"install torch {_TRIED} or adapt planner/validate/adapter.py"
-        ) from error
+
+def _moved(path: str) -> TorchMissingError:
+    import torch
+
+    return TorchMissingError(
+        f"torch {torch.__version__} has no {path}, which tracing needs; "
+        f"install torch {_TRIED} or adapt planner/validate/adapter.py"
+    )
+
+
+def moved() -> tuple[str, ...]:
+    """Names of `PRIVATE` that the installed torch lacks."""
+    missing = []
+    for path, attributes in PRIVATE.items():
+        try:
+            found = _private(path)
+        except TorchMissingError:
+            missing.append(path)
+            continue
+        missing += [f"{path}.{name}" for name in attributes if not hasattr(found, name)]
+    return tuple(missing)
 
 
 @contextlib.contextmanager
@@ -79,10 +120,13 @@ def fake_world(rank: int, world: int) -> Iterator[None]:
     store = _private("torch.testing._internal.distributed.fake_pg.FakeStore")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     dist.init_process_group("fake", store=store(), rank=rank, world_size=world)
+    # cached shardings hold the groups of the world in which they were made
+    forget = _private("torch.distributed.tensor.debug._clear_sharding_prop_cache")
     try:
         yield
     finally:
         dist.destroy_process_group()
+        forget()
 
 
 @contextlib.contextmanager
@@ -113,7 +157,7 @@ def quiet_propagation() -> Iterator[None]:
             self._open.pop().__exit__(*exception)
 
     if not hasattr(propagator, "_fake_mode_lock"):
-        _private("torch.distributed.tensor._sharding_prop.ShardingPropagator._fake_mode_lock")
+        raise _moved("torch.distributed.tensor._sharding_prop.ShardingPropagator._fake_mode_lock")
     before = propagator._fake_mode_lock
     propagator._fake_mode_lock = Guard()
     try:
@@ -138,6 +182,15 @@ def static_pipeline() -> Iterator[None]:
         yield
     finally:
         base._warmup_p2p = before
+
+
+def receive_buffers(stage: Any) -> list[Any]:
+    """Buffers that a pipeline stage receives into, of all micro-batches and both directions."""
+    try:
+        infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
+        return [info.buffer for made in infos for info in made if info.buffer is not None]
+    except AttributeError as error:
+        raise _moved(f"PipelineStage.{error.name}") from error
 
 
 @contextlib.contextmanager

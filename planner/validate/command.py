@@ -12,6 +12,7 @@ from planner.layout import Layout
 from planner.units import format_bytes
 from planner.validate.compare import Comparison, compare
 from planner.validate.trace import trace
+from planner.validate.tracer import Tracer
 from planner.workload import Workload
 
 __all__ = ["compare_trace", "report_text", "run"]
@@ -26,6 +27,7 @@ def compare_trace(
     optimizer: Literal["fused", "foreach"] = "fused",
     full_depth: bool = False,
     workload: Workload | None = None,
+    tracer: Tracer | None = None,
     **degrees: Any,
 ) -> Comparison:
     """Trace a layout by its degrees; dp is what is left of the world."""
@@ -37,7 +39,9 @@ def compare_trace(
     layout = Layout(**{"dp": world // others, **degrees})
     workload = workload or Workload()
     question = Question(load_model(model), load_machine(machine), workload, load_framework("fsdp2"))
-    found = trace(question, layout, stage=stage, optimizer=optimizer, full_depth=full_depth)
+    found = trace(
+        question, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
+    )
     return compare(question, layout, found)
 
 
@@ -49,7 +53,7 @@ def report_text(comparison: Comparison) -> str:
         depth += f" extended from {' and '.join(map(str, found.depths))}"
     lines = [
         f"{found.model}, {found.layout}, stage {found.stage}, {depth}, torch {found.torch}",
-        f"peak in {found.peak_phase}",
+        f"peak in {found.peak_phase}; estimated at {comparison.estimated_moment}",
         "",
         f"{'part':<22}{'traced':>14}{'estimated':>14}{'difference':>12}",
     ]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from planner.activations import stage_activations
-from planner.estimation import Question, stage_memory
+from planner.estimation import Question
 from planner.layout import Layout, Layouts
+from planner.memory import MOMENTS, device_memory, state_parts
 from planner.states import stage_state
 from planner.validate.expected import expected_collectives
 from planner.validate.trace import Trace
@@ -59,11 +60,14 @@ class Comparison:
     """weights, gradients, optimizer_states: resident. activations: when backward starts.
     logits_and_loss: at the highest point of the loss. peak: the whole step."""
     collectives: tuple[CollectiveDifference, ...]
+    estimated_moment: str
+    """When in the step the estimate has its peak: one of planner.memory.MOMENTS."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form."""
         return {
             "trace": self.trace.as_dict(),
+            "estimated_moment": self.estimated_moment,
             "parts": [{**asdict(part), "error": part.error} for part in self.parts],
             "collectives": [{**asdict(item), "error": item.error} for item in self.collectives],
         }
@@ -77,33 +81,43 @@ def _error(estimated: int, traced: int) -> float:
 
 def compare(question: Question, layout: Layout, traced: Trace) -> Comparison:
     """The trace beside the estimate of the same stage."""
+    parts, moment = device_memory(
+        question.blocks,
+        Layouts.of(layout),
+        traced.stage,
+        question.machine,
+        question.workload,
+        question.framework,
+    )
+    peak = sum(float(value) for name, value in parts.items() if name not in _NOT_TRACED)
     return Comparison(
         traced,
-        _parts(question, layout, traced),
+        _parts(question, layout, traced, peak),
         _collectives(question, layout, traced),
+        MOMENTS[int(moment)],
     )
 
 
-def _parts(question: Question, layout: Layout, traced: Trace) -> tuple[PartDifference, ...]:
+def _parts(
+    question: Question, layout: Layout, traced: Trace, peak: float
+) -> tuple[PartDifference, ...]:
     stage, layouts = traced.stage, Layouts.of(layout)
-    parts = stage_memory(question, layout)[stage]
     kept = stage_activations(question.blocks, layouts, stage, question.workload, question.framework)
     state = stage_state(question.blocks, layouts, stage, question.workload, question.framework)
-    size = question.framework.states(question.workload.precision)
-    mine = state.trainable_owned if layout.zero_stage >= 2 else state.trainable
+    parts = state_parts(state, layouts, question.workload, question.framework)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
     gathered = start.get("gathered_parameters", 0) if layout.zero_stage < 3 else 0
-    peak = sum(value for name, value in parts.items() if name not in _NOT_TRACED)
+    saved = start.get("activations", 0) + start.get("receive_buffers", 0)
     rows: list[tuple[str, float, Any]] = [
         ("weights", traced.parameters_bytes + gathered, parts["weights"]),
-        ("gradients", traced.gradients_bytes, mine * size.gradient_bytes),
+        ("gradients", traced.gradients_bytes, parts["gradients"]),
         ("optimizer_states", traced.optimizer_states_bytes, parts["optimizer_states"]),
-        ("activations", start.get("activations", 0), kept.layers),
+        ("activations", saved, kept.layers + kept.boundary.waiting),
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)
-        rows.append(("logits_and_loss", logits, kept.logits))
+        rows.append(("logits_and_loss", logits, kept.logits + kept.boundary.returned))
     rows.append(("peak", traced.peak_bytes, peak))
     return tuple(
         PartDifference(name, round(found), round(float(np.max(said)))) for name, found, said in rows

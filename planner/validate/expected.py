@@ -20,7 +20,7 @@ from planner.block import Block
 from planner.estimation import Question
 from planner.layout import Layout, Layouts
 from planner.pipeline import stage_counts
-from planner.states import local_params
+from planner.states import local_params, untied
 from planner.validate.trace import Collective
 
 __all__ = ["expected_collectives"]
@@ -73,15 +73,12 @@ def _groups(
     question: Question, layout: Layout, held: list[tuple[Block, float]]
 ) -> list[tuple[float, float, bool]]:
     """Parameter groups: how many, elements of each with padding, whether they stay gathered."""
-    ranks = (layout.dp_shard or layout.dp) * layout.cp if layout.zero_stage else 1
     sizes = {}
     for block, count in held:
-        local = local_params(block, Layouts.of(layout), question.workload, question.framework)
-        owned = float(local.owned if layout.zero_stage else local.whole) * ranks
-        if block.tied_elsewhere and layout.pp == 1:
-            # the table is the embedding's; what is left is the final norm
-            owned *= 1 - block.tied_elsewhere / (block.num_params + block.tied_elsewhere)
-        sizes[block.name] = (block, count, owned)
+        # a shared table is the embedding's; what is left is the final norm
+        own = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
+        local = local_params(own, Layouts.of(layout), question.workload, question.framework)
+        sizes[block.name] = (block, count, float(local.gathered))
     tied = layout.pp == 1 and any(block.tied_elsewhere for block, _ in held)
     layers = [(c, size, False) for b, c, size in sizes.values() if b.kind == "layer"]
     ends = [(b.kind, size) for b, _, size in sizes.values() if b.kind != "layer"]
@@ -101,8 +98,9 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
         if layout.zero_stage == 0:
             sums.add("all_reduce", "dp", count, elements * reduce_bytes)
             continue
-        # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it
-        often = 1 if layout.pp > 1 else passes
+        # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
+        # so does ZeRO-1 without a pipeline
+        often = 1 if layout.pp > 1 or layout.zero_stage == 1 else passes
         gathers = often
         if layout.zero_stage == 3 and layout.pp == 1:
             gathers = passes * (1 if stays else 2)
@@ -148,13 +146,16 @@ def _tensor(
 def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int) -> None:
     """Gradients of replicated weights whose ranks saw different tokens or heads."""
     times = count * layout.grad_accumulation
-    if layout.pp > 1:
+    if layout.pp > 1 or layout.zero_stage < 2:
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
         per_head = weight.name.endswith("qk_norm")
+        routes = weight.name == "router"
         per_token = weight.name in ("norm", "final_norm", "position")
-        if weight.split == "replicated" and (per_head or (per_token and layout.sequence_parallel)):
+        if weight.split == "replicated" and (
+            per_head or routes or (per_token and layout.sequence_parallel)
+        ):
             size = float(weight.rows * weight.columns * element)
             sums.add("all_reduce", "tp", times * weight.copies, size)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial
 
 from planner.errors import DescriptionError
 from planner.model import Experts, Model
@@ -130,9 +131,13 @@ class ExpertFeedForward(nn.Module):
         self.down = nn.Parameter(torch.empty(count, hidden, width))
 
     def forward(self, x: Tensor) -> Tensor:
+        # split over tp every rank routes all tokens through its part of every expert
+        x, router, gate, up, down = (
+            _local(t) for t in (x, self.router.weight, self.gate, self.up, self.down)
+        )
         shape = x.shape
         x = x.reshape(-1, shape[-1])
-        scores = F.softmax(self.router(x).float(), dim=-1)
+        scores = F.softmax(F.linear(x, router).float(), dim=-1)
         weights, chosen = scores.topk(self.top_k, dim=-1)
         order = chosen.flatten().argsort(stable=True)
         rows = order // self.top_k
@@ -141,10 +146,18 @@ class ExpertFeedForward(nn.Module):
         counts = torch.zeros(self.count, dtype=torch.int32, device=x.device)
         ones = torch.ones_like(order, dtype=torch.int32)
         ends = counts.scatter_add(0, chosen.flatten(), ones).cumsum(0, dtype=torch.int32)
-        inner = self.activation(_grouped(sent, self.gate, ends)) * _grouped(sent, self.up, ends)
-        result = _grouped(inner, self.down, ends)
+        inner = self.activation(_grouped(sent, gate, ends)) * _grouped(sent, up, ends)
+        result = _grouped(inner, down, ends)
         out = torch.zeros_like(x).scatter_add(0, rows.unsqueeze(-1).expand_as(result), result)
         return out.view(shape)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part; the gradient of what it holds whole is its share of a sum."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    summed = [Partial() if p.is_replicate() else p for p in tensor.placements]
+    return tensor.to_local(grad_placements=summed)
 
 
 def _grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

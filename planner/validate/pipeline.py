@@ -13,6 +13,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from planner.errors import LayoutError
 from planner.layout import Layout
 from planner.model import Model
+from planner.validate import adapter
 from planner.validate.models import Stage
 from planner.validate.shard import Meshes
 from planner.workload import Workload
@@ -59,7 +60,7 @@ class Pipeline:
             raise LayoutError(f"schedule {layout.schedule} is not traced; use one of gpipe, 1f1b")
         assert meshes.pipeline is not None
         self.first, self.last = index == 0, index == layout.pp - 1
-        inner = PipelineStage(
+        self._stage = PipelineStage(
             stage,
             index,
             layout.pp,
@@ -68,7 +69,13 @@ class Pipeline:
             output_args=example[1],
             group=meshes.pipeline.get_group(),
         )
-        self._schedule = _SCHEDULES[layout.schedule](inner, layout.grad_accumulation, loss_fn=loss)
+        self._schedule = _SCHEDULES[layout.schedule](
+            self._stage, layout.grad_accumulation, loss_fn=loss
+        )
+
+    def receive_buffers(self) -> list[Tensor]:
+        """Where activations and gradients arrive: one of each for every micro-batch."""
+        return adapter.receive_buffers(self._stage)
 
     def step(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 
 from planner.catalogue import load_machine
 from planner.errors import PlannerError
-from planner.validate.planned import planned
+from planner.validate.planned import PEAK_TOLERANCE, planned_peak, planned_time
 from planner.validate.ranks import Rank, RankError, external_rank, num_cores
 from planner.validate.results import ResultsFile
 
@@ -84,8 +84,9 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     payload = {"cases": todo, "fault": options.fault}
 
     def finished(case: dict[str, Any]) -> None:
+        case |= planned_peak(case)
         if machine is not None:
-            case |= planned(case, machine)
+            case |= planned_time(case, machine)
         results.add(case)
         progress.finished(case)
 
@@ -245,6 +246,13 @@ def case_line(case: dict[str, Any]) -> str:
         f"(loss {case['loss_error']:.0e})  {sent / 1e6:9.3f} MB sent, "
         f"{'as expected' if case['bytes_equal'] else 'NOT AS EXPECTED'}"
     )
+    if case.get("planned_peak_bytes"):
+        peak, error = max(case["peak_bytes_per_rank"]), case["peak_error"]
+        within = "within" if case["peak_within"] else "NOT WITHIN"
+        text += (
+            f"  peak {peak / 1e6:.1f} MB, estimate {100 * error:+.1f} % ({within} "
+            f"{100 * PEAK_TOLERANCE:.0f} %)"
+        )
     if case["step_time_s"] is not None:
         text += f"  {1e3 * case['step_time_s']:8.1f} ms"
         predicted = case.get("predicted_step_time_s")

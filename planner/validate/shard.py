@@ -16,10 +16,11 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -27,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from planner.layout import Layout
-from planner.validate.models import Stage
+from planner.validate.models import ExpertFeedForward, Stage
 from planner.workload import Workload
 
 __all__ = ["Meshes", "apply", "optimizer_groups"]
@@ -129,6 +130,17 @@ def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
     parallelize_module(stage, mesh, plan)
     for layer in stage.layers.values():
         parallelize_module(layer, mesh, _layer_plan(layer, stream, sequence))
+        if isinstance(layer.ffn, ExpertFeedForward):
+            _split_experts(layer.ffn, mesh)
+
+
+def _split_experts(experts: ExpertFeedForward, mesh: DeviceMesh) -> None:
+    """Columns of the first products and rows of the last, inside every expert."""
+    split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
+    owners = [(experts, name, place) for name, place in split.items()]
+    for owner, name, place in [*owners, (experts.router, "weight", Replicate())]:
+        whole = owner.get_parameter(name)
+        owner.register_parameter(name, nn.Parameter(distribute_tensor(whole, mesh, [place])))
 
 
 def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]:
@@ -146,6 +158,13 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
         plan["attention_norm"] = plan["ffn_norm"] = SequenceParallel()
     for name in ("attention.q_norm", "attention.k_norm"):
         plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
+    if isinstance(layer.ffn, ExpertFeedForward):
+        plan["ffn"] = PrepareModuleInputOutput(
+            input_layouts=stream,
+            desired_input_layouts=Replicate(),
+            output_layouts=Partial(),
+            desired_output_layouts=stream,
+        )
     present = {name for name, _ in layer.named_modules()}
     return {name: style for name, style in plan.items() if name in present}
 

@@ -23,9 +23,16 @@ from planner.validate.recorder import CollectiveRecorder
 from planner.validate.timeline import Live, StorageTimeline
 from planner.workload import Workload
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_on_rank"]
 
-_RESIDENT = ("parameters", "gradients", "optimizer_states", "inputs", "unsharded_gradients")
+_RESIDENT = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "inputs",
+    "receive_buffers",
+    "unsharded_gradients",
+)
 
 
 class _Step:
@@ -155,8 +162,11 @@ class _Step:
             return
         for number, (tokens, labels) in enumerate(self.batches):
             last = number == len(self.batches) - 1
-            if self.layout.zero_stage == 0:
+            if self.layout.zero_stage < 2:
+                # gradients are summed whole, and reduced once
                 self.stage.set_requires_gradient_sync(last)  # type: ignore[operator]
+            if self.layout.zero_stage == 1:
+                self.stage.set_reshard_after_backward(last)  # type: ignore[operator]
             with self._parallel_loss():
                 # the logits are not kept over backward, as in torchtitan
                 loss = self._loss(self.stage(tokens), labels)
@@ -175,9 +185,19 @@ class _Step:
         self.timeline.phase = "end"
         self.optimizer.zero_grad(set_to_none=True)
 
+    def _warm_up(self) -> None:
+        """Make what a step finds left by the one before: states, a pipeline's buffers."""
+        if self.pipeline is not None:
+            self.run()
+            return
+        for param in self.stage.parameters():
+            param.grad = torch.empty_like(param)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
     def trace(self) -> None:
-        """A first step that makes the optimizer's states, then the recorded one."""
-        self.run()
+        """Record one step."""
+        self._warm_up()
         for keys in self.keys.values():
             keys.clear()
         watch, follow = self.timeline.watch, self.keys
@@ -189,8 +209,10 @@ class _Step:
                 watch(value)
                 for state in self.optimizer.state.values()
                 for value in state.values()
-                if isinstance(value, Tensor)
+                if isinstance(value, Tensor) and value.dim()  # a count of steps is a number
             }
+            if self.pipeline is not None:
+                follow["receive_buffers"] |= {watch(b) for b in self.pipeline.receive_buffers()}
             inputs = [t for pair in self.batches for t in pair] + list(self.rope or ())
             follow["inputs"] |= {watch(tensor) for tensor in inputs}
             self.recording = True
@@ -247,6 +269,7 @@ def _collectives(step: _Step) -> list[dict[str, Any]]:
             "bytes": item.bytes,
         }
         for item in step.recorder.operations()
+        if len(item.ranks) > 1  # alone a rank sends nothing
     ]
 
 
@@ -256,8 +279,6 @@ def _axes(layout: Layout) -> Any:
     shard_ranks = (layout.dp_shard or layout.dp) * layout.cp
 
     def name(ranks: tuple[int, ...]) -> str:
-        if len(ranks) < 2:
-            return "one rank"
         steps = {b - a for a, b in itertools.pairwise(ranks)}
         stride, size = min(steps), len(ranks)
         if stride >= layout.tp * data:
@@ -284,6 +305,18 @@ def measure(
         stack.enter_context(adapter.static_pipeline())
         stack.enter_context(adapter.communication_region(step._communicating))
         stack.enter_context(adapter.fake_mode())
+        step.materialise()
+        step.trace()
+        return _readout(step)
+
+
+def measure_on_rank(
+    model: Model, layout: Layout, workload: Workload, layers: range, stage: int, optimizer: str
+) -> dict[str, Any]:
+    """The same of this rank of a real process group, with real tensors on the CPU."""
+    step = _Step(model, layout, workload, layers, stage, optimizer)
+    step.build()
+    with adapter.quiet_propagation(), adapter.communication_region(step._communicating):
         step.materialise()
         step.trace()
         return _readout(step)

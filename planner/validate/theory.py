@@ -93,20 +93,38 @@ def _parameter_bytes(task: Task, spread: Spread, pp_rank: int, padded: bool) -> 
     return total
 
 
-def expected_state_bytes(task: Task, spread: Spread, pp_rank: int) -> dict[str, int] | None:
+def expected_state_bytes(
+    task: Task, spread: Spread, pp_rank: int, dp_rank: int = 0
+) -> dict[str, int] | None:
     """Parameters and Adam's two moments that stay on each rank [B].
 
-    None for ZeRO-1, whose owners of whole tensors differ by at most one tensor, and where rows
-    do not divide by dp.
+    None where rows do not divide by dp in ZeRO-2 and 3.
     """
     whole = _parameter_bytes(task, spread, pp_rank, padded=False)
     if spread.zero_stage == 1:
-        return None
+        mine = _owned_bytes(task, spread, pp_rank)[dp_rank]
+        return {"parameters": whole, "optimizer_states": 2 * mine}
     if spread.zero_stage >= 2:
         if whole != _parameter_bytes(task, spread, pp_rank, padded=True):
             return None
         whole //= spread.dp
     return {"parameters": whole, "optimizer_states": 2 * whole}
+
+
+def _owned_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
+    """Whole tensors that ZeroRedundancyOptimizer deals to each replica [B].
+
+    The largest tensor left goes to the replica that owns least.
+    """
+    owned = [0] * spread.dp
+    sizes = [
+        rows * columns * _ELEMENT
+        for chunk in _chunks(spread, pp_rank)
+        for rows, columns, _ in _tensors(task, spread, chunk)
+    ]
+    for size in sorted(sizes, reverse=True):
+        owned[owned.index(min(owned))] += size
+    return owned
 
 
 # --- traffic ---------------------------------------------------------------------------------

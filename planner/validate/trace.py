@@ -8,28 +8,22 @@ phases are extended one by one before the highest is taken.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from planner.errors import LayoutError, PlannerError
+from planner.errors import LayoutError
 from planner.estimation import Question
 from planner.layout import Layout, Layouts
 from planner.pipeline import stage_counts
+from planner.validate.tracer import TraceError, Tracer
 
-__all__ = ["Collective", "Trace", "TraceError", "trace"]
+__all__ = ["Collective", "Trace", "TraceError", "requests_of", "trace"]
 
 _DEPTHS = (4, 6)
 """Layers traced of a deeper stage: fewer than four and other phases hold the peak."""
-_TIMEOUT_S = 900
-
-
-class TraceError(PlannerError):
-    """torch could not run the traced step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +74,24 @@ def trace(
     stage: int = 0,
     optimizer: str = "fused",
     full_depth: bool = False,
+    tracer: Tracer | None = None,
 ) -> Trace:
     """Trace one rank of a pipeline stage: the first of the stage, whose shards are largest.
 
     Counted: parameters, gradients, AdamW states, activations, gathered parameters, gradient
     reduction, temporaries of every operator. Left out: the device's context, the allocator's
-    rounding and reserve, communicator buffers.
+    rounding and reserve, communicator buffers. Many traces can share a `tracer`.
     """
     _check(question, layout, stage)
     first, dense, count = _layers(question, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
     if full_depth or count <= depths[-1]:
         depths = (count,)
-    answers = _measured(
-        [_request(question, layout, stage, optimizer, first, depth) for depth in depths]
-    )
+    with Tracer() if tracer is None else nullcontext(tracer) as worker:
+        answers = [
+            worker.ask(_request(question, layout, stage, optimizer, first, depth))
+            for depth in depths
+        ]
     result = answers[0]
     if len(depths) > 1:
         result = _extended(answers[0], answers[1], depths, count)
@@ -111,14 +108,6 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
         (layout.ep > 1, f"ep = {layout.ep} is not traced; use ep = 1"),
         (layout.vpp > 1, f"vpp = {layout.vpp} is not traced; use vpp = 1"),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
-        (
-            layout.zero_stage == 1,
-            "zero_stage = 1 is not a stage of FSDP2; trace 0, 2 or 3",
-        ),
-        (
-            bool(model.experts) and layout.tp > 1,
-            f"experts with tp = {layout.tp} are not traced; use tp = 1",
-        ),
         (
             question.workload.optimizer != "adamw",
             f"optimizer {question.workload.optimizer} is not traced; use adamw",
@@ -162,6 +151,16 @@ def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, i
     return before, dense if dense < total else 0, total
 
 
+def requests_of(question: Question, layout: Layout) -> list[dict[str, Any]]:
+    """What a worker is asked about each pipeline stage, with all its layers."""
+    found = []
+    for stage in range(layout.pp):
+        _check(question, layout, stage)
+        first, _, count = _layers(question, layout, stage)
+        found.append(_request(question, layout, stage, "fused", first, count))
+    return found
+
+
 def _request(
     question: Question, layout: Layout, stage: int, optimizer: str, first: int, depth: int
 ) -> dict[str, Any]:
@@ -174,31 +173,6 @@ def _request(
         "first_layer": first,
         "num_layers": depth,
     }
-
-
-def _measured(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Answers of a worker process."""
-    lines = "".join(json.dumps(request) + "\n" for request in requests)
-    command = [sys.executable, "-m", "planner.validate.worker"]
-    try:
-        done = subprocess.run(
-            command, input=lines, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TraceError(
-            f"the traced step took longer than {_TIMEOUT_S} s; trace fewer micro-batches"
-        ) from error
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    for answer in answers:
-        if "error" in answer:
-            raise TraceError(answer["error"])
-    if len(answers) < len(requests):
-        reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise TraceError(
-            f"torch failed in the traced step ({reason[0][:300]}); "
-            "try a smaller layout, and report it with the layout"
-        )
-    return answers
 
 
 # --- depth -----------------------------------------------------------------------------------

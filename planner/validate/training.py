@@ -201,7 +201,9 @@ class _Case:
         ]
         states = {
             "counted": trainer.state_bytes(),
-            "expected": theory.expected_state_bytes(self.task, self.spread, trainer.pp_rank),
+            "expected": theory.expected_state_bytes(
+                self.task, self.spread, trainer.pp_rank, trainer.dp_rank
+            ),
         }
         sent = sum(
             theory.wire_bytes(name, value, trainer.degree(axis))

@@ -16,15 +16,21 @@ from planner.errors import PlannerError
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    from planner.layout import Layout
-    from planner.model import Model
     from planner.validate import adapter
-    from planner.workload import Workload
 
     version = adapter.require_torch()
     from planner.validate.step import measure
 
-    result = measure(
+    return {**measure(*_arguments(request)), "torch": version}
+
+
+def _arguments(request: dict[str, Any]) -> tuple[Any, ...]:
+    """What a request asks to measure."""
+    from planner.layout import Layout
+    from planner.model import Model
+    from planner.workload import Workload
+
+    return (
         Model.model_validate_json(json.dumps(request["model"])),
         Layout.model_validate_json(json.dumps(request["layout"])),
         Workload.model_validate_json(json.dumps(request["workload"])),
@@ -32,7 +38,25 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         request["stage"],
         request["optimizer"],
     )
-    return {**result, "torch": version}
+
+
+def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> list[dict[str, Any]]:
+    """The same steps on real ranks: what this one holds and sends in every case.
+
+    `payload["cases"]` lists, for every case, one request per pipeline stage.
+    """
+    del send
+    warnings.simplefilter("ignore")
+    from planner.validate.ranks import joined
+    from planner.validate.step import measure_on_rank
+
+    found = []
+    with joined(rank):
+        for number, requests in enumerate(payload["cases"], 1):
+            rank.report(f"step {number} of {len(payload['cases'])}")
+            stage = rank.rank * len(requests) // rank.world
+            found.append(measure_on_rank(*_arguments(requests[stage])))
+    return found
 
 
 def main() -> None:

@@ -1,0 +1,331 @@
+"""Trace matrix: torch's own sharding beside the estimate, layout by layout.
+
+    python benchmarks/trace_matrix.py            # writes docs/validation.md; about 20 minutes
+
+Two sets of cases: three models of real widths and few layers, over every ZeRO stage, tensor and
+sequence parallelism, pipelines and recompute modes at three world sizes; and models of full depth
+(traced at two depths and extended), where peaks are those of real trainings. Traces are kept in a
+file (`--traces`), so that a run that was stopped goes on where it was, and a change of a formula
+is compared again without tracing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import queue
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.catalogue import load_framework, load_machine, load_model
+from planner.errors import PlannerError
+from planner.estimation import Question
+from planner.layout import Layout
+from planner.validate.compare import Comparison, compare
+from planner.validate.trace import Collective, Trace, trace
+from planner.validate.tracer import Tracer
+from planner.workload import Workload
+
+ROOT = Path(__file__).parent.parent
+WORLDS = (8, 64, 1024)
+MODELS = {"GPT": "gpt3-175b", "Llama": "llama-3-8b", "MoE": "mixtral-8x7b"}
+DEEP = {"GPT": ("ptdp-18b", 2048), "Llama": ("llama-3-8b", 8192), "MoE": ("mixtral-8x7b", 4096)}
+"""Models of full depth and their sequences."""
+SPLITS = ((1, False), (2, False), (2, True), (8, False), (8, True))
+RECOMPUTE = ("none", "selective", "full")
+STAGES = (0, 1, 3)
+LAYERS = {1: 3, 4: 6}
+"""Layers without and with a pipeline, whose stages then hold 1, 2, 2 and 1 of them."""
+PASSES = {1: 2, 4: 5}
+DEEP_PASSES = {1: 2, 4: 8}
+EXACT = ("weights", "gradients", "optimizer_states")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rank of one layout."""
+
+    family: str
+    layout: Layout
+    stage: int
+    deep: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of traces."""
+        name = f"{self.family} {self.layout} sp{int(self.layout.sequence_parallel)} s{self.stage}"
+        return f"deep {name}" if self.deep else name
+
+    @property
+    def question(self) -> Question:
+        """The model, and what is asked."""
+        name, rows = DEEP[self.family] if self.deep else (MODELS[self.family], 2048)
+        model = load_model(name).replaced(dropout=0.0)
+        if not self.deep:
+            model = model.replaced(num_layers=LAYERS[self.layout.pp])
+        workload = Workload(sequence_length=rows, global_batch=self.layout.global_batch)
+        return Question(model, load_machine("dgx-h100"), workload, load_framework("fsdp2"))
+
+
+def cases() -> Iterator[Case]:
+    """All legal combinations with few layers, then those of full depth on 64 ranks.
+
+    A ZeRO stage needs replicas to shard over. A pipeline's first, second and last stage take
+    turns.
+    """
+    for deep in (False, True):
+        worlds = (64,) if deep else WORLDS
+        for family, world, pp, split in itertools.product(MODELS, worlds, (1, 4), SPLITS):
+            tp, sequence = split
+            if world % (tp * pp) or (deep and split not in ((1, False), (8, True))):
+                continue
+            if deep and pp > 1 and tp > 1:
+                continue
+            for zero, recompute in itertools.product(range(4 if world > tp * pp else 1), range(3)):
+                turn = (zero + recompute + WORLDS.index(world)) % 3
+                layout = Layout(
+                    dp=world // (tp * pp),
+                    tp=tp,
+                    sequence_parallel=sequence,
+                    pp=pp,
+                    zero_stage=zero,
+                    recompute=RECOMPUTE[recompute],
+                    schedule="1f1b" if pp > 1 else "none",
+                    grad_accumulation=(DEEP_PASSES if deep else PASSES)[pp],
+                )
+                yield Case(family, layout, STAGES[turn] if pp > 1 else 0, deep)
+
+
+# --- tracing ---------------------------------------------------------------------------------
+
+
+def traced(path: Path, chosen: list[Case], jobs: int) -> dict[str, dict[str, Any]]:
+    """Traces by key, or an error; those in the file are not made again."""
+    found = {}
+    if path.exists():
+        found = {row["key"]: row for row in map(json.loads, path.read_text().splitlines())}
+    todo: queue.SimpleQueue[Case] = queue.SimpleQueue()
+    for case in chosen:
+        if case.key not in found:
+            todo.put(case)
+    start, total, lock = time.monotonic(), todo.qsize(), threading.Lock()
+
+    def keep(case: Case, made: dict[str, Any]) -> None:
+        with lock, path.open("a") as file:
+            found[case.key] = {"key": case.key, "trace": made}
+            file.write(json.dumps(found[case.key]) + "\n")
+            done = total - todo.qsize()
+            passed = time.monotonic() - start
+            print(f"\r{done} of {total}, {passed:.0f} s  ", end="", file=sys.stderr, flush=True)
+
+    def work() -> None:
+        with Tracer() as tracer:
+            while not todo.empty():
+                case = todo.get()
+                try:
+                    made = trace(case.question, case.layout, stage=case.stage, tracer=tracer)
+                    keep(case, made.as_dict())
+                except PlannerError as error:
+                    keep(case, {"error": str(error)})
+
+    # one worker process each; a thread only waits for its own
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def compared(case: Case, made: dict[str, Any]) -> Comparison:
+    """A kept trace beside today's estimate."""
+    collectives = tuple(Collective(**item) for item in made["collectives"])
+    again = Trace(**{**made, "layout": case.layout, "collectives": collectives})
+    return compare(case.question, case.layout, again)
+
+
+# --- page ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of one case: its relative difference, and where it stands."""
+
+    error: float
+    equal: bool
+    case: Case
+    phase: str
+
+
+def differences(pairs: list[tuple[Case, Comparison]]) -> dict[str, list[Row]]:
+    """Rows by part and by collective."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for case, comparison in pairs:
+        phase = comparison.trace.peak_phase
+        for part in comparison.parts:
+            equal = part.traced_bytes == part.estimated_bytes
+            found[part.name].append(Row(part.error, equal, case, phase))
+        for item in comparison.collectives:
+            equal = (item.traced_bytes, item.count) == (item.estimated_bytes, item.estimated_count)
+            found[f"{item.name} over {item.group}"].append(Row(item.error, equal, case, phase))
+    return found
+
+
+def worst(rows: list[Row]) -> Row:
+    """The row furthest off."""
+    return max(rows, key=lambda row: abs(row.error))
+
+
+def table(found: dict[str, list[Row]], names: list[str]) -> list[str]:
+    """A line per part: cases, equal to the byte, within 1, 2 and 5 %, worst."""
+    lines = [
+        "| | cases | equal to the byte | within 1 % | 2 % | 5 % | worst |",
+        "|---|" + "---:|" * 6,
+    ]
+    for name in names:
+        rows = found[name]
+        near = [sum(abs(row.error) < bound for row in rows) for bound in (0.01, 0.02, 0.05)]
+        lines.append(
+            f"| {name} | {len(rows)} | {sum(row.equal for row in rows)} | {near[0]} | {near[1]} "
+            f"| {near[2]} | {100 * worst(rows).error:+.2f} % |"
+        )
+    return lines
+
+
+def furthest(rows: list[Row], count: int) -> list[str]:
+    """The peaks furthest off, with the phase in which the traced one falls."""
+    lines = ["| model | layout | stage | peak falls in | difference |", "|---|---|---:|---|---:|"]
+    for row in sorted(rows, key=lambda row: -abs(row.error))[:count]:
+        sp = " sp" if row.case.layout.sequence_parallel else ""
+        lines.append(
+            f"| {row.case.family} | {row.case.layout}{sp} | {row.case.stage} | {row.phase} "
+            f"| {100 * row.error:+.1f} % |"
+        )
+    return lines
+
+
+def section(pairs: list[tuple[Case, Comparison]], count: int) -> list[str]:
+    """Tables of one set of cases."""
+    found = differences(pairs)
+    parts = [name for name in found if " over " not in name]
+    collectives = sorted(name for name in found if " over " in name)
+    return [
+        *table(found, parts),
+        "",
+        *table(found, collectives),
+        "",
+        "The peaks furthest off:",
+        "",
+        *furthest(found["peak"], count),
+        "",
+    ]
+
+
+def page(pairs: list[tuple[Case, Comparison]], failed: list[tuple[Case, str]], version: str) -> str:
+    """The whole of docs/validation.md."""
+    few = [pair for pair in pairs if not pair[0].deep]
+    deep = [pair for pair in pairs if pair[0].deep]
+    lines = [
+        INTRODUCTION.format(version=version, worlds=", ".join(map(str, WORLDS))),
+        "## Few layers, every combination",
+        "",
+        FEW,
+        "",
+        *section(few, 12),
+        "## Full depth",
+        "",
+        DEPTH,
+        "",
+        *section(deep, 6),
+        EXCEPTIONS,
+    ]
+    if failed:
+        lines += ["## Not traced", "", *(f"- {case.key}: {reason}" for case, reason in failed), ""]
+    return "\n".join(lines)
+
+
+INTRODUCTION = """\
+# Validation against torch
+
+Written by `benchmarks/trace_matrix.py` with torch {version}; do not edit by hand.
+
+A trace builds the model from torch modules and shards it with torch's own FSDP2, DTensor,
+activation checkpointing and pipeline schedules, under a process group of which one rank exists
+and on tensors without data. It yields the bytes of every storage over a step and every
+collective. Here the trace stands beside the estimate for the framework `fsdp2`.
+
+`planner validate trace llama-3-8b --world 64 --tp 4 --zero 3` does the same for one layout.
+
+- **weights, gradients, optimizer_states**: resident on the rank; AdamW's counters of steps, one
+  number per tensor, are left out on both sides.
+- **activations**: alive when a backward pass starts, with most micro-batches in flight.
+- **logits_and_loss**: at the highest point of the loss.
+- **peak**: of the whole step, without the device's context and the allocator's reserve.
+- **collectives**: equal means the number of calls and the bytes of full buffers.
+
+ZeRO-0 is `replicate`, the form of FSDP2 that only replicates. ZeRO-1 is `fully_shard` that keeps
+gathered weights and whole gradients over the micro-batches of a step and reduces once;
+torchtitan has no switch for it, so the search does not offer it. ZeRO-2 and 3 reduce after every
+micro-batch, in a pipeline once per step. Worlds: {worlds} ranks.
+"""
+FEW = """\
+GPT-3 175B, Llama 3 8B and Mixtral 8x7B in their real widths with 3 layers (6 in a pipeline of 4
+stages), 2048 tokens, 2 micro-batches (5 in a pipeline, schedule 1F1B); ZeRO 0 to 3, tp 1, 2, 8
+with and without sequence parallelism, pp 1 and 4, recompute none, selective and full. With so few
+layers a peak is decided by one layer's or the embedding's temporaries, which is harder than any
+real training."""
+DEPTH = """\
+GPT 18B (2048 tokens), Llama 3 8B (8192) and Mixtral 8x7B (4096) with all their layers on 64
+ranks, traced at two depths and extended linearly."""
+EXCEPTIONS = """\
+## Why what differs differs
+
+- **activations** below 1 %: q/k norms and fp32 rows of norms that the inventory of saved tensors
+  leaves out, token numbers that it counts.
+- **logits_and_loss** below 0.1 %: per-token scalars of the loss.
+- **peak**: the estimate looks at nine moments of a step; between them, weight gradients appear
+  one by one while temporaries disappear. Where one layer's weights are as large as all
+  activations, as in stages of one or two layers, that order shows.
+  The two-depth extension is exact: a test holds it against a full trace.
+- Groups of one rank move nothing and are not listed.
+- Not traced: context and expert parallelism, interleaved schedules, offload, adapters, fp8,
+  dropout. The command says so.
+
+## Full traces, and real ranks
+
+Traced layer by layer on one core in November 2026: Llama 3 8B on 64 ranks in 9 s and 0.33 GiB of
+host memory, Llama 3.1 405B on 16,384 ranks (tp = 8, ZeRO-3, full recompute) in 47 s and 1.1 GiB.
+
+`tests/test_trace_ranks.py` runs the same step on 2 and 4 real ranks with gloo: bytes and calls of
+every collective, and resident states, equal the trace for ZeRO 0 to 3, hybrid sharding, tensor and
+sequence parallelism, experts and pipelines. Peaks are equal to the byte without tp and pipeline
+and within 1.5 % with a pipeline; with tp they are not compared, because gloo's threads hold on
+to the tensors of their last operations.
+"""
+
+
+def main() -> None:
+    """Trace what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traces", type=Path, default=Path("trace_matrix.jsonl"))
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "validation.md")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    given = parser.parse_args()
+    chosen = list(cases())
+    found = traced(given.traces, chosen, given.jobs)
+    made = [(case, found[case.key]["trace"]) for case in chosen]
+    failed = [(case, item["error"]) for case, item in made if "error" in item]
+    pairs = [(case, compared(case, item)) for case, item in made if "error" not in item]
+    given.output.write_text(page(pairs, failed, pairs[0][1].trace.torch.split("+")[0]))
+    print(f"\n{len(pairs)} cases, {len(failed)} not traced; wrote {given.output}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
