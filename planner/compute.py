@@ -222,7 +222,7 @@ def _gemm_times(
     """Output, input-gradient and weight-gradient time of one product [s]."""
     tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
     if gemm.experts and not framework.expert_tensor_parallel:
-        tp = np.ones_like(tp)
+        tp = np.where(layouts.ep > 1, 1, tp)
     n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
     k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
     batch: Float = np.ones_like(tokens)

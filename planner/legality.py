@@ -56,20 +56,20 @@ def _kv_heads(q: Question, x: Layouts) -> Mask:
     return divides | (q.framework.replicates_kv_heads & (x.tp % kv == 0))
 
 
-def _ffn_width(q: Question) -> int:
-    """Greatest width that every feed-forward of the model is a multiple of."""
+def _ffn_width(q: Question, ep: int) -> int:
+    """Greatest width that every feed-forward which tp splits is a multiple of."""
     widths = [q.model.ffn_size] if q.model.ffn_size else []
     experts = q.model.experts
     if experts is not None:
+        split = q.framework.expert_tensor_parallel or ep == 1
         dense = experts.num_dense_layers > 0
-        widths = (widths if dense else []) + (
-            [experts.ffn_size] if q.framework.expert_tensor_parallel else []
-        )
+        widths = (widths if dense else []) + ([experts.ffn_size] if split else [])
     return int(np.gcd.reduce(widths)) if widths else 0
 
 
 def _ffn(q: Question, x: Layouts) -> Mask:
-    return _ffn_width(q) % x.tp == 0
+    alone, spread = _ffn_width(q, 1) % x.tp == 0, _ffn_width(q, 2) % x.tp == 0
+    return np.where(x.ep > 1, spread, alone)
 
 
 def _node(q: Question, x: Layouts) -> Mask:
@@ -262,11 +262,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "tp does not divide the feed-forward width",
-        ("tp",),
+        ("tp", "ep"),
         _ffn,
         lambda q, x: (
-            f"tp = {x.tp} does not divide the feed-forward width {_ffn_width(q)}; use one of "
-            f"{_listed(divisors(int(np.gcd(_ffn_width(q), q.model.num_heads))))}"
+            f"tp = {x.tp} does not divide the feed-forward width {_ffn_width(q, x.ep)}; use one "
+            f"of {_listed(divisors(int(np.gcd(_ffn_width(q, x.ep), q.model.num_heads))))}"
         ),
     ),
     Rule(
