@@ -86,11 +86,12 @@ def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
     >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
     80000000000.0
     """
-    machine = (
-        _load(Machine, Path(os.path.expanduser(name)))
-        if _is_path(name)
-        else _named(Machine, "machine", aliases().get(name.lower(), name))
-    )
+    if _is_path(name):
+        machine = _load(Machine, Path(os.path.expanduser(name)))
+    else:
+        # other names stand inside the files, and reading them all takes time
+        known = name in names("machine")
+        machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
     return overridden(machine, overrides) if overrides else machine
 
 

@@ -7,7 +7,7 @@ exposed. Groups follow the rank order tp, cp, dp, pp (tp fastest), which fixes t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,18 +66,20 @@ class Groups:
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
         """Groups of every layout on a machine."""
-        tp, cp, dp, ep = layouts.tp, layouts.cp, layouts.dp, layouts.ep
-        shard = layouts.dp_shard * cp
-        return cls(
+        few, index = layouts.distinct("tp", "cp", "dp", "ep", "dp_shard", "pp")
+        tp, cp, dp, ep = few.tp, few.cp, few.dp, few.ep
+        shard = few.dp_shard * cp
+        found = cls(
             tensor=group_view(machine, tp, 1),
             context=group_view(machine, cp, tp),
             data=group_view(machine, dp * cp, tp),
             shard=group_view(machine, shard, tp),
             replica=group_view(machine, dp * cp // shard, tp * shard),
             expert=group_view(machine, ep, tp),
-            expert_data=group_view(machine, layouts.expert_dp, tp * ep),
-            stage=group_view(machine, np.minimum(layouts.pp, 2), tp * cp * dp),
+            expert_data=group_view(machine, few.expert_dp, tp * ep),
+            stage=group_view(machine, np.minimum(few.pp, 2), tp * cp * dp),
         )
+        return cls(*(getattr(found, field.name).take(index) for field in fields(cls)))
 
 
 def _stream(layouts: Layouts, workload: Workload, width: int) -> Float:

@@ -6,6 +6,7 @@ that can be the worst; `stage_memory` gives every stage of one layout.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +50,7 @@ class Estimate:
     """Parts per node, and `total`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Estimates:
     """Named parts over the axis of the layouts."""
 
@@ -70,33 +71,33 @@ class Estimates:
     """Measured over estimated step time: 5 % and 95 % quantile for this class of run."""
     framework: str
 
-    @property
+    @functools.cached_property
     def step_time_s(self) -> Float:
         """Sum of the time parts [s]."""
         return np.asarray(sum(self.time_parts_s.values()))
 
-    @property
+    @functools.cached_property
     def memory_bytes(self) -> Float:
         """Sum of the device parts at the worst stage [B]."""
         return np.asarray(sum(self.memory_parts_bytes.values()))
 
-    @property
+    @functools.cached_property
     def host_memory_bytes(self) -> Float:
         """Sum of the host parts per node [B]."""
         return np.asarray(sum(self.host_parts_bytes.values()))
 
-    @property
+    @functools.cached_property
     def fits_device(self) -> NDArray[np.bool_]:
         """Whether the worst stage stays within the device."""
         return self.memory_bytes <= self.device_limit_bytes
 
-    @property
+    @functools.cached_property
     def fits_host(self) -> NDArray[np.bool_]:
         """Whether the host memory and the local disk of a node suffice."""
         on_disk = self.disk_bytes <= self.disk_limit_bytes
         return (self.host_memory_bytes <= self.host_limit_bytes) & on_disk
 
-    @property
+    @functools.cached_property
     def fits(self) -> NDArray[np.bool_]:
         """Whether device and host both suffice."""
         return self.fits_device & self.fits_host

@@ -86,9 +86,11 @@ def disk_bytes(
     framework: Framework,
 ) -> Float:
     """Bytes on the node's local disk: swapped states, and parameters with full offload [B]."""
+    size, offload = framework.states(workload.precision), layouts.offload
+    if not np.any((offload == _OPT_NVME) | (offload == _ALL_NVME)):
+        return np.zeros(np.shape(offload))
     per_node = np.minimum(machine.node.num_devices, layouts.world)
     state = stage_state(blocks, layouts, np.asarray(0), workload, framework)
-    size, offload = framework.states(workload.precision), layouts.offload
     states = optimizer_state_bytes(state, layouts, workload, framework)
     swapped = np.where((offload == _OPT_NVME) | (offload == _ALL_NVME), states, 0.0)
     swapped = swapped + np.where(offload == _ALL_NVME, state.owned * size.sharded_weight_bytes, 0.0)

@@ -86,12 +86,11 @@ def device_memory(
     kept = stage_activations(blocks, layouts, stage, workload, framework)
     static = state_parts(state, layouts, workload, framework)
     moments = _moments(state, kept, static, layouts, workload, framework)
-    totals = np.stack([np.asarray(sum(moment.values())) for moment in moments])
+    totals = np.broadcast_arrays(*[np.asarray(sum(moment.values())) for moment in moments])
     peak = np.argmax(totals, axis=0)
-    parts = {"optimizer_states": static["optimizer_states"] + np.zeros_like(totals[0])}
+    parts = {"optimizer_states": static["optimizer_states"] + np.zeros(peak.shape)}
     for name in moments[0]:
-        stacked = np.stack([np.broadcast_to(m[name], peak.shape) for m in moments])
-        parts[name] = np.take_along_axis(stacked, peak[None], axis=0)[0]
+        parts[name] = np.choose(peak, [moment[name] for moment in moments])
     allocated = np.asarray(sum(parts.values()))
     parts["runtime_context"] = _context_bytes(layouts, machine) + np.zeros_like(allocated)
     parts["allocator_reserve"] = framework.buffers.allocator_fraction.value * allocated
@@ -114,7 +113,7 @@ def _moments(
     ends, stream = kept.boundary, kept.sequence_buffer
     flight = stream + ends.waiting + ends.returned
     temporaries = _optimizer_temporaries(state, layouts, framework)
-    zero = np.zeros_like(kept.layers)
+    zero = np.zeros(())
     before, following = reduce.before, kept.layers - kept.one_layer
     second = kept.others + np.where(layouts.pp > 1, kept.one_layer, 0.0)
     after_ffn = kept.after_ffn - reduce.of_layer * (1 - kept.ffn_gradients)
@@ -133,9 +132,9 @@ def _moments(
     )
     return [
         {
-            "weights": weight + zero,
-            **{name: value + zero for name, value in zip(_PASSING, row, strict=True)},
-            "gathered_parameters": window + zero,
+            "weights": weight,
+            **dict(zip(_PASSING, row, strict=True)),
+            "gathered_parameters": window,
         }
         for row, weight, window in zip(rows, weights, gathered, strict=True)
     ]

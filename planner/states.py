@@ -6,7 +6,7 @@ tensors, how each is split, and the ZeRO stage; the bytes per element are the fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -185,11 +185,18 @@ def stage_state(
     shape = np.broadcast_shapes(np.shape(layouts.tp), np.shape(stage))
     sums = [np.zeros(shape) for _ in range(6)]
     largest, copied, embedding, table, head = (np.zeros(shape) for _ in range(5))
+    few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "zero_stage")
+
+    def local_of(block: Block) -> LocalParams:
+        # few ways to split a tensor differ, however many layouts there are
+        found = local_params(block, few, workload, framework)
+        return LocalParams(*(getattr(found, field.name)[index] for field in fields(found)))
+
     for block, count in zip(blocks, counts, strict=True):
-        local = local_params(block, layouts, workload, framework)
+        local = local_of(block)
         figures = _figures(local)
         if block.tied_elsewhere:
-            rest = _figures(local_params(untied(block), layouts, workload, framework))
+            rest = _figures(local_of(untied(block)))
             pairs = zip(figures, rest, strict=True)
             figures = [np.where(layouts.pp > 1, whole, own) for whole, own in pairs]
         sums = [total + count * figure for total, figure in zip(sums, figures, strict=True)]
@@ -200,7 +207,7 @@ def stage_state(
             head = head + count * local.gathered
         else:
             embedding = embedding + count * local.gathered
-            split = local_params(_split_alone(block), layouts, workload, framework)
+            split = local_of(_split_alone(block))
             table = table + count * np.where(layouts.tp > 1, split.gathered, 0.0)
     shared = any(block.tied_elsewhere for block in blocks)
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)

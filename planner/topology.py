@@ -8,7 +8,7 @@ how many groups share the interfaces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -128,6 +128,10 @@ class GroupView:
     """Latency of one large message from node to node [s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
+
+    def take(self, index: NDArray[np.int64]) -> GroupView:
+        """A selection, in any shape."""
+        return GroupView(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupView:
