@@ -1,0 +1,67 @@
+"""What is known of measured runs: which a constant was fitted on, and causes of large errors."""
+
+from __future__ import annotations
+
+from planner.runs import Run
+
+# Which rows a constant was fitted on: a source, what was fitted, and how to tell its rows.
+FITTED = (
+    (
+        "Narayanan et al. 2021",
+        "sustained_fraction of A100 (table 1); ZeRO-3 of 2021 (three rows)",
+        lambda r: "Table 1" in r.reference or r.row_id in ("R00011", "R00012", "R00013"),
+    ),
+    (
+        "llm-foundry",
+        "attention rate of llm-foundry (A100 80 GB rows)",
+        lambda r: r.machine.name == "a100-80gb-roce",
+    ),
+    (
+        "ultrascale",
+        "host time of nanotron and sustained_fraction (1B rows)",
+        lambda r: r.model.num_params < 3e9,
+    ),
+    ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
+    ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
+    ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
+    ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
+    (
+        "torchtitan",
+        "sustained_fraction of the 500 W H100 (bf16 rows)",
+        lambda r: r.workload.precision == "bf16" and r.machine.name == "grand-teton",
+    ),
+)
+
+
+# What is known about large errors of a source, or a part of it.
+CAUSES = (
+    (
+        "ultrascale",
+        lambda r: r.layout.pp > 1,
+        "stalls of about 1 s per micro-batch, not foretold (see below)",
+    ),
+    ("ultrascale", lambda r: True, "close to the memory limit, or collectives of a slow network"),
+    ("AuroraGPT-70B", lambda r: True, "a copy slip of the source, by its own other rows"),
+    (
+        "BERT-Large",
+        lambda r: r.workload.sequence_length == 512,
+        "the printed rate needs 72 % of the TF32 peak in eager mode; the rows with 128 tokens "
+        "are 1 to 9 % off",
+    ),
+    ("Megatron-Bridge", lambda r: r.layout.ep > 1, "overhead of routing tokens to experts"),
+    ("tr11", lambda r: r.model.head_dim % 8 > 0, "head size not a multiple of 8: slow kernels"),
+)
+
+
+def cause(run: Run) -> str:
+    """What is known about a large error of a run; empty where nothing is."""
+    found = (text for source, holds, text in CAUSES if source in run.source and holds(run))
+    return next(found, "not known")
+
+
+def fitted(run: Run) -> str:
+    """What was fitted on a run; empty where nothing was."""
+    for source, what, holds in FITTED:
+        if source in run.source and holds(run):
+            return what
+    return ""
