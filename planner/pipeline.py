@@ -108,13 +108,15 @@ def candidate_stages(
 ) -> NDArray[np.int64]:
     """Stages of which one is the worst in memory and in time. Shape (..., stages).
 
-    First, second and last; and where a kind of layer ends, the stage that mixes two kinds, the
-    one after it and the fullest after it. Between them stages hold ever fewer layers and
-    micro-batches.
+    First and last, and the second where the first holds fewer layers; where a kind of layer
+    ends, the stage that mixes two kinds, the one after it and the fullest after it. Between them
+    stages hold ever fewer layers and micro-batches.
     """
     total, ends = _total_and_ends(blocks, framework)
     pp = layouts.pp
-    stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
+    stages = [np.zeros_like(pp), pp - 1]
+    if ends.first:
+        stages.append(np.minimum(1, pp - 1))
     boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
     for layer in boundaries:
         mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
