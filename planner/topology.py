@@ -26,6 +26,7 @@ _MESSAGE = 1.4
 # for one level of the LL tree, up and down (NVIDIA/nccl src/graph/tuning.cc)
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 
 def build_graph(machine: Machine) -> networkx.Graph:
@@ -129,7 +130,7 @@ class GroupView:
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
 
-    def take(self, index: NDArray[np.int64]) -> GroupView:
+    def take(self, index: Int) -> GroupView:
         """A selection, in any shape."""
         return GroupView(*(getattr(self, field.name)[index] for field in fields(self)))
 
@@ -146,51 +147,64 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
     (8.0, 1.0)
     """
     per_node = machine.node.num_devices
-    size = np.asarray(size, dtype=np.int64)
-    stride = np.asarray(stride, dtype=np.int64)
-    size, stride = np.broadcast_arrays(size, stride)
+    size, stride = np.broadcast_arrays(
+        np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
+    )
     span = size * stride
     inside = np.where(per_node % np.maximum(span, 1) == 0, size, np.gcd(span, per_node) // stride)
     across = np.where(per_node % stride == 0, per_node // stride, per_node // np.maximum(stride, 1))
     local = np.clip(np.where(span <= per_node, inside, across), 1, size)
     nodes = -(-size // local)
-    groups_per_node = np.maximum(per_node // local, 1)
-    near = np.minimum(stride, per_node)
-    key = local * (per_node + 1) + near
+    local_rate, neighbour_rate = _local_rates(machine, local, stride)
+    network = _network(machine, size, stride, local, nodes)
+    return GroupView(
+        size=size.astype(float),
+        local=local.astype(float),
+        nodes=nodes.astype(float),
+        local_bytes_per_s=local_rate,
+        neighbour_bytes_per_s=neighbour_rate,
+        local_latency_s=np.full(local.shape, machine.node.fabric.latency_s.value),
+        **network,
+    )
+
+
+def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
+    """Rate of one rank inside its node, and between two neighbours there [B/s]."""
+    per_node, fabric = machine.node.num_devices, machine.node.fabric
+    key = local * (per_node + 1) + np.minimum(stride, per_node)
     table, pairs = np.full((2, (per_node + 1) * (per_node + 1)), np.inf)
+    # few pairs of size and stride differ, however many groups there are
     for present in np.flatnonzero(np.bincount(np.ravel(key))):
         members, step = map(int, divmod(present, per_node + 1))
         table[present] = node_rate(machine, members, step)
         pairs[present] = node_rate(machine, min(members, 2), step)
-    fabric = machine.node.fabric
-    local_rate = table[key] * fabric.efficiency.value
-    neighbour_rate = pairs[key] * fabric.efficiency.value
-    network_rate = np.full(local.shape, np.inf)
-    latency = message = np.zeros(local.shape)
-    pairwise = 1.0
-    if machine.network is not None:
-        curve = machine.network.efficiency
-        fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
-        network_rate = machine.node_bytes_per_s * fraction / groups_per_node
-        if exit_rate := machine.network.domain_exit_bytes_per_s:
-            # a ring through several domains leaves each by the exits of all its members there
-            devices = machine.network.domain_nodes * per_node
-            exits = np.clip(devices // stride, 1, size) * exit_rate.value * fraction
-            network_rate = np.where(span > devices, np.minimum(network_rate, exits), network_rate)
-        if machine.network.pairwise_fraction:
-            pairwise = machine.network.pairwise_fraction.value
-        known = machine.network.message_s
-        latency = np.full(local.shape, machine.network.latency_s.value)
-        message = np.full(local.shape, known.value) if known else _MESSAGE * latency
-    return GroupView(
-        size.astype(float),
-        local.astype(float),
-        nodes.astype(float),
-        local_rate,
-        network_rate,
-        np.full(local.shape, fabric.latency_s.value),
-        pairwise * network_rate,
-        latency,
-        message,
-        neighbour_rate,
-    )
+    return table[key] * fabric.efficiency.value, pairs[key] * fabric.efficiency.value
+
+
+def _network(machine: Machine, size: Int, stride: Int, local: Int, nodes: Int) -> dict[str, Float]:
+    """What groups see between nodes: rates of their share of the interfaces, latencies."""
+    network, per_node = machine.network, machine.node.num_devices
+    if network is None:
+        none, endless = np.zeros(local.shape), np.full(local.shape, np.inf)
+        return {
+            "network_bytes_per_s": endless,
+            "pairwise_bytes_per_s": endless,
+            "network_latency_s": none,
+            "network_message_s": none,
+        }
+    curve, groups_per_node = network.efficiency, np.maximum(per_node // local, 1)
+    fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
+    rate = machine.node_bytes_per_s * fraction / groups_per_node
+    if exit_rate := network.domain_exit_bytes_per_s:
+        # a ring through several domains leaves each by the exits of all its members there
+        devices = network.domain_nodes * per_node
+        exits = np.clip(devices // stride, 1, size) * exit_rate.value * fraction
+        rate = np.where(size * stride > devices, np.minimum(rate, exits), rate)
+    latency, known = network.latency_s.value, network.message_s
+    pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
+    return {
+        "network_bytes_per_s": rate,
+        "pairwise_bytes_per_s": pairwise * rate,
+        "network_latency_s": np.full(local.shape, latency),
+        "network_message_s": np.full(local.shape, known.value if known else _MESSAGE * latency),
+    }
