@@ -21,6 +21,7 @@ FITTED = (
         "host time of nanotron and sustained_fraction (1B rows)",
         lambda r: r.model.num_params < 3e9,
     ),
+    ("tr11", "rate of unaligned heads (heads of 150)", lambda r: r.model.head_dim == 150),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
@@ -49,7 +50,6 @@ CAUSES = (
         "are 1 to 9 % off",
     ),
     ("Megatron-Bridge", lambda r: r.layout.ep > 1, "overhead of routing tokens to experts"),
-    ("tr11", lambda r: r.model.head_dim % 8 > 0, "head size not a multiple of 8: slow kernels"),
 )
 
 

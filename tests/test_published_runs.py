@@ -194,3 +194,41 @@ def test_auroragpt_on_polaris(nodes: int, used: int) -> None:
 def test_auroragpt_does_not_fit_one_polaris_node() -> None:
     # 4 + 12/4 bytes for 5.93e9 parameters are 38.7 of 39.5 GiB before any buffer or activation
     assert auroragpt_micro_batches(1, "full") == []
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "micro_batch", "measured_ratio"),
+    # bigscience-workshop, tr11 chronicles: 78 layers of 13824, step with 128 heads of 108 over
+    # step with 96 heads of 144; heads of 150 were used for the fit, these were not
+    [(8, 6, 4, 162.72 / 124.75), (4, 12, 2, 147.41 / 107.12)],
+)
+def test_unaligned_heads_cost_a_third(
+    tp: int, pp: int, micro_batch: int, measured_ratio: float
+) -> None:
+    layout = Layout(
+        dp=8,
+        tp=tp,
+        pp=pp,
+        micro_batch=micro_batch,
+        grad_accumulation=2048 // 8 // micro_batch,
+        zero_stage=1,
+        recompute="full",
+        schedule="1f1b",
+    )
+    workload = Workload(
+        sequence_length=2048, global_batch=2048, precision="fp16", attention="eager"
+    )
+    times = []
+    for heads in (128, 96):
+        model = load_model("bloom-176b").replaced(
+            num_layers=78,
+            hidden_size=13824,
+            ffn_size=4 * 13824,
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=13824 // heads,
+        )
+        framework = load_framework("megatron-deepspeed")
+        question = Question(model, load_machine("jean-zay-a100"), workload, framework)
+        times.append(estimate_layouts(question, Layouts.of(layout))[0].step_time_s)
+    assert times[0] / times[1] == pytest.approx(measured_ratio, rel=0.08)
