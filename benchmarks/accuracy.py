@@ -211,10 +211,12 @@ def choice_table(backtest: Backtest) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     several = [row for row in backtest.scores if "ultrascale" in row.run.source]
+    seen = {row.run.model.name for row in several if fitted(row.run)}
     for group in Backtest(tuple(several)).groups(("model",)):
         errors = [abs(i.error) for i in several if i.run.model.name == group.name and i.error]
         lines.append(
-            f"| {group.name} | {group.num_times} | {share(float(np.median(errors)))} | "
+            f"| {group.name}{' (fitted)' if group.name in seen else ''} | {group.num_times} | "
+            f"{share(float(np.median(errors)))} | "
             f"{group.job_rank_correlation or 0:.2f} | {share(group.regret)} | "
             f"{share(group.fit_recall)} | {share(group.oom_recall)} |"
         )
