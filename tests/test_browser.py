@@ -33,7 +33,6 @@ sync_api = pytest.importorskip(
 pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
 
 _ROOT = Path(__file__).parents[1]
-_READY = "[data-testid=stApp][data-test-script-state=notRunning]"
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -60,20 +59,36 @@ _LARGE = {
 }
 _TIMER = """() => {
   const app = document.querySelector('[data-testid=stApp]');
-  const state = 'data-test-script-state';
-  let ran = false;
   window.ready = null;
   const start = performance.now();
-  new MutationObserver((_, me) => {
-    if (app.getAttribute(state) === 'running') ran = true;
-    else if (ran && app.getAttribute(state) === 'notRunning') {
-      me.disconnect();
-      // the second frame after is the first that shows everything
-      requestAnimationFrame(() => requestAnimationFrame(
-        () => { window.ready = (performance.now() - start) / 1000; }));
-    }
-  }).observe(app, {attributes: true, attributeFilter: [state]});
+  const verdict = () => [...document.querySelectorAll('[data-testid=stAlert]')]
+    .map(e => e.textContent).find(text => / fits? on /.test(text));
+  const before = verdict();
+  const look = () => {
+    const said = verdict();
+    const idle = app.getAttribute('data-test-script-state') === 'notRunning';
+    // a frame later everything is shown
+    if (said && said !== before && idle)
+      requestAnimationFrame(() => { window.ready = (performance.now() - start) / 1000; });
+    else requestAnimationFrame(look);
+  };
+  look();
 }"""
+# idle, drawn, and unchanged for a while: a busy machine sends a page in several pieces
+_QUIET = """() => new Promise(resolve => {
+  let changed = performance.now();
+  const watch = new MutationObserver(() => { changed = performance.now(); });
+  watch.observe(document.body, {subtree: true, childList: true, attributes: true});
+  const look = () => {
+    const app = document.querySelector('[data-testid=stApp]');
+    const idle = app && app.getAttribute('data-test-script-state') === 'notRunning';
+    const drawing = document.querySelector('[data-testid=stSkeleton]');
+    const still = performance.now() - changed > 700;
+    if (idle && !drawing && still) { watch.disconnect(); resolve(true); }
+    else setTimeout(look, 50);
+  };
+  look();
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +150,7 @@ def open_page(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
         )
+        context.set_default_timeout(_PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.on(
@@ -166,10 +182,8 @@ def open_page(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
 
 
 def _settled(page: Any) -> None:
-    page.wait_for_selector(_READY, timeout=_PATIENCE_MS)
     page.wait_for_selector("h1", timeout=_PATIENCE_MS)
-    page.wait_for_timeout(700)
-    page.wait_for_selector(_READY, timeout=_PATIENCE_MS)
+    page.wait_for_function(_QUIET, timeout=_PATIENCE_MS)
     assert page.locator("[data-testid=stException]").count() == 0
 
 
@@ -187,7 +201,8 @@ def _pick(page: Any, label: str, value: str) -> None:
 
 
 def _timed(page: Any, act: Callable[[], None]) -> float:
-    """Seconds from an action until the page is drawn again."""
+    """Seconds from an action until another verdict stands on the page and it rests."""
+    _verdict(page)
     page.evaluate(_TIMER)
     act()
     page.wait_for_function("() => window.ready !== null", timeout=_PATIENCE_MS)
@@ -210,7 +225,7 @@ def test_pages_load_at_both_widths_and_themes(
 ) -> None:
     for path, title in _PAGES.items():
         page = open_page(path, width, scheme)
-        assert page.locator("h1").inner_text() == title
+        sync_api.expect(page.locator("h1")).to_have_text(title, timeout=_PATIENCE_MS)
         sideways = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollWidth")
         assert sideways <= width
         assert page.screenshot(path=tmp_path / f"{path or 'fit'}.png")
@@ -231,7 +246,7 @@ def test_change_rewrites_the_address_and_the_link_restores_it(
 ) -> None:
     page = open_page("?model=gpt2-xl")
     _timed(page, lambda: _number(page, "Nodes", 2))
-    page.wait_for_function("() => location.search.includes('nodes=2')")
+    page.wait_for_function("() => location.search.includes('nodes=2')", timeout=_PATIENCE_MS)
     verdict = _verdict(page, "gpt2-xl fits on 2 nodes of polaris")
     shown = page.locator("[data-testid=stCode]").last
     sync_api.expect(shown).to_contain_text("nodes=2", timeout=_PATIENCE_MS)
@@ -244,14 +259,14 @@ def test_change_rewrites_the_address_and_the_link_restores_it(
 def test_pages_share_the_job(open_page: Callable[..., Any]) -> None:
     page = open_page("?model=gpt2-xl&nodes=2")
     page.get_by_role("link", name="One layout").first.click()
-    page.locator("h1", has_text="One layout").wait_for()
+    page.locator("h1", has_text="One layout").wait_for(timeout=_PATIENCE_MS)
     _settled(page)
     nodes = page.get_by_role("spinbutton", name="Nodes").first
     sync_api.expect(nodes).to_have_value("2", timeout=_PATIENCE_MS)
     shown = page.locator("[data-testid=stCode]").last
     sync_api.expect(shown).to_contain_text("nodes=2", timeout=_PATIENCE_MS)
     page.get_by_role("link", name="Which strategy").first.click()
-    page.locator("h1", has_text="Which strategy").wait_for()
+    page.locator("h1", has_text="Which strategy").wait_for(timeout=_PATIENCE_MS)
     _settled(page)
     _verdict(page, "gpt2-xl fits on 2 nodes")
 
@@ -265,6 +280,7 @@ def test_two_sessions_stay_apart(open_page: Callable[..., Any]) -> None:
 
 def test_keyboard_reaches_the_first_control(open_page: Callable[..., Any]) -> None:
     page = open_page()
+    page.get_by_role("spinbutton", name="Nodes").first.wait_for(timeout=_PATIENCE_MS)
     names = []
     for _ in range(20):
         page.keyboard.press("Tab")
@@ -318,6 +334,7 @@ def test_upload_is_planned_and_travels_in_the_link(open_page: Callable[..., Any]
     _upload(page, hostile, json.dumps(_CONFIG).encode())
     verdict = _verdict(page, "img-src-x")
     assert page.evaluate("() => window.hit === undefined")
+    page.wait_for_function("() => location.search.includes('config=')", timeout=_PATIENCE_MS)
     again = open_page(page.url.split("/", 3)[3])
     assert _verdict(again, verdict) == verdict
 
