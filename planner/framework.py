@@ -56,6 +56,8 @@ class States(Description):
     """Low-precision copies that live during forward and backward (autocast) [B/parameter]."""
     reduce_bytes: float = Field(gt=0)
     """Bytes per gradient element on the wire [B]."""
+    optimizer_temporary_bytes: float = Field(default=0, ge=0)
+    """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
 
 
 class Kernels(Description):
@@ -76,9 +78,12 @@ class Kernels(Description):
     fp8_cast_bytes: float = Field(default=0, ge=0)
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
-    loss: Literal["eager", "vocab-parallel", "fused"]
+    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"]
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
-    tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place."""
+    tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place;
+    fused-copy: the same with the gradient beside the logits."""
+    loss_metrics: int = Field(default=0, ge=0, le=8)
+    """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
     """Whether the 16-bit logits stay referenced until backward (eager loss)."""
     residual_bytes: int = Field(default=0, ge=0)
@@ -149,8 +154,6 @@ class Buffers(Description):
     preallocates_gradients: bool = False
     """Whether gradients have buffers of their own from the start (else they appear in the
     first backward pass of a step)."""
-    optimizer_temporary_bytes: float = Field(default=0, ge=0)
-    """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
     pinned_host_bytes: float = Field(default=0, ge=0)
     """Pinned host buffers per rank when offloading [B]."""
     allocator_fraction: Quantity

@@ -112,7 +112,7 @@ def _moments(
     gathered = _gathered(state, busy, layouts, workload, framework)
     ends, stream = kept.boundary, kept.sequence_buffer
     flight = stream + ends.waiting + ends.returned
-    temporaries = _optimizer_temporaries(state, layouts, framework)
+    temporaries = _optimizer_temporaries(state, layouts, workload, framework)
     zero = np.zeros(())
     before, following = reduce.before, kept.layers - kept.one_layer
     second = kept.others + np.where(layouts.pp > 1, kept.one_layer, 0.0)
@@ -249,9 +249,11 @@ def state_parts(
     }
 
 
-def _optimizer_temporaries(state: StageState, layouts: Layouts, framework: Framework) -> Float:
+def _optimizer_temporaries(
+    state: StageState, layouts: Layouts, workload: Workload, framework: Framework
+) -> Float:
     updated = np.where(layouts.zero_stage >= 1, state.trainable_owned, state.trainable)
-    temporary = updated * framework.buffers.optimizer_temporary_bytes
+    temporary = updated * framework.states(workload.precision).optimizer_temporary_bytes
     return np.where(layouts.offload == _NONE, temporary, 0.0)
 
 

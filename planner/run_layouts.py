@@ -10,25 +10,48 @@ from planner.errors import PlannerError, shorten
 from planner.framework import Framework
 from planner.layout import Layout
 from planner.run_cells import Cells
-from planner.run_mappings import (
-    OPTIMIZER_SHARDED,
-    FrameworkRule,
-    normalised,
-    published_schedule,
-)
+from planner.run_frameworks import OPTIMIZER_SHARDED, FrameworkRule, published_schedule
+from planner.run_mappings import normalised
 
-__all__ = ["layout_of"]
+__all__ = ["layout_is_stated", "layout_of", "usual_batch"]
+
+
+_USUAL_TOKENS = 2**22
+"""Tokens per step of large models: 3.2 to 4 million in GPT-3 (arXiv:2005.14165, table 2.1),
+LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
+
+
+def layout_is_stated(cells: Cells, framework: Framework) -> bool:
+    """Whether a row tells its degrees, or its framework leaves no choice."""
+    only_data = not {"tp", "pp"} & set(framework.axes) or framework.balance == "ends-as-layers"
+    return only_data or any(cells.count(axis) is not None for axis in ("dp", "tp", "pp"))
+
+
+def usual_batch(cells: Cells, multiple: int) -> int:
+    """Stated global batch, else about four million tokens, as a multiple of `multiple`.
+
+    PlannerError where a time was measured that depends on it.
+    """
+    stated = cells.count("global_batch")
+    if stated is not None:
+        return stated
+    if cells.number("tokens_per_s_per_gpu") is None or cells.number("step_time_s") is not None:
+        raise PlannerError(
+            "global_batch and grad_accum are empty, and the step depends on them; fill one in"
+        )
+    batch = -(-_USUAL_TOKENS // cells.need("seq_len") // multiple) * multiple
+    return cells.default(batch, f"global_batch missing: {batch}, about 4 million tokens")
 
 
 def layout_of(
     cells: Cells, rule: FrameworkRule, framework: Framework, num_ranks: int
 ) -> tuple[Layout, int]:
     """Layout and global batch of a row. PlannerError where the cells contradict each other."""
-    degrees = _degrees(cells, framework, num_ranks)
-    published = published_schedule(cells.text("model"), framework.name)
-    micro, accumulation, batch = _batches(cells, degrees["dp"], degrees["pp"], published)
+    degrees = _degrees(cells, num_ranks)
+    micro, accumulation, batch = _batches(cells, rule, degrees["dp"], degrees["pp"])
     vpp = cells.count("vpp")
     if vpp is None:
+        published = published_schedule(cells.text("model"), rule.framework)
         vpp = published[1] if published and degrees["pp"] > 1 else 1
         if vpp > 1:
             cells.assumed.append(f"vpp missing: {vpp} as in the published script")
@@ -57,12 +80,9 @@ def layout_of(
     return layout, batch
 
 
-def _degrees(cells: Cells, framework: Framework, num_ranks: int) -> dict[str, int]:
+def _degrees(cells: Cells, num_ranks: int) -> dict[str, int]:
     stated = {axis: cells.count(axis) for axis in ("dp", "tp", "pp", "cp")}
     degrees = {axis: value or 1 for axis, value in stated.items()}
-    only_data = not {"tp", "pp"} & set(framework.axes) or framework.balance == "ends-as-layers"
-    if stated["tp"] is None and stated["pp"] is None and stated["dp"] is None and not only_data:
-        raise PlannerError("dp, tp and pp are empty: the layout is not stated; fill them in")
     rest = degrees["tp"] * degrees["pp"] * degrees["cp"]
     if stated["dp"] is None:
         if num_ranks % rest:
@@ -79,22 +99,18 @@ def _degrees(cells: Cells, framework: Framework, num_ranks: int) -> dict[str, in
     return degrees
 
 
-def _batches(
-    cells: Cells, dp: int, pp: int, published: tuple[int, int] | None
-) -> tuple[int, int, int]:
+def _batches(cells: Cells, rule: FrameworkRule, dp: int, pp: int) -> tuple[int, int, int]:
     """Micro-batch, gradient accumulation and global batch, from those of them that are stated."""
     micro, accumulation = cells.count("micro_batch"), cells.count("grad_accum")
     batch = cells.count("global_batch")
     if micro is None and accumulation and batch and batch % (dp * accumulation) == 0:
         micro = batch // (dp * accumulation)
+    rate_only = cells.number("step_time_s") is None and cells.number("tokens_per_s_per_gpu")
+    if batch is None and accumulation is None and (pp > 1 or (micro is None and rate_only)):
+        batch = usual_batch(cells, dp * (micro or 1))
     if micro is None:
-        micro = _default_micro_batch(cells, dp, batch, published)
+        micro = _default_micro_batch(cells, rule, dp, pp, batch)
     if batch is None:
-        if accumulation is None and pp > 1:
-            raise PlannerError(
-                "global_batch and grad_accum are empty, and with pp > 1 the step depends on them; "
-                "fill one in"
-            )
         text = "grad_accum missing: 1"
         accumulation = accumulation or cells.default(1, text)
         batch = micro * accumulation * dp
@@ -118,13 +134,20 @@ def _batches(
 
 
 def _default_micro_batch(
-    cells: Cells, dp: int, batch: int | None, published: tuple[int, int] | None
+    cells: Cells, rule: FrameworkRule, dp: int, pp: int, batch: int | None
 ) -> int:
+    published = published_schedule(cells.text("model"), rule.framework)
     if published and batch and batch % (published[0] * dp) == 0:
         return cells.default(
             published[0], f"micro_batch missing: {published[0]} as in the published script"
         )
-    return cells.default(1, "micro_batch missing: 1")
+    if pp > 1 and batch and rule.pipeline_micro_batches:
+        one_each = rule.pipeline_micro_batches == "stages" and batch % (dp * pp) == 0
+        micro = batch // (dp * pp) if one_each else 1
+        why = "as many micro-batches as stages" if one_each else "the framework's default"
+        return cells.default(micro, f"micro_batch missing: {micro}, {why}")
+    # where nothing limits it, the fastest one is chosen later
+    return 1 if batch else cells.default(1, "micro_batch missing: 1")
 
 
 def _zero_stage(cells: Cells, rule: FrameworkRule, framework: Framework, pp: int) -> int:

@@ -1,4 +1,4 @@
-"""Mappings: which machine, framework and defaults the labels of published runs stand for.
+"""Mappings: which machine and precision the labels of published runs stand for.
 
 Tables first, the functions that read them below. Labels are compared in lower case with every
 run of other characters than letters, digits and dots turned into one blank.
@@ -8,116 +8,21 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 
-from planner.catalogue import load_framework, load_machine, names
+from planner.catalogue import load_machine, names
 from planner.errors import PlannerError, shorten
-from planner.framework import Framework
 from planner.machine import Machine
 
 __all__ = [
-    "FrameworkRule",
-    "described_framework",
-    "framework_rule",
     "machine_of",
     "normalised",
     "precision_of",
-    "published_schedule",
     "year_of",
 ]
 
 GIB_NOMINAL = 0.99
 """Usable share of a device's nominal memory, where a row overrides the catalogue."""
 
-
-@dataclass(frozen=True, slots=True)
-class FrameworkRule:
-    """What a framework label stands for, and what such runs do where a row does not say."""
-
-    words: tuple[str, ...]
-    """All of them occur in the label."""
-    framework: str | None
-    """Name in our catalogue; None where it describes nothing of the kind."""
-    zero_stage: int = 0
-    """ZeRO stage where the row does not say."""
-    recompute: str = "none"
-    """Activation recompute where the row does not say."""
-    sequence_parallel: bool = False
-    """Whether norms are split over tp where the row does not say."""
-    until_year: int = 9999
-    """Last year in which the label means this."""
-    flash_since: int = 2023
-    """First year whose runs used fused attention where the row does not say."""
-    stands_in: bool = False
-    """The nearest description, of other software than the label's; said in the row."""
-
-
-FRAMEWORKS: tuple[FrameworkRule, ...] = (
-    FrameworkRule(("gpt neox",), "megatron-deepspeed", 1, "full"),
-    FrameworkRule(("megatron", "deepspeed"), "megatron-deepspeed", 0, "full", flash_since=2024),
-    FrameworkRule(("megatron", "fsdp"), "megatron-lm", 1, "selective", True),
-    FrameworkRule(("megascale",), "megatron-lm", 1, "selective", True, stands_in=True),
-    FrameworkRule(("meta internal",), "fsdp2", 3, "selective", True, stands_in=True),
-    FrameworkRule(("axonn",), None),
-    FrameworkRule(("colossal",), None),
-    FrameworkRule(("levanter",), None),
-    FrameworkRule(("maxtext",), None),
-    FrameworkRule(("jax",), None),
-    FrameworkRule(("paxml",), None),
-    FrameworkRule(("alpa",), None),
-    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True, flash_since=2024),
-    FrameworkRule(("megatron", "bridge"), "megatron-lm", 1, "none", True),
-    FrameworkRule(("megatron", "core"), "megatron-lm", 1, "none", True),
-    FrameworkRule(("primus",), "megatron-lm", 1, "none", True),
-    FrameworkRule(("megatron",), "megatron-lm-2021", 0, "full", until_year=2022, flash_since=2023),
-    FrameworkRule(("megatron",), "megatron-lm", 0, "selective", True),
-    FrameworkRule(("nanotron",), "nanotron", 0, "none", True),
-    FrameworkRule(("torchtitan",), "fsdp2", 3, "selective", True),
-    FrameworkRule(("llm foundry",), "llm-foundry", 3, "full"),
-    FrameworkRule(("composer",), "llm-foundry", 3, "full"),
-    FrameworkRule(("deepspeed", "zero 3"), "deepspeed-2021", 3, "full", until_year=2021),
-    FrameworkRule(("deepspeed", "zero 1"), "deepspeed", 1),
-    FrameworkRule(("deepspeed", "zero 2"), "deepspeed", 2),
-    FrameworkRule(("deepspeed",), "deepspeed", 3, "full"),
-    FrameworkRule(("accelerate",), "accelerate", 3),
-    FrameworkRule(("trainer",), "accelerate"),
-    FrameworkRule(("transformers",), "accelerate"),
-    FrameworkRule(("fsdp",), "fsdp2", 3, "full"),
-    FrameworkRule(("fully shard",), "fsdp2", 3, "full"),
-    FrameworkRule(("horovod",), "horovod"),
-    FrameworkRule(("ddp",), "ddp"),
-    FrameworkRule(("nanogpt",), "ddp"),
-    FrameworkRule(("distributeddataparallel",), "ddp"),
-)
-"""First match wins. Defaults are the frameworks' own or those of their published scripts."""
-
-COMPILED: dict[str, object] = {
-    "fused_norm": True,
-    "fused_activation": True,
-    "fused_residual": True,
-    "fused_rope": True,
-}
-"""What torch.compile changes in a description: element-wise chains become one kernel."""
-
-LIGER: dict[str, object] = {
-    "fused_norm": True,
-    "fused_activation": True,
-    "fused_rope": True,
-    "loss": "fused",
-}
-"""What Liger kernels change (linkedin/Liger-Kernel): fused norm, gate, rotary and loss."""
-
-NOT_COMPILED = ("", "no", "false", "eager", "none", "0")
-"""Entries of the column `compile` that mean eager execution."""
-
-ADAPTER_WORDS = ("lora", "peft")
-"""Words of a model label that mean adapters on frozen weights."""
-
-LORA_RANK = 16
-"""Rank of adapters where a row does not say; hardly changes the time of a step."""
-
-OPTIMIZER_SHARDED = ("zero 1", "optimizer", "distributed fused adam")
-"""Words of a sharding label that mean ZeRO-1."""
 
 SYSTEMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("meta 24k", ("dgx-h100",)),
@@ -224,21 +129,6 @@ PRECISIONS: tuple[tuple[str, str], ...] = (
 )
 """Words of a precision label; first match wins."""
 
-PUBLISHED: dict[str, tuple[int, int]] = {
-    "gpt 1.7b": (16, 1),
-    "gpt 3.6b": (16, 1),
-    "gpt 7.5b": (16, 1),
-    "gpt 18.4b": (8, 1),
-    "gpt 39.1b": (4, 1),
-    "gpt 76.1b": (2, 3),
-    "gpt 145.6b": (2, 2),
-    "gpt 310.1b": (1, 2),
-    "gpt 529.6b": (1, 1),
-    "gpt 1008b": (1, 1),
-}
-"""Micro-batch and virtual stages of NVIDIA/Megatron-LM
-examples/academic_paper_scripts/sc21/run_table_1.sh (arXiv:2104.04473, table 1)."""
-
 
 def normalised(label: str) -> str:
     """Lower case, everything but letters, digits and dots as single blanks.
@@ -262,36 +152,6 @@ def year_of(label: str) -> int | None:
     return 2000 + int(release[1]) if release else None
 
 
-def framework_rule(label: str, year: int | None) -> FrameworkRule:
-    """The rule for a framework label; PlannerError where no description fits.
-
-    >>> framework_rule("NeMo (Megatron-Core)", 2024).framework
-    'megatron-lm'
-    """
-    text = normalised(label)
-    for rule in FRAMEWORKS:
-        if all(word in text for word in rule.words) and (year or 9999) <= rule.until_year:
-            if rule.framework is None:
-                break
-            return rule
-    raise PlannerError(
-        f"framework = {shorten(label, 40)!r} has no description here; "
-        f"known are {', '.join(names('framework'))}"
-    )
-
-
-@functools.cache
-def described_framework(name: str, compiled: bool, liger: bool) -> Framework:
-    """A framework of the catalogue with the kernels that a run swapped in."""
-    framework: Framework = load_framework(name)
-    changes = {**(COMPILED if compiled else {}), **(LIGER if liger else {})}
-    if not changes:
-        return framework
-    kernels = framework.kernels.replaced(**changes).model_dump()
-    suffix = " with torch.compile" * compiled + " with Liger kernels" * liger
-    return framework.replaced(name=framework.name + suffix, kernels=kernels)
-
-
 def precision_of(label: str) -> str | None:
     """Training precision of a label; None where it names none.
 
@@ -302,11 +162,6 @@ def precision_of(label: str) -> str | None:
     if "fp4" in text:
         raise PlannerError(f"precision = {shorten(label, 40)!r}: 4-bit training is not modelled")
     return next((name for word, name in PRECISIONS if word in text), None)
-
-
-def published_schedule(model: str, framework: str) -> tuple[int, int] | None:
-    """Micro-batch and virtual stages that the published script gives for this model."""
-    return PUBLISHED.get(normalised(model)) if framework == "megatron-lm-2021" else None
 
 
 def device_of(gpu: str, system: str) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import math
 import re
 
 from planner.catalogue import load_model, names
@@ -24,6 +26,9 @@ _TOLERANCE = 0.03
 """How far a count may be from the stated parameters to prove tied or untied embeddings."""
 _SIZE_TOLERANCE = 0.25
 """How far a rounded size in a label may be from the model's own parameters."""
+_OTHER_KINDS = ("resnet", "cosmoflow", "unet", "transformer xl", "t5", "mamba", "nemotron h")
+_WIDTH_STEP = 128
+_GREATEST_WIDTH = 65536
 _PADDED_VOCABULARY = 51200
 """GPT-2's vocabulary as Megatron-LM and its relatives pad it."""
 
@@ -34,16 +39,59 @@ def model_of(cells: Cells, dropout: float) -> Model:
     known = _from_catalogue(label)
     if known is not None and _agrees(known, cells):
         return known
-    if cells.count("n_experts"):
+    if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
         raise PlannerError(
             f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
             "do not tell top_k and the experts' width"
         )
-    if any(word in normalised(label) for word in ("resnet", "cosmoflow", "unet", "transformer xl")):
+    if any(word in normalised(label) for word in _OTHER_KINDS):
         raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
     if known is not None:
         cells.assumed.append(f"the cells differ from the catalogue's {known.name}; they count")
-    return _from_cells(cells, label, dropout)
+    return _from_cells(_shaped(cells, label, dropout), label, dropout)
+
+
+def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
+    """The cells with layers and width that give the stated number of parameters."""
+    stated = {column: cells.count(column) for column in ("n_layers", "hidden")}
+    size = cells.number("params_b") or _size_of(label.lower())
+    if None not in stated.values() or size is None:
+        return cells
+
+    def count(layers: int, hidden: int) -> float:
+        trial = Cells({**cells.row, "n_layers": str(layers), "hidden": str(hidden)})
+        return _from_cells(trial, label, dropout).num_params / 1e9
+
+    hidden, layers = stated["hidden"], stated["n_layers"]
+    if hidden is not None:
+        ends, one = count(1, hidden), count(2, hidden) - count(1, hidden)
+        layers = max(round((size - ends) / one) + 1, 1)
+    elif layers is None:
+        near = _nearest(size * 1e9)
+        layers = cells.default(near.num_layers, f"n_layers missing: as many as in {near.name}")
+    if hidden is None:
+        widths = range(_WIDTH_STEP, _GREATEST_WIDTH, _WIDTH_STEP)
+        upper = bisect.bisect_left(widths, size, key=lambda width: count(layers, width))
+        near_by = widths[max(upper - 1, 0) : upper + 1]
+        hidden = min(near_by, key=lambda width: abs(count(layers, width) - size), default=0)
+    if not hidden or abs(count(layers, hidden) / size - 1) > _SIZE_TOLERANCE:
+        return cells
+    given = "n_layers" if stated["n_layers"] is None else "hidden"
+    text = f"{given} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
+    cells.row.update(n_layers=str(layers), hidden=str(hidden))
+    cells.assumed.append(text)
+    return cells
+
+
+@functools.cache
+def _dense() -> tuple[Model, ...]:
+    models = map(load_model, sorted(names("model")))
+    return tuple(m for m in models if m.num_params and not m.experts and not m.vision)
+
+
+def _nearest(num_params: float) -> Model:
+    """The catalogue's dense model that is nearest in size."""
+    return min(_dense(), key=lambda model: abs(math.log(model.num_params / num_params)))
 
 
 @functools.cache
@@ -73,11 +121,18 @@ def _from_catalogue(label: str) -> Model | None:
 
 def _is_of_size(model: Model, rest: str) -> bool:
     """Whether a size such as 671B in the rest of a label is that of the model."""
-    stated = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([mbt])\b", rest)
-    if stated is None:
-        return True
-    size = float(stated[1]) * {"m": 1e6, "b": 1e9, "t": 1e12}[stated[2]]
-    return abs(model.num_params / size - 1) < _SIZE_TOLERANCE
+    size = _size_of(rest)
+    return size is None or abs(model.num_params / 1e9 / size - 1) < _SIZE_TOLERANCE
+
+
+def _size_of(label: str) -> float | None:
+    """The size that a label states [billion parameters].
+
+    >>> _size_of("gpt3-20b"), _size_of("bert-large")
+    (20.0, None)
+    """
+    stated = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([mbt])\b", label)
+    return float(stated[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[stated[2]] if stated else None
 
 
 def _agrees(model: Model, cells: Cells) -> bool:
@@ -120,10 +175,13 @@ def _heads(cells: Cells) -> int:
     heads = cells.count("n_heads")
     if heads is not None:
         return heads
-    hidden = cells.need("hidden")
-    width = 128 if hidden % 128 == 0 and hidden >= 2048 else 64
-    if hidden % width:
+    hidden, tp = cells.need("hidden"), cells.count("tp") or 1
+    usual = 128 if hidden >= 2048 else 64
+    widths = [width for width in range(32, 257, 8) if hidden % width == 0]
+    divided = [width for width in widths if hidden // width % tp == 0]
+    if not divided:
         return cells.need("n_heads")
+    width = min(divided, key=lambda width: abs(width - usual))
     return cells.default(hidden // width, f"n_heads missing: heads of width {width}")
 
 

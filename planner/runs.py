@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +19,19 @@ from planner.framework import Framework
 from planner.layout import Layout
 from planner.machine import Machine
 from planner.model import Model
+from planner.question import Question
 from planner.run_cells import Cells
-from planner.run_layouts import layout_of
-from planner.run_mappings import (
+from planner.run_choices import fastest, tuned
+from planner.run_frameworks import (
     ADAPTER_WORDS,
     LORA_RANK,
     NOT_COMPILED,
     FrameworkRule,
     described_framework,
     framework_rule,
-    machine_of,
-    precision_of,
-    year_of,
 )
+from planner.run_layouts import layout_is_stated, layout_of, usual_batch
+from planner.run_mappings import machine_of, precision_of, year_of
 from planner.run_models import model_of
 from planner.units import GIB
 from planner.workload import Workload
@@ -176,7 +177,7 @@ def _read_row(number: int, row: dict[str, str] | str) -> Run | RefusedRun:
 
 def _run(row_id: str, source: str, cells: Cells) -> Run:
     year = year_of(cells.text("year"))
-    num_ranks = cells.need("n_gpus")
+    num_ranks = _num_ranks(cells)
     if num_ranks > _MAX_RANKS:
         raise PlannerError(f"n_gpus = {num_ranks} exceeds {_MAX_RANKS:,}; correct the cell")
     memory = cells.number("gpu_mem_gb")
@@ -185,15 +186,18 @@ def _run(row_id: str, source: str, cells: Cells) -> Run:
     )
     cells.assumed.extend(assumed)
     rule = _rule(cells, year)
-    assert rule.framework is not None
-    framework = described_framework(
-        rule.framework,
-        cells.text("compile").lower() not in NOT_COMPILED,
-        "liger" in cells.text("framework").lower(),
-    )
+    liger = "liger" in cells.text("framework").lower()
+    framework = described_framework(rule, _compiled(cells, rule), liger)
     model = model_of(cells, _GPT_DROPOUT if "megatron" in framework.name else 0.0)
-    layout, batch = layout_of(cells, rule, framework, num_ranks)
-    workload = _workload(cells, machine, rule, year, batch)
+    if layout_is_stated(cells, framework):
+        layout, batch = layout_of(cells, rule, framework, num_ranks)
+        workload = _workload(cells, machine, rule, year, batch)
+        layout = tuned(cells, Question(model, machine, workload, framework), layout)
+    else:
+        batch = usual_batch(cells, num_ranks)
+        workload = _workload(cells, machine, rule, year, batch)
+        question = Question(model, machine, workload, framework)
+        layout = fastest(cells, rule, question, num_ranks)
     step = _step_time_s(cells, workload, num_ranks)
     peak, kind = _memory(cells)
     return Run(
@@ -215,19 +219,43 @@ def _run(row_id: str, source: str, cells: Cells) -> Run:
     )
 
 
+def _num_ranks(cells: Cells) -> int:
+    degrees = [cells.count(axis) for axis in ("dp", "tp", "pp", "cp")]
+    if cells.count("n_gpus") is None and any(degrees):
+        ranks = math.prod(degree or 1 for degree in degrees)
+        return cells.default(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
+    return cells.need("n_gpus")
+
+
 def _rule(cells: Cells, year: int | None) -> FrameworkRule:
     label = cells.text("framework")
-    if label:
-        rule = framework_rule(label, year)
-        if rule.stands_in:
-            cells.assumed.append(f"{shorten(label, 40)} is not described; as {rule.framework}")
-        return rule
-    degrees = [cells.count(axis) or 1 for axis in ("tp", "pp", "cp")]
-    if max(degrees) > 1:
-        raise PlannerError("framework is empty, and tp, pp or cp above 1 needs one; fill it in")
-    sharded = cells.count("zero_stage", zero=True) or 0
-    name = "fsdp2" if sharded >= 2 else "deepspeed" if sharded else "ddp"
-    return framework_rule(cells.default(name, f"framework missing: {name}"), year)
+    rule = framework_rule(label, year)
+    if rule is None:
+        name = _usual_framework(cells)
+        missing = f"{shorten(label, 40)!r} is not described; as {name}" if label else ""
+        cells.assumed.append(missing or f"framework missing: {name}")
+        rule = framework_rule(name, year)
+        assert rule is not None
+    elif rule.stands_in:
+        cells.assumed.append(f"{shorten(label, 40)} is not described; as {rule.framework}")
+    return rule
+
+
+def _compiled(cells: Cells, rule: FrameworkRule) -> bool:
+    stated = cells.text("compile").lower()
+    if rule.compiles and not stated:
+        return cells.default(True, "compile missing: yes, usual there")
+    return stated not in NOT_COMPILED
+
+
+def _usual_framework(cells: Cells) -> str:
+    """What trains with such degrees and such sharding, where the framework is not known."""
+    if max(cells.count(axis) or 1 for axis in ("tp", "pp", "cp", "ep")) > 1:
+        return "megatron-lm"
+    sharded = cells.count("zero_stage", zero=True)
+    if sharded is None:
+        return "fsdp2" if cells.text("framework") else "ddp"
+    return "fsdp2" if sharded >= 2 else "deepspeed" if sharded else "ddp"
 
 
 def _workload(

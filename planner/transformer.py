@@ -461,7 +461,9 @@ class _Builder:
             # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
             forward, backward, kept, working = cast + 28, 8 + cast, _FP32, e
         else:
-            forward, backward, kept, working = 3 * e, 2 * e, e, 0
+            forward, backward, kept = 3 * e, 2 * e, e
+            working = e if self.kernels.loss == "fused-copy" else 0
+        forward += 2 * e * self.kernels.loss_metrics
         return (
             Pointwise("loss", forward * vocab, backward * vocab, "sharded", 4),
             Saved("loss.logits", kept * vocab, "sharded"),

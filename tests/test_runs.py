@@ -14,16 +14,14 @@ from rich.console import Console
 from planner import backtest
 from planner.backtest import Backtest, Score, rank_correlation, regret, score
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
+from planner.estimation import Question, estimate_layouts
+from planner.layout import Layouts
 from planner.report_backtest import main, render
 from planner.run_cells import Cells
-from planner.run_mappings import (
-    framework_rule,
-    machine_of,
-    precision_of,
-    published_schedule,
-    year_of,
-)
+from planner.run_frameworks import framework_rule, published_schedule
+from planner.run_mappings import machine_of, precision_of, year_of
 from planner.runs import RefusedRun, Run, read_runs
+from planner.search import order, search
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: devices, tp, pp, dp from batch, TFLOP/s per
 # device; seconds follow from equation 3, F = 96 B s l h^2 (1 + s / 6h + V / 16 l h).
@@ -163,7 +161,6 @@ def test_contradicting_global_batch_takes_the_layouts(tmp_path: Path) -> None:
         ("hidden", "4096.5", "whole number"),
         ("hidden", "\u0664\u0660", "must be positive and finite"),
         ("n_gpus", "0", "must be positive"),
-        ("n_gpus", "", "n_gpus is empty"),
         ("n_gpus", "99999999999", "whole number"),
         ("dp", "31", "differs from n_gpus"),
         ("tp", "3", "does not divide n_gpus"),
@@ -175,7 +172,6 @@ def test_contradicting_global_batch_takes_the_layouts(tmp_path: Path) -> None:
         ("n_heads", "33", "must divide hidden"),
         ("ep", "5", "ep = 5 must divide"),
         ("gpu", "TPU v5p", "no device of the catalogue"),
-        ("framework", "Levanter (JAX)", "has no description"),
         ("model", "ResNet-50", "no transformer"),
         ("precision", "nvfp4", "4-bit"),
         ("precision", "fp8", "not supported"),
@@ -263,9 +259,110 @@ def test_missing_columns_take_stated_defaults(tmp_path: Path) -> None:
     assert run.row_id == "line 2"
 
 
-def test_a_rate_without_batch_needs_no_pipeline(tmp_path: Path) -> None:
+def test_a_rate_without_batch_is_that_of_a_usual_batch(tmp_path: Path) -> None:
     cells = {"global_batch": "", "step_time_s": "", "tokens_per_s_per_gpu": 100, "n_gpus": 128}
-    assert "global_batch and grad_accum are empty" in refused(tmp_path, **cells, pp=2)
+    run = accepted(tmp_path, **cells, tp=2, pp=2)
+    assert run.workload.global_batch == 2**22 // 2048
+    assert run.step_time_s == pytest.approx(2**22 / (100 * 128))
+    # a time depends on the batch, a rate hardly
+    assert "global_batch and grad_accum are empty" in refused(tmp_path, global_batch="", pp=2)
+
+
+def test_ranks_follow_from_stated_degrees_only(tmp_path: Path) -> None:
+    assert accepted(tmp_path, n_gpus="", dp=32, tp=4).layout.world == 128
+    assert "n_gpus is empty" in refused(tmp_path, n_gpus="", dp="", tp="", pp="")
+
+
+# --- what a row leaves open -------------------------------------------------------------------
+
+OPEN = {"framework": "Megatron-Core", "model": "some GPT", "recompute": "none", "vocab": 51200}
+
+
+def test_an_open_micro_batch_is_the_fastest_that_fits(tmp_path: Path) -> None:
+    run = accepted(tmp_path, **OPEN)
+    question = Question(run.model, run.machine, run.workload, run.framework)
+    per_replica = run.workload.global_batch // run.layout.dp
+    sizes = [size for size in (1, 2, 4, 8, 16) if per_replica % size == 0]
+    layouts = [
+        run.layout.replaced(micro_batch=size, grad_accumulation=per_replica // size)
+        for size in sizes
+    ]
+    estimates = estimate_layouts(question, Layouts.stack(layouts))
+    fitting = [index for index in range(len(sizes)) if estimates.fits[index]]
+    best = min(fitting, key=lambda index: estimates.step_time_s[index])
+    assert len(fitting) < len(sizes)
+    assert run.layout.micro_batch == sizes[best] > 1
+    assert any(f"micro_batch missing: {sizes[best]}, the fastest" in text for text in run.assumed)
+    # a run that burst was not tuned
+    assert accepted(tmp_path, **OPEN, oom="yes", step_time_s="").layout.micro_batch == 1
+
+
+def test_an_open_layout_is_the_fastest_that_fits_and_agrees(tmp_path: Path) -> None:
+    free = {**OPEN, "tp": "", "pp": "", "dp": "", "zero_stage": ""}
+    run = accepted(tmp_path, **free)
+    found = search(Question(run.model, run.machine, run.workload, run.framework), 128)
+    fastest = found.estimates[int(order(found.estimates, 1)[0])]
+    assert run.layout.world == 128
+    assert run.layout.recompute == "none"
+    assert any(text.startswith("dp, tp and pp missing") for text in run.assumed)
+    [estimate] = score([run]).scores
+    assert estimate.estimate.fits
+    assert estimate.estimate.step_time_s >= fastest.step_time_s * (1 - 1e-9)
+    assert accepted(tmp_path, **free, micro_batch=2).layout.micro_batch == 2
+    huge = {**free, "n_gpus": 1, "n_layers": 400, "hidden": 12288, "n_heads": 96}
+    assert "no such layout fits" in refused(tmp_path, **huge)
+
+
+@pytest.mark.parametrize("missing", ["hidden", "n_layers"])
+def test_a_missing_width_or_depth_follows_from_the_parameters(tmp_path: Path, missing: str) -> None:
+    # GPT-3 175B, arXiv:2005.14165, table 2.1
+    shape = {"n_layers": 96, "hidden": 12288, "n_heads": "", "params_b": 174.6, missing: ""}
+    cells = {**OPEN, **shape, "model": "a GPT", "tp": 8, "pp": 8, "n_gpus": 512, "micro_batch": 1}
+    run = accepted(tmp_path, **cells)
+    assert (run.model.num_layers, run.model.hidden_size) == (96, 12288)
+    assert any(f"{missing} missing" in text for text in run.assumed)
+    assert f"{missing} is empty" in refused(tmp_path, **{**cells, "params_b": ""})
+
+
+def test_a_size_alone_gives_a_shape_of_that_size(tmp_path: Path) -> None:
+    cells = {
+        **OPEN,
+        "model": "GPT 20B",
+        "params_b": "",
+        "n_layers": "",
+        "hidden": "",
+        "n_heads": "",
+    }
+    run = accepted(tmp_path, **cells)
+    assert run.model.num_params == pytest.approx(20e9, rel=0.03)
+    assert run.model.num_heads % run.layout.tp == 0
+    for label in ("Qwen9 30B-A3B", "T5 3B"):
+        refused(tmp_path, **{**cells, "model": label})
+
+
+def test_torchtitan_of_2024_splits_a_batch_into_as_many_micro_batches_as_stages(
+    tmp_path: Path,
+) -> None:
+    cells = {**OPEN, "framework": "torchtitan", "tp": 4, "pp": 4, "n_gpus": 128}
+    old = accepted(tmp_path, **cells, year=2024)
+    assert old.layout.grad_accumulation == old.layout.pp
+    assert accepted(tmp_path, **cells, year=2025).layout.micro_batch == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"framework": "Levanter (JAX)", "tp": 1}, "fsdp2"),
+        ({"framework": "our own loop", "tp": 4}, "megatron-lm"),
+        ({"framework": "our own loop", "tp": 1, "zero_stage": 1}, "deepspeed"),
+    ],
+)
+def test_unknown_software_is_stood_in_for_and_said(
+    tmp_path: Path, cells: dict[str, object], name: str
+) -> None:
+    run = accepted(tmp_path, **{**OPEN, "system": "", "year": 2024, **cells})
+    assert run.framework.name == name
+    assert any(f"is not described; as {name}" in text for text in run.assumed)
 
 
 # --- labels -----------------------------------------------------------------------------------
@@ -292,7 +389,9 @@ def test_a_rate_without_batch_needs_no_pipeline(tmp_path: Path) -> None:
     ],
 )
 def test_framework_labels(label: str, year: int | None, name: str) -> None:
-    assert framework_rule(label, year).framework == name
+    rule = framework_rule(label, year)
+    assert rule is not None
+    assert rule.framework == name
 
 
 @pytest.mark.parametrize(

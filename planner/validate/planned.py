@@ -87,9 +87,8 @@ def _framework(case: dict[str, Any]) -> Framework:
         return load_framework("ddp")
     framework = load_framework("fsdp2")
     # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
-    foreach = framework.buffers.replaced(optimizer_temporary_bytes=4.0)
+    states = framework.full.replaced(optimizer_temporary_bytes=4.0)
     if case["spread"]["zero_stage"] < 2:
         # plain modules: the parameter is what computes
-        plain = framework.full.replaced(sharded_weight_bytes=4.0, master_bytes=0.0)
-        framework = framework.replaced(full=plain)
-    return framework.replaced(buffers=foreach)
+        states = states.replaced(sharded_weight_bytes=4.0, master_bytes=0.0)
+    return framework.replaced(full=states)
