@@ -22,6 +22,11 @@ FITTED = (
         lambda r: r.model.num_params < 3e9,
     ),
     ("tr11", "rate of unaligned heads (heads of 150)", lambda r: r.model.head_dim == 150),
+    (
+        "Megatron-LM 2020",
+        "sustained_fraction of the DGX-2's V100 (tp 1 and 2)",
+        lambda r: r.machine.name == "dgx-2" and r.layout.tp <= 2,
+    ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
