@@ -135,6 +135,9 @@ class Buffers(Description):
     live_elements: float = Field(default=0, ge=0)
     """Elements that stay gathered where the limit is a size and not a number of layers
     (DeepSpeed's stage3_max_live_parameters)."""
+    placeholder_bytes: float = Field(default=0, ge=0)
+    """What stands for gradients that GEMMs add into the fp32 ones themselves: one tensor per
+    shape of weights, for autograd (Transformer Engine) [B/element]."""
     layer_gradient_bytes: float = Field(default=0, ge=0)
     """Unsharded gradient of the layer in backward (ZeRO-2 and 3) [B/parameter]."""
     reduce_input_bytes: float = Field(default=0, ge=0)

@@ -233,6 +233,7 @@ def state_parts(
     shards = (zero >= 2) | ((zero == 1) & (size.sharded_weight_bytes == 0))
     gradients = np.where(shards, state.trainable_owned, state.trainable) * size.gradient_bytes
     gradients = gradients + np.where(zero < 3, state.trainable * size.unsharded_gradient_bytes, 0.0)
+    gradients = gradients + state.weight_shapes * framework.buffers.placeholder_bytes
     optimizer = optimizer_state_bytes(state, layouts, workload, framework)
     if not size.sharded_weight_bytes:
         # where the compute copy is only ever gathered, the fp32 copy is the parameter itself

@@ -107,6 +107,8 @@ class LocalParams:
     """Trainable ones, after sharding."""
     extra_state_bytes: Float
     """Optimizer state beyond the per-parameter figure, for the owned ones [B]."""
+    one_expert: Float
+    """Before sharding, with one expert of those on the rank."""
 
 
 def local_params(
@@ -114,7 +116,7 @@ def local_params(
 ) -> LocalParams:
     """Parameters of one block on one rank, before and after sharding."""
     zeros = np.zeros(np.shape(layouts.tp))
-    whole, owned, gathered, copied = (zeros.copy() for _ in range(4))
+    whole, owned, gathered, copied, single = (zeros.copy() for _ in range(5))
     trainable, trainable_owned, extra = (zeros.copy() for _ in range(3))
     for weight in block.weights:
         ranks = layouts.dp_shard * layouts.cp
@@ -123,6 +125,8 @@ def local_params(
         mine = _local_elements(weight, layouts, framework, 1)
         shard = _local_elements(weight, layouts, framework, ranks)
         whole, owned = whole + mine, owned + shard
+        experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
+        single = single + mine / experts
         padded = framework.shards_rows & (layouts.zero_stage >= 1)
         gathered = gathered + np.where(padded, shard * ranks, mine)
         inside = padded & weight.expert & (weight.copies / layouts.ep < ranks)
@@ -130,7 +134,7 @@ def local_params(
         if weight.trainable:
             trainable, trainable_owned = trainable + mine, trainable_owned + shard
             extra = extra + _extra_state_bytes(weight, block, shard, workload)
-    return LocalParams(whole, owned, gathered, copied, trainable, trainable_owned, extra)
+    return LocalParams(whole, owned, gathered, copied, trainable, trainable_owned, extra, single)
 
 
 def _extra_state_bytes(weight: Weight, block: Block, owned: Float, workload: Workload) -> Float:
@@ -167,6 +171,8 @@ class StageState:
     projection the embedding's table, which the head computes with."""
     tied: Float
     """The table that embedding and head share on one stage; 0 otherwise."""
+    weight_shapes: Float
+    """Elements of one weight of every shape in a layer, and of the head's."""
 
 
 def stage_state(
@@ -184,7 +190,7 @@ def stage_state(
     counts = stage_counts(blocks, layouts, stage, framework)
     shape = np.broadcast_shapes(np.shape(layouts.tp), np.shape(stage))
     sums = [np.zeros(shape) for _ in range(6)]
-    largest, copied, embedding, table, head = (np.zeros(shape) for _ in range(5))
+    largest, copied, embedding, table, head, shapes = (np.zeros(shape) for _ in range(6))
     few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "zero_stage")
 
     def local_of(block: Block) -> LocalParams:
@@ -203,6 +209,7 @@ def stage_state(
         if block.kind == "layer":
             largest = np.maximum(largest, np.where(count > 0, local.gathered, 0.0))
             copied = np.maximum(copied, np.where(count > 0, local.restacked, 0.0))
+            shapes = np.maximum(shapes, np.where(count > 0, local.one_expert, 0.0))
         elif block.kind == "head":
             head = head + count * local.gathered
         else:
@@ -213,7 +220,7 @@ def stage_state(
     tied = np.where((layouts.pp == 1) & shared, embedding, 0.0)
     whole, owned, trainable, trainable_owned, extra, gathered = sums
     mine = (whole, owned, trainable, trainable_owned, extra, gathered)
-    return StageState(*mine, largest, copied, embedding, table, head, tied)
+    return StageState(*mine, largest, copied, embedding, table, head, tied, shapes + head)
 
 
 def _figures(local: LocalParams) -> list[Float]:
