@@ -19,7 +19,7 @@ import numpy as np
 from known import cause, fitted
 
 from planner.backtest import Backtest, Score, score
-from planner.intervals import CLASSES, class_name, quantiles
+from planner.intervals import CLASSES, GUESSED, class_name, quantiles
 from planner.runs import RefusedRun, Run, read_runs
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +33,7 @@ def ratio(item: Score) -> float:
 
 def group_of(run: Run) -> str:
     """The class of a run."""
-    return class_name(run.model, run.machine, run.framework)
+    return GUESSED if run.guessed else class_name(run.model, run.machine, run.framework)
 
 
 def figures(items: list[Score]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlannerError
 from planner.estimation import Estimate, Question, estimate_layouts
+from planner.intervals import GUESSED, interval_factors
 from planner.layout import Layout, Layouts
 from planner.runs import RefusedRun, Run
 
@@ -189,7 +190,12 @@ def _one(run: Run, estimate: Estimate) -> Score | RefusedRun:
 
 def interval(run: Run, estimate: Estimate) -> Interval | None:
     """Range in which the step time is expected [s]; None where no time was measured."""
-    return estimate.interval_step_time_s if run.step_time_s is not None else None
+    if run.step_time_s is None:
+        return None
+    if run.guessed:
+        low, high = interval_factors(GUESSED)
+        return estimate.step_time_s * low, estimate.step_time_s * high
+    return estimate.interval_step_time_s
 
 
 # --- figures of a group -----------------------------------------------------------------------

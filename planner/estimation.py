@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from planner.block import Block
 from planner.compute import model_flop
 from planner.host import disk_bytes, host_memory
-from planner.intervals import interval_factors
+from planner.intervals import class_name, interval_factors
 from planner.layout import Layout, Layouts
 from planner.memory import DEVICE_PARTS, MOMENTS, device_memory
 from planner.pipeline import candidate_stages
@@ -186,7 +186,7 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
         device_limit_bytes=machine.device.memory_bytes.value,
         host_limit_bytes=machine.node.host_memory_bytes.value,
         disk_limit_bytes=disk.capacity_bytes.value if disk else 0.0,
-        interval_factors=interval_factors(question.model, machine, question.framework),
+        interval_factors=interval_factors(class_name(question.model, machine, question.framework)),
         framework=question.framework.name,
     )
 

@@ -19,12 +19,14 @@ from planner.framework import Framework
 from planner.machine import Machine
 from planner.model import Model
 
-__all__ = ["CLASSES", "RunClass", "class_name", "interval_factors", "run_classes"]
+__all__ = ["CLASSES", "GUESSED", "RunClass", "class_name", "interval_factors", "run_classes"]
 
-CLASSES = ("calibrated device", "assumed device", "experts", "host-bound framework")
+GUESSED = "guessed job"
+CLASSES = ("calibrated device", "assumed device", "experts", "host-bound framework", GUESSED)
 """Classes of run: a dense model on a device whose training rate was calibrated on measured
 runs; a dense model on any other device; a mixture of experts; a framework whose host keeps
-devices waiting (its measured runs hold every layout, the collapsed ones too)."""
+devices waiting (its measured runs hold every layout, the collapsed ones too); a run of which
+the model's shape, the software, the devices or the layout had to be guessed."""
 
 
 class RunClass(Description):
@@ -69,9 +71,9 @@ def class_name(model: Model, machine: Machine, framework: Framework) -> str:
     return "calibrated device" if known else "assumed device"
 
 
-def interval_factors(model: Model, machine: Machine, framework: Framework) -> tuple[float, float]:
-    """Factors on the step time that 90 % of measured runs of the class lie between."""
-    found = run_classes()[class_name(model, machine, framework)]
+def interval_factors(name: str) -> tuple[float, float]:
+    """Factors on the step time that 90 % of measured runs of a class lie between."""
+    found = run_classes()[name]
     return found.low, found.high
 
 

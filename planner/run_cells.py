@@ -26,6 +26,8 @@ class Cells:
 
     row: dict[str, str]
     assumed: list[str] = field(default_factory=list)
+    guessed: bool = False
+    """Whether the job itself was guessed: model shape, software, devices or layout."""
 
     def text(self, column: str) -> str:
         """The cell without surrounding blanks; empty where it or its column is missing."""
@@ -89,3 +91,8 @@ class Cells:
         """`value`, with the sentence noted."""
         self.assumed.append(sentence)
         return value
+
+    def guess(self, value: T, sentence: str) -> T:
+        """`value` for what makes the job another one, with the sentence noted."""
+        self.guessed = True
+        return self.default(value, sentence)

@@ -71,19 +71,6 @@ def _micro_batch_is_open(cells: Cells) -> bool:
     return not stated and not said
 
 
-def _said(cells: Cells, usual: Layout, chosen: Layout) -> Layout:
-    """`chosen`, with a sentence for everything that the row does not state."""
-    if _micro_batch_is_open(cells):
-        cells.assumed.append(f"micro_batch missing: {chosen.micro_batch}, the fastest that fits")
-    if chosen.vpp != usual.vpp:
-        cells.assumed.append(f"vpp missing: {chosen.vpp}, the fastest that fits")
-    if chosen.recompute != usual.recompute:
-        cells.assumed.append(
-            f"nothing fits with recompute {usual.recompute}: {chosen.recompute} instead"
-        )
-    return chosen
-
-
 def fastest(cells: Cells, rule: FrameworkRule, question: Question, num_ranks: int) -> Layout:
     """The fastest layout that fits and agrees with what the row states.
 
@@ -99,8 +86,7 @@ def fastest(cells: Cells, rule: FrameworkRule, question: Question, num_ranks: in
     for offered in (usual, layouts):
         if len(offered) and len(best := order(estimate_layouts(question, offered), 1)):
             layout = offered[int(best[0])]
-            cells.assumed.append(f"dp, tp and pp missing: {layout}, the fastest that fits")
-            return layout
+            return cells.guess(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
     raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")
 
 

@@ -79,8 +79,7 @@ def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
     given = "n_layers" if stated["n_layers"] is None else "hidden"
     text = f"{given} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
     cells.row.update(n_layers=str(layers), hidden=str(hidden))
-    cells.assumed.append(text)
-    return cells
+    return cells.guess(cells, text)
 
 
 @functools.cache

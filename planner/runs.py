@@ -87,6 +87,8 @@ class Run:
     """Whether the run went through; False: out of memory or a crash that may be one."""
     assumed: tuple[str, ...]
     """One sentence per cell that was filled by a default."""
+    guessed: bool = False
+    """Whether the job itself was guessed: model shape, software, devices or layout."""
     reference: str = ""
     """Where in the source the row stands."""
     reliability: str = ""
@@ -214,6 +216,7 @@ def _run(row_id: str, source: str, cells: Cells) -> Run:
         kind,
         _fits(cells, step, peak),
         tuple(cells.assumed),
+        cells.guessed,
         cells.text("source_ref"),
         cells.text("reliability").lower(),
     )
@@ -223,7 +226,7 @@ def _num_ranks(cells: Cells) -> int:
     degrees = [cells.count(axis) for axis in ("dp", "tp", "pp", "cp")]
     if cells.count("n_gpus") is None and any(degrees):
         ranks = math.prod(degree or 1 for degree in degrees)
-        return cells.default(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
+        return cells.guess(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
     return cells.need("n_gpus")
 
 
@@ -233,8 +236,7 @@ def _rule(cells: Cells, year: int | None) -> FrameworkRule:
     if rule is None:
         name = _usual_framework(cells)
         missing = f"{shorten(label, 40)!r} is not described; as {name}" if label else ""
-        cells.assumed.append(missing or f"framework missing: {name}")
-        rule = framework_rule(name, year)
+        rule = framework_rule(cells.guess(name, missing or f"framework missing: {name}"), year)
         assert rule is not None
     elif rule.stands_in:
         cells.assumed.append(f"{shorten(label, 40)} is not described; as {rule.framework}")
