@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from known import cause, fitted
+from simumax import simumax_runs
 
 from planner.backtest import Backtest, Score, score
 from planner.intervals import CLASSES, GUESSED, class_name, quantiles
@@ -172,6 +173,8 @@ def main() -> int:
         )
         return 2
     rows = [row for path in paths for row in read_runs(path)]
+    if (arguments.data / "simumax.csv").exists():
+        rows += simumax_runs(arguments.data / "simumax.csv")
     backtest = score(rows)
     items = [item for item in backtest.scores if item.run.step_time_s is not None]
     unseen = [item for item in items if not fitted(item.run)]

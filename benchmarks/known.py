@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from planner.runs import Run
 
+_BLACKWELL = ("dgx-b200", "dgx-gb200", "dgx-gb300")
+
 # Which rows a constant was fitted on: a source, what was fitted, and how to tell its rows.
 FITTED = (
     (
@@ -26,6 +28,11 @@ FITTED = (
         "Megatron-LM 2020",
         "sustained_fraction of the DGX-2's V100 (tp 1 and 2)",
         lambda r: r.machine.name == "dgx-2" and r.layout.tp <= 2,
+    ),
+    (
+        "Megatron-Bridge",
+        "sustained_fraction of Blackwell (dense rows)",
+        lambda r: r.model.experts is None and r.machine.name in _BLACKWELL,
     ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),

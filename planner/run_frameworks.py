@@ -49,6 +49,8 @@ class FrameworkRule:
     which then keeps no fp32 logits."""
     gradient_bytes: float | None = None
     """Main gradients and what is sent of them, where the label's recipes set them [B]."""
+    fused_loss: bool = False
+    """Whether its recipes use Transformer Engine's fused cross entropy."""
 
 
 FRAMEWORKS: tuple[FrameworkRule, ...] = (
@@ -67,7 +69,9 @@ FRAMEWORKS: tuple[FrameworkRule, ...] = (
     FrameworkRule(("automodel",), "fsdp2", 3, "none", stands_in=True),
     # grad_sync_dtype or grad_reduce_in_fp32 in NVIDIA's performance recipes
     FrameworkRule(("nemo",), "megatron-lm", 1, "none", True, flash_since=2024, gradient_bytes=2),
-    FrameworkRule(("megatron", "bridge"), "megatron-lm", 1, "none", True, gradient_bytes=2),
+    FrameworkRule(
+        ("megatron", "bridge"), "megatron-lm", 1, "none", True, gradient_bytes=2, fused_loss=True
+    ),
     FrameworkRule(("megatron", "core"), "megatron-lm", 1, "none", True),
     FrameworkRule(("primus",), "megatron-lm", 1, "none", True),
     FrameworkRule(("megatron",), "megatron-lm-2021", 0, "full", until_year=2022, flash_since=2023),
@@ -169,7 +173,7 @@ def described_framework(rule: FrameworkRule, compiled: bool, liger: bool) -> Fra
         mixed = framework.mixed.replaced(**gradients).model_dump()
         framework = framework.replaced(mixed=mixed)
     changes = {**(COMPILED if compiled else {}), **(LIGER if liger else {})}
-    if compiled and rule.compiles:
+    if rule.fused_loss or (compiled and rule.compiles):
         changes.setdefault("loss", "fused-copy")
     if not changes:
         return framework
