@@ -232,3 +232,118 @@ def test_unaligned_heads_cost_a_third(
         question = Question(model, load_machine("jean-zay-a100"), workload, framework)
         times.append(estimate_layouts(question, Layouts.of(layout))[0].step_time_s)
     assert times[0] / times[1] == pytest.approx(measured_ratio, rel=0.08)
+
+
+# SimuMax v1.2, docs/b200: allocated GiB of the fullest rank of 8 B200, measured by its authors with
+# Megatron-LM 23e00ed0, bf16, no recompute, fused cross entropy, distributed optimizer; Llama 3 70B
+# with 12 layers: tp, cp, pp, dp, tokens, GiB. None of it took part in a fit of memory.
+SIMUMAX_PEAKS = [
+    (1, 1, 2, 4, 4096, 66.55),
+    (2, 1, 1, 4, 4096, 60.68),
+    (4, 1, 1, 2, 4096, 39.07),
+    (8, 1, 1, 1, 4096, 28.29),
+    (2, 4, 1, 1, 32768, 68.43),
+    (1, 8, 1, 1, 32768, 104.51),
+    (2, 4, 1, 1, 131072, 112.67),
+    (1, 8, 1, 1, 131072, 147.99),
+]
+
+
+@pytest.mark.parametrize(("tp", "cp", "pp", "dp", "tokens", "gib"), SIMUMAX_PEAKS)
+def test_allocated_memory_of_megatron_on_b200(
+    tp: int, cp: int, pp: int, dp: int, tokens: int, gib: float
+) -> None:
+    framework = load_framework("megatron-lm")
+    kernels = framework.kernels.replaced(loss="fused-copy").model_dump()
+    layout = Layout(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        zero_stage=1,
+        grad_accumulation=4,
+        sequence_parallel=tp > 1,
+        schedule="1f1b" if pp > 1 else "none",
+    )
+    question = Question(
+        load_model("llama-3-70b").replaced(num_layers=12),
+        load_machine("dgx-b200"),
+        Workload(sequence_length=tokens, global_batch=layout.global_batch, precision="bf16"),
+        framework.replaced(kernels=kernels),
+    )
+    parts = estimate_layouts(question, Layouts.stack([layout]))[0].memory_bytes
+    unseen = ("total", "runtime_context", "allocator_reserve")
+    allocated = sum(value for name, value in parts.items() if name not in unseen)
+    assert allocated / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+def test_placeholders_are_one_expert_wide() -> None:
+    # experts share their weights' shapes, and so the tensors that stand for their gradients
+    framework = load_framework("megatron-lm")
+    without = framework.replaced(
+        buffers=framework.buffers.replaced(placeholder_bytes=0.0).model_dump()
+    )
+    model, machine = load_model("mixtral-8x7b"), load_machine("dgx-h100")
+    layout = Layout(dp=8, ep=8, zero_stage=1)
+    workload = Workload(sequence_length=4096, global_batch=8, precision="bf16")
+    found = [
+        estimate_layouts(Question(model, machine, workload, software), Layouts.stack([layout]))[
+            0
+        ].memory_bytes["gradients"]
+        for software in (framework, without)
+    ]
+    h, ffn, kv = 4096, 14336, 1024
+    layer = 2 * h * h + 2 * h * kv + 3 * h * ffn
+    assert found[0] - found[1] == pytest.approx(2 * (layer + h * 32000), rel=0.001)
+
+
+# MosaicML's tables of llm-foundry (scripts/train/benchmarking): micro-batches that ran on A100,
+# near what the device holds; heads, width, layers, tokens, micro-batch
+FOUNDRY_RAN = [
+    (12, 768, 12, 2048, 26, "a100-40gb-roce"),
+    (16, 1024, 24, 8192, 8, "a100-80gb-roce"),
+    (12, 1536, 24, 2048, 12, "a100-40gb-roce"),
+]
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "layers", "tokens", "micro_batch", "machine"), FOUNDRY_RAN
+)
+def test_llm_foundry_holds_what_it_ran(
+    heads: int,
+    width: int,
+    layers: int,
+    tokens: int,
+    micro_batch: int,
+    machine: str,
+) -> None:
+    model = Model.described(
+        {
+            "name": "an MPT",
+            "family": "gpt3",
+            "source": "MosaicML's tables",
+            "num_layers": layers,
+            "hidden_size": width,
+            "num_heads": heads,
+            "num_kv_heads": heads,
+            "head_dim": width // heads,
+            "ffn_size": 4 * width,
+            "vocab_size": 50368,
+            "max_sequence_length": tokens,
+            "tied_embeddings": True,
+            "gated_mlp": False,
+            "activation": "gelu",
+            "norm": "layernorm",
+            "position": "alibi",
+        }
+    )
+    layout = Layout(dp=8, zero_stage=3, micro_batch=micro_batch)
+    workload = Workload(
+        sequence_length=tokens, global_batch=8 * micro_batch, precision="bf16", attention="flash"
+    )
+    question = Question(model, load_machine(machine), workload, load_framework("llm-foundry"))
+    estimate = estimate_layouts(question, Layouts.stack([layout]))[0]
+    assert estimate.fits
+    # twice as many would not
+    more = layout.replaced(micro_batch=2 * micro_batch)
+    assert not estimate_layouts(question, Layouts.stack([more]))[0].fits
