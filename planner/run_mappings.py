@@ -7,6 +7,7 @@ run of other characters than letters, digits and dots turned into one blank.
 from __future__ import annotations
 
 import functools
+import math
 import re
 
 from planner.catalogue import load_machine, names
@@ -194,19 +195,28 @@ def machine_of(
     PlannerError where no profile has the device.
     """
     device = device_of(gpu, system)
-    if device is None:
+    wanted = [load_machine(name) for name in _existing(_named_systems(system))]
+    assumed: tuple[str, ...] = ()
+    if device is None and not gpu and wanted:
+        candidates, named = wanted, True
+        assumed = (f"gpu missing: that of {wanted[0].name}",)
+    elif device is None:
         raise PlannerError(
             f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
         )
-    wanted = _named_systems(system)
-    candidates = [m for m in map(load_machine, _existing(wanted)) if device in m.device.name]
-    named = bool(candidates)
-    if not candidates:
-        candidates = _generic(device, per_node, "pcie" in gpu.lower())
+    else:
+        candidates = [machine for machine in wanted if device in machine.device.name]
+        named = bool(candidates)
+        if not named:
+            candidates = _generic(device, per_node, "pcie" in gpu.lower())
     machine = min(candidates, key=lambda m: _distance(m, memory_gb))
-    overrides, assumed = _memory_override(machine, memory_gb)
+    overrides, changed = _memory_override(machine, memory_gb)
+    assumed += changed
     if not named:
         assumed += (f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}",)
+        if per_node not in (None, machine.node.num_devices):
+            found = machine.node.num_devices
+            assumed += (f"gpus_per_node = {per_node} has no profile: {found} as on {machine.name}",)
     label = machine.name + "".join(f" ({override})" for override in overrides)
     return load_machine(machine.name, overrides), label, assumed
 
@@ -225,14 +235,9 @@ def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
     ]
     if not found:
         raise PlannerError(f"no hardware profile has a {device}; add one to score such rows")
-    fitting = [m for m in found if per_node in (None, m.node.num_devices)]
-    if not fitting:
-        sizes = sorted({m.node.num_devices for m in found})
-        raise PlannerError(
-            f"no hardware profile has {per_node} x {device} per node "
-            f"(only {', '.join(map(str, sizes))}); add one to score such rows"
-        )
-    return fitting
+    sizes = {machine.node.num_devices for machine in found}
+    nearest = min(sizes, key=lambda size: abs(math.log(size / (per_node or max(sizes)))))
+    return [m for m in found if per_node is None or m.node.num_devices == nearest]
 
 
 def _distance(machine: Machine, memory_gb: float | None) -> float:

@@ -443,8 +443,12 @@ def test_devices_without_a_profile() -> None:
         machine_of("", "MI350X", 288, 8)
     with pytest.raises(PlannerError, match="no device of the catalogue"):
         machine_of("", "Gaudi 2", 96, 8)
-    with pytest.raises(PlannerError, match="no hardware profile has 5 x H100"):
-        machine_of("", "H100", 80, 5)
+    machine, _, assumed = machine_of("", "H100", 80, 5)
+    assert machine.node.num_devices == 4
+    assert any("gpus_per_node = 5 has no profile: 4" in text for text in assumed)
+    machine, _, assumed = machine_of("Polaris (ALCF)", "", None, None)
+    assert machine.name == "polaris"
+    assert assumed == ("gpu missing: that of polaris",)
 
 
 def test_precisions_and_years() -> None:
