@@ -100,6 +100,10 @@ DEVICES: tuple[tuple[str, str], ...] = (
 )
 """Words of a label and how product names in the catalogue spell the device."""
 
+SLOWER_LINKS: dict[str, tuple[str, str]] = {"H800": ("H100", "200e9"), "A800": ("A100", "200e9")}
+"""Devices that are another one with 8 NVLinks of 25 GB/s each way: DeepSeek-V3 reaches 160 GB/s of
+them on H800 (arXiv:2412.19437, section 3.1)."""
+
 GENERIC: tuple[str, ...] = (
     "dgx-a100",
     "dgx-h100",
@@ -197,6 +201,10 @@ def machine_of(
     device = device_of(gpu, system)
     wanted = [load_machine(name) for name in _existing(_named_systems(system))]
     assumed: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    if device in SLOWER_LINKS:
+        device, rate = SLOWER_LINKS[device]
+        links = (f"node.fabric.pair_bytes_per_s={rate}", f"node.fabric.device_bytes_per_s={rate}")
     if device is None and not gpu and wanted:
         candidates, named = wanted, True
         assumed = (f"gpu missing: that of {wanted[0].name}",)
@@ -211,7 +219,7 @@ def machine_of(
             candidates = _generic(device, per_node, "pcie" in gpu.lower())
     machine = min(candidates, key=lambda m: _distance(m, memory_gb))
     overrides, changed = _memory_override(machine, memory_gb)
-    assumed += changed
+    overrides, assumed = (*links, *overrides), (*assumed, *changed)
     if not named:
         assumed += (f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}",)
         if per_node not in (None, machine.node.num_devices):

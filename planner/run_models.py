@@ -98,9 +98,12 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
     """How each name may be written, the longest name first: "GPT-2 XL", "gpt2-xl"."""
     pairs = []
     for name in sorted(names("model"), key=lambda name: (-len(name), name)):
-        parts = re.findall(r"[a-z]+|[0-9.]+", name)
+        total = re.sub(r"-a\d+b$", "", name)
+        parts = re.findall(r"[a-z]+|[0-9.]+", total)
         # "gpt2" must not match "gpt-20b": what follows a number is no digit
         text = r"[^a-z0-9.]*".join(map(re.escape, parts)) + r"(?![0-9])"
+        # parameters in use per token are often left out of a name
+        text += "" if total == name else rf"(?:[^a-z0-9.]*{name.rsplit('-', 1)[1]})?"
         pairs.append((re.compile(text), name))
     return tuple(pairs)
 
@@ -109,6 +112,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
 def _from_catalogue(label: str) -> Model | None:
     """The catalogue's model whose name the label begins with, and whose size it does not deny."""
     text = re.sub(r"[()]", "", label.lower())  # "Llama-3(.1)-70B"
+    text = re.sub(r"\bmoe\b", "", text)  # "Qwen3 MoE 30B"
     for pattern, name in _patterns():
         found = pattern.match(text)
         if found:

@@ -449,6 +449,10 @@ def test_devices_without_a_profile() -> None:
     machine, _, assumed = machine_of("Polaris (ALCF)", "", None, None)
     assert machine.name == "polaris"
     assert assumed == ("gpu missing: that of polaris",)
+    # the same chip with fewer NVLinks
+    machine, label, _ = machine_of("", "H800", 80, 8)
+    assert "device_bytes_per_s=200e9" in label
+    assert machine.node.fabric.device_bytes_per_s.value == 200e9
 
 
 def test_precisions_and_years() -> None:
