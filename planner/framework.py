@@ -58,6 +58,8 @@ class States(Description):
     """Bytes per gradient element on the wire [B]."""
     optimizer_temporary_bytes: float = Field(default=0, ge=0)
     """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
+    norm_bytes: float = Field(default=0, ge=0)
+    """What the gradients' norm copies of the largest of those that the rank updates [B/element]."""
 
 
 class Kernels(Description):
@@ -157,6 +159,9 @@ class Buffers(Description):
     preallocates_gradients: bool = False
     """Whether gradients have buffers of their own from the start (else they appear in the
     first backward pass of a step)."""
+    keeps_temporaries: bool = False
+    """Whether temporaries of the optimizer step are single large tensors: the allocator holds
+    memory of their own for them, while there is room."""
     pinned_host_bytes: float = Field(default=0, ge=0)
     """Pinned host buffers per rank when offloading [B]."""
     allocator_fraction: Quantity

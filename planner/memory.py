@@ -94,6 +94,12 @@ def device_memory(
     allocated = np.asarray(sum(parts.values()))
     parts["runtime_context"] = _context_bytes(layouts, machine) + np.zeros_like(allocated)
     parts["allocator_reserve"] = framework.buffers.allocator_fraction.value * allocated
+    if framework.buffers.keeps_temporaries:
+        # blocks that activations leave are too small for them, and theirs are split up again
+        # only when the device is full
+        room = machine.device.memory_bytes.value - sum(parts.values())
+        later = moments[-1]["optimizer_temporaries"] - parts["optimizer_temporaries"]
+        parts["allocator_reserve"] += np.clip(later, 0.0, np.maximum(room, 0.0))
     return {name: parts[name] for name in DEVICE_PARTS}, peak
 
 
@@ -253,8 +259,10 @@ def state_parts(
 def _optimizer_temporaries(
     state: StageState, layouts: Layouts, workload: Workload, framework: Framework
 ) -> Float:
+    size = framework.states(workload.precision)
     updated = np.where(layouts.zero_stage >= 1, state.trainable_owned, state.trainable)
-    temporary = updated * framework.states(workload.precision).optimizer_temporary_bytes
+    largest = np.minimum(np.maximum(state.embedding, state.head), updated)
+    temporary = np.maximum(updated * size.optimizer_temporary_bytes, largest * size.norm_bytes)
     return np.where(layouts.offload == _NONE, temporary, 0.0)
 
 

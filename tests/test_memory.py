@@ -452,3 +452,52 @@ def test_every_model_has_memory(model: str) -> None:
     assert sum(b.count * b.num_params for b in blocks) == q.model.num_params
     estimate = estimate_layouts(q, Layouts.of(Layout(dp=64, zero_stage=3)))[0]
     assert estimate.memory_bytes["activations"] + estimate.memory_bytes["gradients"] > 0
+
+
+def test_what_the_allocator_keeps_fills_the_device_at_most() -> None:
+    framework = load_framework("megatron-deepspeed")
+    buffers = framework.buffers.replaced(keeps_temporaries=False).model_dump()
+    plain = framework.replaced(buffers=buffers)
+    model, machine = load_model("bloom-176b"), load_machine("jean-zay-a100")
+    layouts = Layouts.stack(
+        Layout(
+            dp=8,
+            tp=4,
+            pp=12,
+            zero_stage=1,
+            micro_batch=size,
+            grad_accumulation=256 // size,
+            recompute="full",
+            schedule="1f1b",
+        )
+        for size in (1, 2, 4, 8, 16)
+    )
+    workload = Workload(sequence_length=2048, global_batch=2048, precision="fp16")
+    kept = estimate_layouts(Question(model, machine, workload, framework), layouts)
+    without = estimate_layouts(Question(model, machine, workload, plain), layouts)
+    assert list(kept.fits) == list(without.fits)
+    assert set(kept.fits) == {True, False}
+    # the fp32 copy of the gradients that a rank updates, 4 of its 12 bytes per parameter
+    states = kept[0].memory_bytes["optimizer_states"]
+    more = [kept[i].memory_bytes["total"] - without[i].memory_bytes["total"] for i in range(5)]
+    assert more[0] >= states / 3 * 0.99
+    room = [machine.device.memory_bytes.value - without[i].memory_bytes["total"] for i in range(5)]
+    for added, free in zip(more, room, strict=True):
+        assert added == pytest.approx(min(more[0], max(free, 0.0)), rel=1e-6, abs=1.0)
+
+
+def test_bf16_needs_no_second_fp32_copy_of_gradients() -> None:
+    # DeepSpeed's bf16 optimizer holds fp32 gradients from the start: 2 + 2 + 4 + 12 bytes
+    framework = load_framework("megatron-deepspeed")
+    model = load_model("gpt2-xl")
+    layout = Layout(dp=4, grad_accumulation=2)
+    question = Question(
+        model,
+        load_machine("polaris"),
+        Workload(sequence_length=1024, global_batch=8, precision="bf16"),
+        framework,
+    )
+    parts = estimate_layouts(question, Layouts.stack([layout]))[0].memory_bytes
+    assert parts["optimizer_temporaries"] == 0
+    held = sum(parts[name] for name in ("weights", "gradients", "optimizer_states"))
+    assert held == pytest.approx(20 * model.num_params, rel=0.01)
