@@ -37,8 +37,9 @@ def tuned(cells: Cells, question: Question, layout: Layout) -> Layout:
     options = _options(cells, question, layout)
     estimates = estimate_layouts(question, options)
     best = order(estimates, 1)
-    if len(best) and not cells.flag("oom"):
-        layout = options[int(best[0])]
+    if cells.flag("oom") or not len(best):
+        return cells.default(layout, f"micro_batch missing: {layout.micro_batch}")
+    layout = options[int(best[0])]
     cells.assumed.append(f"micro_batch missing: {layout.micro_batch}, the fastest that fits")
     if layout.pp > 1 and cells.count("vpp") is None:
         cells.assumed.append(f"vpp missing: {layout.vpp}, the fastest that fits")

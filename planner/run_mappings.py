@@ -198,35 +198,37 @@ def machine_of(
 
     PlannerError where no profile has the device.
     """
+    found, links, assumed = _candidates(system, gpu, per_node)
+    machine = min(found, key=lambda m: _distance(m, memory_gb))
+    overrides, changed = _memory_override(machine, memory_gb)
+    overrides = (*links, *overrides)
+    if not assumed and machine.name not in _named_systems(system):
+        assumed += (f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}",)
+        if per_node not in (None, machine.node.num_devices):
+            size = machine.node.num_devices
+            assumed += (f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}",)
+    label = machine.name + "".join(f" ({override})" for override in overrides)
+    return load_machine(machine.name, overrides), label, (*assumed, *changed)
+
+
+def _candidates(
+    system: str, gpu: str, per_node: int | None
+) -> tuple[list[Machine], tuple[str, ...], tuple[str, ...]]:
+    """Machines that the cells may mean, what differs from their profiles, what was assumed."""
     device = device_of(gpu, system)
     wanted = [load_machine(name) for name in _existing(_named_systems(system))]
-    assumed: tuple[str, ...] = ()
+    if device is None and not gpu and wanted:
+        return wanted, (), (f"gpu missing: that of {wanted[0].name}",)
+    if device is None:
+        raise PlannerError(
+            f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
+        )
     links: tuple[str, ...] = ()
     if device in SLOWER_LINKS:
         device, rate = SLOWER_LINKS[device]
         links = (f"node.fabric.pair_bytes_per_s={rate}", f"node.fabric.device_bytes_per_s={rate}")
-    if device is None and not gpu and wanted:
-        candidates, named = wanted, True
-        assumed = (f"gpu missing: that of {wanted[0].name}",)
-    elif device is None:
-        raise PlannerError(
-            f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
-        )
-    else:
-        candidates = [machine for machine in wanted if device in machine.device.name]
-        named = bool(candidates)
-        if not named:
-            candidates = _generic(device, per_node, "pcie" in gpu.lower())
-    machine = min(candidates, key=lambda m: _distance(m, memory_gb))
-    overrides, changed = _memory_override(machine, memory_gb)
-    overrides, assumed = (*links, *overrides), (*assumed, *changed)
-    if not named:
-        assumed += (f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}",)
-        if per_node not in (None, machine.node.num_devices):
-            found = machine.node.num_devices
-            assumed += (f"gpus_per_node = {per_node} has no profile: {found} as on {machine.name}",)
-    label = machine.name + "".join(f" ({override})" for override in overrides)
-    return load_machine(machine.name, overrides), label, assumed
+    named = [machine for machine in wanted if device in machine.device.name]
+    return named or _generic(device, per_node, "pcie" in gpu.lower()), links, ()
 
 
 def _existing(wanted: tuple[str, ...]) -> tuple[str, ...]:

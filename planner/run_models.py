@@ -70,7 +70,9 @@ def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
         near = _nearest(size * 1e9)
         layers = cells.default(near.num_layers, f"n_layers missing: as many as in {near.name}")
     if hidden is None:
-        widths = range(_WIDTH_STEP, _GREATEST_WIDTH, _WIDTH_STEP)
+        heads = cells.count("n_heads")
+        step = 8 * heads if heads else _WIDTH_STEP
+        widths = range(step, _GREATEST_WIDTH, step)
         upper = bisect.bisect_left(widths, size, key=lambda width: count(layers, width))
         near_by = widths[max(upper - 1, 0) : upper + 1]
         hidden = min(near_by, key=lambda width: abs(count(layers, width) - size), default=0)

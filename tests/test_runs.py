@@ -313,10 +313,13 @@ def test_an_open_layout_is_the_fastest_that_fits_and_agrees(tmp_path: Path) -> N
     assert "no such layout fits" in refused(tmp_path, **huge)
 
 
+@pytest.mark.parametrize("heads", ["", 96])
 @pytest.mark.parametrize("missing", ["hidden", "n_layers"])
-def test_a_missing_width_or_depth_follows_from_the_parameters(tmp_path: Path, missing: str) -> None:
+def test_a_missing_width_or_depth_follows_from_the_parameters(
+    tmp_path: Path, missing: str, heads: object
+) -> None:
     # GPT-3 175B, arXiv:2005.14165, table 2.1
-    shape = {"n_layers": 96, "hidden": 12288, "n_heads": "", "params_b": 174.6, missing: ""}
+    shape = {"n_layers": 96, "hidden": 12288, "n_heads": heads, "params_b": 174.6, missing: ""}
     cells = {**OPEN, **shape, "model": "a GPT", "tp": 8, "pp": 8, "n_gpus": 512, "micro_batch": 1}
     run = accepted(tmp_path, **cells)
     assert (run.model.num_layers, run.model.hidden_size) == (96, 12288)
