@@ -182,8 +182,8 @@ def _one(run: Run, estimate: Estimate) -> Score | RefusedRun:
         return RefusedRun(
             run.row_id,
             run.source,
-            "nothing to compare: step_time_s, tokens_per_s_per_gpu, peak_memory_gib and oom "
-            "are empty",
+            "nothing to compare: step_time_s, tokens_per_s_per_gpu, samples_per_s, peak_memory_gib "
+            "and oom are empty",
         )
     return Score(run, estimate, memory, interval(run, estimate))
 

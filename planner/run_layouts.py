@@ -35,12 +35,17 @@ def usual_batch(cells: Cells, multiple: int) -> int:
     stated = cells.count("global_batch")
     if stated is not None:
         return stated
-    if cells.number("tokens_per_s_per_gpu") is None or cells.number("step_time_s") is not None:
+    if not _rate_is_stated(cells) or cells.number("step_time_s") is not None:
         raise PlannerError(
             "global_batch and grad_accum are empty, and the step depends on them; fill one in"
         )
     batch = -(-_USUAL_TOKENS // cells.need("seq_len") // multiple) * multiple
     return cells.default(batch, f"global_batch missing: {batch}, about 4 million tokens")
+
+
+def _rate_is_stated(cells: Cells) -> bool:
+    rates = ("tokens_per_s_per_gpu", "samples_per_s")
+    return any(cells.number(column) is not None for column in rates)
 
 
 def layout_of(
@@ -105,7 +110,7 @@ def _batches(cells: Cells, rule: FrameworkRule, dp: int, pp: int) -> tuple[int, 
     batch = cells.count("global_batch")
     if micro is None and accumulation and batch and batch % (dp * accumulation) == 0:
         micro = batch // (dp * accumulation)
-    rate_only = cells.number("step_time_s") is None and cells.number("tokens_per_s_per_gpu")
+    rate_only = cells.number("step_time_s") is None and _rate_is_stated(cells)
     if batch is None and accumulation is None and (pp > 1 or (micro is None and rate_only)):
         batch = usual_batch(cells, dp * (micro or 1))
     if micro is None:
@@ -123,7 +128,7 @@ def _batches(cells: Cells, rule: FrameworkRule, dp: int, pp: int) -> tuple[int, 
             )
         accumulation = batch // (micro * dp)
     if micro * accumulation * dp != batch:
-        if not cells.text("tokens_per_s_per_gpu") and not cells.text("oom"):
+        if not _rate_is_stated(cells) and not cells.text("oom"):
             raise PlannerError(
                 f"micro_batch * grad_accum * dp = {micro * accumulation * dp} differs from "
                 f"global_batch = {batch}, and no tokens_per_s_per_gpu tells the time of a step"

@@ -56,6 +56,7 @@ ESSENTIAL = (
     "global_batch",
     "step_time_s",
     "tokens_per_s_per_gpu",
+    "samples_per_s",
 )
 """A table needs at least two of these columns to be one of runs."""
 
@@ -298,6 +299,9 @@ def _lora_rank(cells: Cells) -> int:
 
 def _step_time_s(cells: Cells, workload: Workload, num_ranks: int) -> float | None:
     stated, rate = cells.number("step_time_s"), cells.number("tokens_per_s_per_gpu")
+    samples = cells.number("samples_per_s")
+    if rate is None and samples is not None:
+        rate = samples * workload.sequence_length / num_ranks
     contradicted = any("contradicts the layout" in sentence for sentence in cells.assumed)
     if rate is not None and (stated is None or contradicted):
         return workload.tokens_per_step / (rate * num_ranks)

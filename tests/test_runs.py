@@ -264,6 +264,9 @@ def test_a_rate_without_batch_is_that_of_a_usual_batch(tmp_path: Path) -> None:
     run = accepted(tmp_path, **cells, tp=2, pp=2)
     assert run.workload.global_batch == 2**22 // 2048
     assert run.step_time_s == pytest.approx(2**22 / (100 * 128))
+    samples = {**cells, "tokens_per_s_per_gpu": "", "samples_per_s": 100 * 128 / 2048}
+    again = accepted(tmp_path, **samples, tp=2, pp=2)
+    assert again.step_time_s == pytest.approx(run.step_time_s)
     # a time depends on the batch, a rate hardly
     assert "global_batch and grad_accum are empty" in refused(tmp_path, global_batch="", pp=2)
 
