@@ -94,7 +94,8 @@ def source_table(items: list[Score]) -> list[str]:
     """Figures per source, fitted and unseen rows apart."""
     groups: dict[tuple[str, str], list[Score]] = defaultdict(list)
     for item in items:
-        groups[item.run.source, fitted(item.run)].append(item)
+        unseen = "no, job guessed" if item.run.guessed else "no"
+        groups[item.run.source, fitted(item.run) or unseen].append(item)
     lines = [
         "| source | rows | seen by a fit | MAPE | bias | worst |",
         "|---|---:|---|---:|---:|---:|",
@@ -102,7 +103,7 @@ def source_table(items: list[Score]) -> list[str]:
     for (source, what), members in sorted(groups.items()):
         f = figures(members)
         lines.append(
-            f"| {source} | {f['n']:.0f} | {what or 'no'} | {100 * f['mape']:.1f} % | "
+            f"| {source} | {f['n']:.0f} | {what} | {100 * f['mape']:.1f} % | "
             f"{percent(f['bias'])} | {percent(f['worst'])} |"
         )
     return lines
@@ -262,6 +263,9 @@ def report(
         "## Step time by source",
         "",
         *source_table(items),
+        "",
+        "Of a guessed job the model's shape, the software, the devices or the layout is not stated "
+        "in the source (see method.md).",
         "",
         "## Many layouts of one job",
         "",
