@@ -50,6 +50,8 @@ class Score:
     estimated_memory_bytes: float
     """The parts that the measurement sees, summed [B]."""
     interval_s: Interval | None
+    fits: bool
+    """Whether it fits; where the row does not say what is recomputed, with any recompute."""
 
     @property
     def error(self) -> float | None:
@@ -169,10 +171,21 @@ def _scored(runs: list[Run]) -> list[Score | RefusedRun]:
         if len(runs) > 1:
             return [scored for run in runs for scored in _scored([run])]
         return [RefusedRun(first.row_id, first.source, str(error))]
-    return [_one(run, estimates[i]) for i, run in enumerate(runs)]
+    found = [estimates[i] for i in range(len(runs))]
+    return [
+        _one(run, estimate, estimate.fits or (run.open_recompute and _fits_somehow(question, run)))
+        for run, estimate in zip(runs, found, strict=True)
+    ]
 
 
-def _one(run: Run, estimate: Estimate) -> Score | RefusedRun:
+def _fits_somehow(question: Question, run: Run) -> bool:
+    """Whether a run fits with any recompute that its software has."""
+    modes = question.framework.recompute
+    layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
+    return bool(np.any(estimate_layouts(question, layouts).fits))
+
+
+def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
     unseen = _NOT_MEASURED[run.memory_kind]
     parts = estimate.memory_bytes
     memory = parts["total"] - sum(parts[name] for name in unseen)
@@ -185,7 +198,7 @@ def _one(run: Run, estimate: Estimate) -> Score | RefusedRun:
             "nothing to compare: step_time_s, tokens_per_s_per_gpu, samples_per_s, peak_memory_gib "
             "and oom are empty",
         )
-    return Score(run, estimate, memory, interval(run, estimate))
+    return Score(run, estimate, memory, interval(run, estimate), fits)
 
 
 def interval(run: Run, estimate: Estimate) -> Interval | None:
@@ -339,10 +352,10 @@ def _fit(items: list[Score]) -> dict[str, Any]:
     known = [item for item in items if item.run.fits is not None]
     ran = [item for item in known if item.run.fits]
     failed = [item for item in known if not item.run.fits]
-    refused = [item for item in known if not item.estimate.fits]
-    right = sum(not item.estimate.fits for item in failed)
+    refused = [item for item in known if not item.fits]
+    right = sum(not item.fits for item in failed)
     return {
-        "fit_recall": _share(sum(item.estimate.fits for item in ran), len(ran)),
+        "fit_recall": _share(sum(item.fits for item in ran), len(ran)),
         "oom_precision": _share(right, len(refused)),
         "oom_recall": _share(right, len(failed)),
     }
@@ -363,6 +376,11 @@ def _row_json(row: Score | RefusedRun) -> dict[str, Any]:
         "measured_memory_bytes": run.memory_bytes if run else None,
         "estimated_memory_bytes": scored.estimated_memory_bytes if scored else None,
         "measured_fits": run.fits if run else None,
-        "estimated_fits": scored.estimate.fits if scored else None,
-        "assumed": list(run.assumed) if run else [],
+        "estimated_fits": scored.fits if scored else None,
+        "assumed": _assumptions(row) if isinstance(row, Score) else [],
     }
+
+
+def _assumptions(row: Score) -> list[str]:
+    only = row.fits and not row.estimate.fits
+    return [*row.run.assumed, *["it fits with more recompute than is assumed"] * only]

@@ -90,6 +90,8 @@ class Run:
     """One sentence per cell that was filled by a default."""
     guessed: bool = False
     """Whether the job itself was guessed: model shape, software, devices or layout."""
+    open_recompute: bool = False
+    """Whether the row does not say what is recomputed."""
     reference: str = ""
     """Where in the source the row stands."""
     reliability: str = ""
@@ -218,6 +220,7 @@ def _run(row_id: str, source: str, cells: Cells) -> Run:
         _fits(cells, step, peak),
         tuple(cells.assumed),
         cells.guessed,
+        not cells.text("recompute"),
         cells.text("source_ref"),
         cells.text("reliability").lower(),
     )

@@ -300,6 +300,18 @@ def test_an_open_micro_batch_is_the_fastest_that_fits(tmp_path: Path) -> None:
     assert accepted(tmp_path, **OPEN, oom="yes", step_time_s="").layout.micro_batch == 1
 
 
+def test_open_recompute_fits_with_any(tmp_path: Path) -> None:
+    cells = {**OPEN, "micro_batch": 4, "tp": 1, "n_gpus": 32, "zero_stage": 1}
+    [stated] = score([accepted(tmp_path, **cells)]).scores
+    [left_open] = score([accepted(tmp_path, **{**cells, "recompute": ""})]).scores
+    assert left_open.run.layout == stated.run.layout
+    assert not stated.estimate.fits
+    assert (stated.fits, left_open.fits) == (False, True)
+    rows = Backtest((stated, left_open)).to_json()["rows"]
+    assert [row["estimated_fits"] for row in rows] == [False, True]
+    assert "it fits with more recompute than is assumed" in rows[1]["assumed"]
+
+
 def test_an_open_layout_is_the_fastest_that_fits_and_agrees(tmp_path: Path) -> None:
     free = {**OPEN, "tp": "", "pp": "", "dp": "", "zero_stage": ""}
     run = accepted(tmp_path, **free)
@@ -592,10 +604,7 @@ def test_a_pick_that_did_not_run_is_counted(tmp_path: Path) -> None:
 def test_fit_figures(tmp_path: Path) -> None:
     rows = [row(row_id="ran"), row(row_id="burst", oom="yes", step_time_s="", micro_batch=16)]
     items = score(read_runs(write(tmp_path / "f.csv", rows))).scores
-    forced = tuple(
-        replace(item, estimate=replace(item.estimate, fits=item.run.row_id == "ran"))
-        for item in items
-    )
+    forced = tuple(replace(item, fits=item.run.row_id == "ran") for item in items)
     [group] = Backtest(forced).groups()
     assert (group.fit_recall, group.oom_precision, group.oom_recall) == (1.0, 1.0, 1.0)
     assert group.num_times == 1
