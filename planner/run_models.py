@@ -87,7 +87,7 @@ def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
 @functools.cache
 def _dense() -> tuple[Model, ...]:
     models = map(load_model, sorted(names("model")))
-    return tuple(m for m in models if m.num_params and not m.experts and not m.vision)
+    return tuple(m for m in models if m.num_layers and not m.experts and not m.vision)
 
 
 def _nearest(num_params: float) -> Model:

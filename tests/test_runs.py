@@ -354,6 +354,8 @@ def test_a_size_alone_gives_a_shape_of_that_size(tmp_path: Path) -> None:
     run = accepted(tmp_path, **cells)
     assert run.model.num_params == pytest.approx(20e9, rel=0.03)
     assert run.model.num_heads % run.layout.tp == 0
+    small = accepted(tmp_path, **{**cells, "model": "GPT 40M"}, tp=1)
+    assert small.model.num_params == pytest.approx(40e6, rel=0.25)
     for label in ("Qwen9 30B-A3B", "T5 3B"):
         refused(tmp_path, **{**cells, "model": label})
 
