@@ -86,12 +86,16 @@ def calibrate(path: Path, machine: str) -> Calibration:
     runs = [
         run
         for run in read_runs(path)
-        if isinstance(run, Run) and run.machine.name == name and run.step_time_s is not None
+        if isinstance(run, Run)
+        and run.machine.name == name
+        and run.step_time_s is not None
+        # what was guessed of a job must not shape a machine
+        and not run.guessed
     ]
     if not runs:
         raise CatalogueError(
-            f"{path.name} holds no run on {name} with a step time; check the columns system, gpu "
-            "and gpus_per_node, or name another machine"
+            f"{path.name} holds no run on {name} with a step time and a stated job; check the "
+            "columns system, gpu and gpus_per_node, or name another machine"
         )
     fraction = _fit(runs)
     if not _LOWEST * 1.01 < fraction < _HIGHEST * 0.99:

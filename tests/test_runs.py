@@ -13,6 +13,7 @@ from rich.console import Console
 
 from planner import backtest
 from planner.backtest import Backtest, Score, rank_correlation, regret, score
+from planner.calibration import calibrate
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.estimation import Question, estimate_layouts
 from planner.layout import Layouts
@@ -701,3 +702,12 @@ def test_measured_tables_are_read_whole(name: str) -> None:
     assert len(result.rows) == count
     assert len(result.scores) > count / 2
     json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
+    stated = [row(row_id=f"r{n}", step_time_s=3.7 * (1 + n / 50)) for n in range(3)]
+    guess = row(row_id="guess", n_layers="", step_time_s=37.0)
+    found = calibrate(write(tmp_path / "runs.csv", [*stated, guess]), "selene")
+    assert found.row_ids == ("r0", "r1", "r2")
+    with pytest.raises(CatalogueError, match="and a stated job"):
+        calibrate(write(tmp_path / "guess.csv", [guess]), "selene")
