@@ -95,8 +95,8 @@ def device_memory(
     parts["runtime_context"] = _context_bytes(layouts, machine) + np.zeros_like(allocated)
     parts["allocator_reserve"] = framework.buffers.allocator_fraction.value * allocated
     if framework.buffers.keeps_temporaries:
-        # blocks that activations leave are too small for them, and theirs are split up again
-        # only when the device is full
+        # what activations leave behind is too small for them: the allocator takes more while
+        # there is room, and gives the small pieces back when there is none
         room = machine.device.memory_bytes.value - sum(parts.values())
         later = moments[-1]["optimizer_temporaries"] - parts["optimizer_temporaries"]
         parts["allocator_reserve"] += np.clip(later, 0.0, np.maximum(room, 0.0))

@@ -67,8 +67,9 @@ FRAMEWORKS: tuple[FrameworkRule, ...] = (
     FrameworkRule(("paxml",), "fsdp2", 3, stands_in=True),
     FrameworkRule(("alpa",), "megatron-lm-2021", stands_in=True),
     FrameworkRule(("automodel",), "fsdp2", 3, "none", stands_in=True),
-    # grad_sync_dtype or grad_reduce_in_fp32 in NVIDIA's performance recipes
-    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True, flash_since=2024, gradient_bytes=2),
+    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True, until_year=2023, flash_since=2024),
+    # grad_sync_dtype or grad_reduce_in_fp32 in NVIDIA's later performance recipes
+    FrameworkRule(("nemo",), "megatron-lm", 1, "none", True, gradient_bytes=2),
     FrameworkRule(
         ("megatron", "bridge"), "megatron-lm", 1, "none", True, gradient_bytes=2, fused_loss=True
     ),
