@@ -34,7 +34,11 @@ FITTED = (
         "sustained_fraction of Blackwell (dense rows)",
         lambda r: r.model.experts is None and r.machine.name in _BLACKWELL,
     ),
-    ("AMP", "sustained_fraction and links of T4 (tp 1)", lambda r: r.layout.tp == 1),
+    (
+        "AMP",
+        "sustained_fraction and links of T4 (every second row)",
+        lambda r: int(r.row_id.removeprefix("amp-")) % 2 == 0,
+    ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),

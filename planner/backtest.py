@@ -261,7 +261,7 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
         if item.run.step_time_s is not None:
             times.setdefault(item.run.layout, []).append(item.run.step_time_s)
     measured = {layout: float(np.mean(values)) for layout, values in times.items()}
-    fitting = [item for item in items if item.estimate.fits] or list(items)
+    fitting = [item for item in items if item.fits] or list(items)
     ranked = sorted(fitting, key=lambda item: (item.estimate.step_time_s, item.run.row_id))
     ran = [item.run.layout for item in ranked if item.run.layout in measured]
     failed = bool(ranked) and ranked[0].run.fits is False

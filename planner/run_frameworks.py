@@ -78,9 +78,11 @@ FRAMEWORKS: tuple[FrameworkRule, ...] = (
     FrameworkRule(("megatron",), "megatron-lm-2021", 0, "full", until_year=2022, flash_since=2023),
     FrameworkRule(("megatron",), "megatron-lm", 0, "selective", True),
     FrameworkRule(("nanotron",), "nanotron", 0, "none", True),
+    # pipeline_parallel_microbatches was None then: as many as stages; the loss ran uncompiled
     FrameworkRule(
         ("torchtitan",), "fsdp2", 3, "selective", True, 2024, pipeline_micro_batches="stages"
     ),
+    # compile.components is ["model", "loss"], pipeline_parallel_microbatch_size 1
     FrameworkRule(
         ("torchtitan",),
         "fsdp2",

@@ -9,7 +9,7 @@ from planner.errors import EmitError
 from planner.model import Model
 from planner.pipeline import layers_on_stage
 
-__all__ = ["check_model", "lines", "recipe", "uneven_stages"]
+__all__ = ["batches", "check_model", "lines", "recipe", "uneven_stages"]
 
 _OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 
@@ -144,8 +144,8 @@ def _experts(run: Run) -> Iterator[str]:
     yield f"--expert-tensor-parallel-size {run.layout.tp}"
 
 
-def _job(run: Run) -> Iterator[str]:
-    """Batch, sequence, precision, optimizer, length."""
+def batches(run: Run) -> Iterator[str]:
+    """Sequence, batch, length and dropout, as Megatron-LM and its forks spell them."""
     workload, layout = run.workload, run.layout
     yield f"--seq-length {workload.sequence_length}"
     longest = max(run.model.max_sequence_length, workload.sequence_length)
@@ -153,11 +153,17 @@ def _job(run: Run) -> Iterator[str]:
     yield f"--micro-batch-size {layout.micro_batch}"
     yield f"--global-batch-size {layout.global_batch}"
     yield f"--train-iters {run.steps}"
-    yield "--eval-iters 0"
     yield "--log-interval 1"
     dropout = run.model.dropout if workload.dropout is None else workload.dropout
     yield f"--hidden-dropout {dropout:g}"
     yield f"--attention-dropout {dropout:g}"
+
+
+def _job(run: Run) -> Iterator[str]:
+    """Batch, sequence, precision, optimizer, length."""
+    workload = run.workload
+    yield from batches(run)
+    yield "--eval-iters 0"
     yield f"--optimizer {_OPTIMIZERS[workload.optimizer]}"
     yield f"--attention-backend {'flash' if workload.attention == 'flash' else 'unfused'}"
     if workload.precision in ("bf16", "fp8"):

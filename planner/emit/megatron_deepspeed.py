@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.emit.deepspeed import ds_config
-from planner.emit.megatron import check_model, lines
+from planner.emit.megatron import batches, check_model, lines
 from planner.emit.run import Recipe, Run
 from planner.emit.syntax import json_text
 from planner.errors import EmitError
@@ -68,17 +68,8 @@ def _shape(run: Run) -> Iterator[str]:
 
 
 def _job(run: Run) -> Iterator[str]:
-    workload, layout = run.workload, run.layout
-    yield f"--seq-length {workload.sequence_length}"
-    longest = max(run.model.max_sequence_length, workload.sequence_length)
-    yield f"--max-position-embeddings {longest}"
-    yield f"--micro-batch-size {layout.micro_batch}"
-    yield f"--global-batch-size {layout.global_batch}"
-    yield f"--train-iters {run.steps}"
-    yield "--log-interval 1"
-    dropout = run.model.dropout if workload.dropout is None else workload.dropout
-    yield f"--hidden-dropout {dropout:g}"
-    yield f"--attention-dropout {dropout:g}"
+    workload = run.workload
+    yield from batches(run)
     yield f"--optimizer {workload.optimizer}"
     yield f"--distributed-backend {_BACKENDS.get(run.machine.device.runtime, 'nccl')}"
     if workload.attention == "flash":
