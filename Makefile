@@ -3,12 +3,13 @@
 # make app    set up .venv with the explorer and open it in a browser
 # make check  format, lint and types, as continuous integration runs them
 # make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
+# make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
 # make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: plan test check app accuracy traces clean
+.PHONY: plan test check app accuracy golden traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -26,6 +27,9 @@ check: .venv/tested
 
 accuracy: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
+
+golden: .venv/tested
+	$(BIN)/python -m tests.golden.write
 
 traces: .venv/tested
 	$(BIN)/python benchmarks/trace_matrix.py

@@ -1,0 +1,1 @@
+"""Golden answers: whole answers of the command line, kept to the digit."""

@@ -1,0 +1,43 @@
+"""Answers stay what they were, to the digit, unless a change says which number moved and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.golden.write import ANSWERS, answer, questions
+
+DIGITS = 1e-12
+"""Relative difference that other processors' vector instructions may cause."""
+
+QUESTIONS = questions()
+
+
+def assert_same(now: Any, kept: Any, where: str = "") -> None:
+    """Equal structure, words and counts; equal numbers but for the last digits of a double."""
+    assert type(now) is type(kept), where
+    if isinstance(kept, dict):
+        assert list(now) == list(kept), where
+        for name in kept:
+            assert_same(now[name], kept[name], f"{where}.{name}")
+    elif isinstance(kept, list):
+        assert len(now) == len(kept), where
+        for i, (a, b) in enumerate(zip(now, kept, strict=True)):
+            assert_same(a, b, f"{where}[{i}]")
+    elif isinstance(kept, float):
+        assert now == pytest.approx(kept, rel=DIGITS, abs=0.0), where
+    else:
+        assert now == kept, where
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_answer_is_the_same(name: str) -> None:
+    kept = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
+    assert_same(answer(QUESTIONS[name]), kept)
+
+
+def test_there_are_sixty_questions_and_no_other_answers() -> None:
+    assert len(QUESTIONS) >= 60
+    assert {path.stem for path in ANSWERS.glob("*.json")} == set(QUESTIONS)
