@@ -21,10 +21,10 @@ from amp import amp_runs
 from known import cause, fitted
 from simumax import simumax_runs
 
-from planner.backtest import Backtest, Score, score
-from planner.catalogue import load_machine
-from planner.intervals import CLASSES, GUESSED, class_name, quantiles
-from planner.runs import RefusedRun, Run, read_runs
+from planner.cost.intervals import CLASSES, GUESSED, class_name, quantiles
+from planner.describe.catalogue import load_machine
+from planner.evidence.backtest import Backtest, Score, score
+from planner.evidence.runs.run import RefusedRun, Run, read_runs
 
 ROOT = Path(__file__).parent.parent
 
@@ -207,7 +207,7 @@ def main() -> int:
     write_intervals(class_quantiles(shaping + foreign))
     text = report(backtest, items, unseen, shaping, foreign, len(rows))
     (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
-    print(f"docs/accuracy.md and planner/intervals.toml from {len(items)} timed rows")
+    print(f"docs/accuracy.md and planner/cost/intervals.toml from {len(items)} timed rows")
     return 0
 
 
@@ -225,7 +225,9 @@ def write_intervals(found: dict[str, tuple[float, float, int, int]]) -> None:
             f"num_runs = {runs}",
             f"num_sources = {sources}",
         ]
-    (ROOT / "planner" / "intervals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (ROOT / "planner" / "cost" / "intervals.toml").write_text(
+        "\n".join(lines) + "\n", encoding="utf-8"
+    )
 
 
 def share(value: float | None) -> str:

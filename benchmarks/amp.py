@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from planner.runs import RefusedRun, Run, runs_from_text
+from planner.evidence.runs.run import RefusedRun, Run, runs_from_text
 
 
 def amp_runs(path: Path) -> list[Run | RefusedRun]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.runs import Run
+from planner.evidence.runs.run import Run
 
 _BLACKWELL = ("dgx-b200", "dgx-gb200", "dgx-gb300")
 

@@ -7,8 +7,8 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from planner.catalogue import load_model
-from planner.runs import RefusedRun, Run, runs_from_text
+from planner.describe.catalogue import load_model
+from planner.evidence.runs.run import RefusedRun, Run, runs_from_text
 
 MODELS = {"llama3-70b": "llama-3-70b", "llama3-8b": "llama-3-8b", "deepseekv2": "deepseek-v2"}
 """SimuMax's names of models and the catalogue's; its runs have fewer layers."""

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.catalogue import load_framework, load_machine, load_model
+from planner.cost.estimate import Question
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.estimation import Question
-from planner.layout import Layout
-from planner.validate.compare import Comparison, compare
-from planner.validate.trace import Collective, Trace, trace
-from planner.validate.tracer import Tracer
-from planner.workload import Workload
+from planner.validate.trace.compare import Comparison, compare
+from planner.validate.trace.trace import Collective, Trace, trace
+from planner.validate.trace.tracer import Tracer
 
 ROOT = Path(__file__).parent.parent
 WORLDS = (8, 64, 1024)

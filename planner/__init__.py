@@ -5,16 +5,16 @@
 True
 """
 
-from planner.catalogue import load_framework, load_machine, load_model
-from planner.emit import emit
+from planner.choose.planning import Plan, estimate, plan
+from planner.cost.estimate import Estimate
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.emitters import emit
 from planner.errors import PlannerError
-from planner.estimation import Estimate
-from planner.framework import Framework
-from planner.layout import Layout
-from planner.machine import Machine
-from planner.model import Model
-from planner.planning import Plan, estimate, plan
-from planner.workload import Workload
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.catalogue import folder
+from planner.describe.catalogue import folder
 
 PACKAGE = Path(planner.__file__).parent
 
@@ -142,7 +142,7 @@ def test_the_core_is_light(code: str) -> None:
         check=True,
     )
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "planner.catalogue" in loaded
+    assert "planner.describe.catalogue" in loaded
     allowed = {"typer", "rich"} if code.endswith("cli") else set()
     for name in set(HEAVY) - allowed:
         assert not any(module == name or module.startswith(f"{name}.") for module in loaded), name

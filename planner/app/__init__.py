@@ -1,4 +1,4 @@
-"""App: the explorer's pages. They read widgets, call the planner and draw `planner.figures`.
+"""App: the explorer's pages. They read widgets, call the planner and draw `planner.show.figures`.
 
 Importing this package loads Streamlit and plotly; nothing else in the planner does.
 """

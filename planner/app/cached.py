@@ -10,15 +10,15 @@ from typing import Any
 import streamlit as st
 
 from planner.app import link
-from planner.app.job import Job
-from planner.emit import emit_estimate
-from planner.emit.folder import zip_bytes
+from planner.app.controls import Job
+from planner.choose.planning import Plan, estimate, plan
+from planner.choose.space import Axis, Space, axes, space, stage_times
+from planner.cost.estimate import Estimate, Question, stage_memory
+from planner.cost.simulate import StageTime
+from planner.emitters import emit_estimate
+from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError
-from planner.estimation import Estimate, Question, stage_memory
-from planner.explore import Axis, Space, axes, space, stage_times
-from planner.figures.time import ScalePoint
-from planner.planning import Plan, estimate, plan
-from planner.simulate import StageTime
+from planner.show.figures.time import ScalePoint
 
 __all__ = [
     "estimate_of",
@@ -76,7 +76,7 @@ def axes_of(job: Job, packed: str) -> list[Axis]:
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
     """Memory by part on every stage of a layout."""
-    from planner.catalogue import load_framework
+    from planner.describe.catalogue import load_framework
 
     found = estimate_of(job, packed)
     question = Question(job.model, job.machine, job.workload, load_framework(found.framework))

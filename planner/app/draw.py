@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.figures.frame import Drawing
+from planner.show.figures.frame import Drawing
 
 __all__ = ["draw"]
 

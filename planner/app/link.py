@@ -13,11 +13,11 @@ import re
 import zlib
 from typing import Any
 
+from planner.cost.estimate import Estimate
+from planner.describe.layout import Layout
+from planner.describe.model.huggingface import from_config
+from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
-from planner.estimation import Estimate
-from planner.huggingface import from_config
-from planner.layout import Layout
-from planner.model import Model
 
 __all__ = [
     "pack_config",

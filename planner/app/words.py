@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from planner.estimation import Estimate
-from planner.layout import Layout
-from planner.planning import Plan
+from planner.choose.planning import Plan
+from planner.cost.estimate import Estimate
+from planner.describe.layout import Layout
 from planner.units import format_bytes, format_count, format_seconds
 
 __all__ = ["escape", "layout_words", "metrics", "queue_words", "verdict"]

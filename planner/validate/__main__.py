@@ -15,11 +15,11 @@ def main(arguments: list[str]) -> int:
     command = arguments[0] if arguments else ""
     try:
         if command == "run":
-            from planner.validate.run import main as start
+            from planner.validate.train.run import main as start
         elif command == "collectives":
-            from planner.validate.collectives import main as start
+            from planner.validate.measure.collectives import main as start
         elif command == "calibrate":
-            from planner.validate.calibrate import main as start
+            from planner.validate.measure.calibrate import main as start
         else:
             print(
                 f"usage: python -m planner.validate {'|'.join(_COMMANDS)} ... (-h for help)",

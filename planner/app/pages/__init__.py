@@ -1,0 +1,1 @@
+"""Pages of the explorer, one module each."""

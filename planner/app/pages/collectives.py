@@ -1,0 +1,115 @@
+"""Page 4: collectives: what an operation does, and how long it takes by algorithm and size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from planner.app import words
+from planner.app.draw import draw
+from planner.cost.network.topology import GroupView, group_view
+from planner.describe.catalogue import load_machine, names
+from planner.describe.machine import Machine
+from planner.evidence.measured import measured_for
+from planner.show.figures import collectives as figures
+from planner.units import format_bytes, format_rate, format_seconds
+
+__all__ = ["page"]
+
+_SIZES = [2**i for i in range(3, 33)]
+_KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
+_APART = (
+    "Distance between neighbours of the group: 1 fills nodes, the number of devices per node "
+    "takes one from each."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    machine: Machine
+    operation: str
+    ranks: int
+    stride: int
+
+
+def page() -> None:
+    """Operation, machine, ranks and size on top; figures below."""
+    st.title("Collectives", anchor=False)
+    asked, size = _controls()
+    machine = asked.machine
+    if (asked.ranks - 1) * asked.stride >= machine.num_devices:
+        needed = (asked.ranks - 1) * asked.stride + 1
+        said = f"{asked.ranks} ranks, {asked.stride} apart, need {needed:,} devices"
+        has = f"{machine.name} has {machine.num_devices:,}"
+        st.error(words.escape(f"{said}; {has}. Use fewer ranks."))
+        return
+    drawing = figures.data_picture(asked.operation)
+    st.subheader("What it does to each rank's data", anchor=False)
+    draw(drawing, key="picture")
+    st.caption(words.escape(drawing.alt))
+    view = group_view(machine, asked.ranks, asked.stride)
+    st.caption(words.escape(_seen(view)))
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Time against size", anchor=False)
+        draw(
+            figures.times(asked.machine, asked.operation, asked.ranks, asked.stride, size),
+            key="times",
+        )
+    with right:
+        st.subheader("Bus bandwidth, as nccl-tests counts it", anchor=False)
+        draw(
+            figures.bandwidth(asked.machine, asked.operation, asked.ranks, asked.stride),
+            key="bandwidth",
+        )
+    _table(asked, view, size)
+
+
+def _controls() -> tuple[_Asked, int]:
+    every = names("machine")
+    columns = st.columns([2, 2, 1, 1, 2], vertical_alignment="bottom")
+    operations = list(figures.OPERATIONS)
+    operation = columns[0].selectbox("Operation", operations, key="op", **_KEPT)
+    polaris = every.index("polaris")
+    machine = columns[1].selectbox("Machine", every, index=polaris, key="on", **_KEPT)
+    ranks = columns[2].number_input("Ranks", 2, 1_000_000, 8, key="ranks", **_KEPT)
+    stride = columns[3].number_input("Apart", 1, 100_000, 1, key="apart", help=_APART, **_KEPT)
+    size = columns[4].select_slider(
+        "Size of the full buffer",
+        _SIZES,
+        value=2**26,
+        key="size",
+        format_func=lambda s: format_bytes(s).replace(".00", ""),
+    )
+    return _Asked(load_machine(machine), operation, int(ranks), int(stride)), size
+
+
+def _seen(view: GroupView) -> str:
+    """What the group has at its disposal."""
+    text = f"The group spans {int(view.nodes)} nodes with {int(view.local)} ranks on each"
+    if view.local > 1:
+        text += f"; inside a node {format_rate(float(view.local_bytes_per_s))} per rank"
+    if view.nodes > 1:
+        rate = format_rate(float(view.network_bytes_per_s))
+        text += f"; its share of a node's interfaces is {rate}"
+    return text + ", per direction."
+
+
+def _table(asked: _Asked, view: GroupView, size: int) -> None:
+    column = f"time for {format_bytes(size)}"
+    rows = [
+        {"algorithm": name, column: format_seconds(float(timer(view, size)))}
+        for name, timer in figures.OPERATIONS[asked.operation].items()
+    ]
+    st.dataframe(rows, hide_index=True, key="algorithms", alt="Time by algorithm.")
+    per_node = asked.machine.node.num_devices
+    row = measured_for(asked.machine.name, asked.operation, asked.ranks, per_node)
+    if row is not None and asked.stride == 1:
+        st.caption(words.escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
+    else:
+        st.caption(
+            "No measured points for this choice; all-reduce on 8, 32 and 1,024 ranks of "
+            "Polaris has some."
+        )

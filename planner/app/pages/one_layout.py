@@ -1,0 +1,246 @@
+"""Page 2: one layout: where ranks sit, what links carry, what happens when."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import streamlit as st
+
+from planner.app import cached, link, words
+from planner.app.controls import Job, controls, share
+from planner.app.draw import draw
+from planner.choose.planning import Plan
+from planner.cost.estimate import Estimate
+from planner.cost.simulate import Timeline, simulate
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
+from planner.errors import PlannerError
+from planner.show.figures import links, memory, ranks, time
+from planner.units import format_bytes, format_rate, format_seconds
+
+__all__ = ["page"]
+
+_MAX_PASSES = 1200
+# passes of a drawn timeline; more are neither readable nor quick to draw
+
+
+def page() -> None:
+    """A layout from the plan, from the address, or changed by hand."""
+    st.title("One layout", anchor=False)
+    job = controls()
+    if job is None:
+        return
+    try:
+        plan = cached.plan_of(job)
+        packed = _choice(plan)
+        if not packed:
+            st.info("No strategy has a legal layout for this job; change the job above.")
+            return
+        packed = _changed(packed)
+        found = cached.estimate_of(job, packed)
+    except PlannerError as error:
+        st.error(words.escape(str(error)), title="This layout cannot be estimated")
+        return
+    _fate(found, job)
+    _where(found, job)
+    _carried(found, job, packed)
+    _when(found, job, packed)
+    share()
+
+
+def _choice(plan: Plan) -> str:
+    """The layout to study, as one word; the address remembers it."""
+    labels: dict[str, str] = {}
+    for number, e in enumerate(plan.ranked, 1):
+        labels.setdefault(
+            link.of(e), f"{number}. {e.layout} [{e.framework}] {format_seconds(e.step_time_s)}"
+        )
+    for verdict in plan.strategies:
+        if verdict.estimate is not None:
+            e = verdict.estimate
+            labels.setdefault(
+                link.of(e),
+                f"{verdict.name}: {e.layout} [{e.framework}]"
+                + ("" if verdict.fits else ", does not fit"),
+            )
+    wanted = st.query_params.get("layout", "")
+    if wanted and wanted not in labels:
+        labels = {wanted: "from the address, or changed by hand", **labels}
+    if not labels:
+        return ""
+    options = list(labels)
+    # a new choice in the address is a new widget: it would else keep the choice before
+    chosen = st.selectbox(
+        "Layout",
+        options,
+        index=options.index(wanted) if wanted else 0,
+        format_func=lambda packed: labels[packed],
+        key=f"pick_{wanted}",
+    )
+    if chosen and chosen != wanted and (wanted or chosen != options[0]):
+        st.query_params["layout"] = chosen
+    return chosen or options[0]
+
+
+_DEGREES = {
+    "dp": "data",
+    "dp_shard": "shard over (0: all)",
+    "tp": "tensor",
+    "pp": "pipeline",
+    "vpp": "chunks",
+    "cp": "context",
+    "ep": "expert",
+    "micro_batch": "micro-batch",
+    "grad_accumulation": "accumulation",
+}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 1, 2, 3),
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "offload": OFFLOAD,
+}
+
+
+def _changed(packed: str) -> str:
+    """A form that changes the layout; it is estimated when the form is sent."""
+    layout, framework = link.unpack_layout(packed)
+    with st.expander("Change this layout"), st.form(f"change_{packed}", border=False):
+        columns = st.columns(5)
+        fields: dict[str, Any] = {}
+        for number, (name, text) in enumerate(_DEGREES.items()):
+            fields[name] = columns[number % 5].number_input(
+                text,
+                min_value=0 if name == "dp_shard" else 1,
+                max_value=1_000_000,
+                value=getattr(layout, name),
+                step=1,
+                key=f"set_{name}_{packed}",
+            )
+        for number, (name, options) in enumerate(_CHOICES.items()):
+            fields[name] = columns[number].selectbox(
+                name.replace("_", " "),
+                options,
+                index=options.index(getattr(layout, name)),
+                key=f"set_{name}_{packed}",
+            )
+        fields["sequence_parallel"] = columns[4].checkbox(
+            "sequence parallel", layout.sequence_parallel, key=f"set_sp_{packed}"
+        )
+        if st.form_submit_button("Estimate"):
+            packed = link.pack_layout(layout.replaced(**fields), framework)
+            st.query_params["layout"] = packed
+            st.rerun()
+    return packed
+
+
+def _fate(found: Estimate, job: Job) -> None:
+    limit = job.machine.device.memory_bytes.value
+    total = found.memory_bytes["total"]
+    if found.fits:
+        st.success(
+            words.escape(
+                f"Fits: {words.layout_words(found.layout)} with {found.framework} takes "
+                f"{format_seconds(found.step_time_s)} per step and {format_bytes(total)} per "
+                f"device, {format_bytes(limit - total)} stay free."
+            )
+        )
+    else:
+        over = format_bytes(total - limit)
+        host = format_bytes(found.host_memory_bytes["total"])
+        why = (
+            f"{over} too much on stage {found.worst_stage}"
+            if total > limit
+            else f"{host} of host memory per node are too much"
+        )
+        st.error(words.escape(f"Does not fit: {words.layout_words(found.layout)}: {why}."))
+
+
+def _where(found: Estimate, job: Job) -> None:
+    devices = job.nodes * job.machine.node.num_devices
+    if found.layout.world != devices:
+        st.warning(f"The layout has {found.layout.world:,} ranks, the job {devices:,} devices.")
+    st.subheader("Which rank sits where", anchor=False)
+    layout = found.layout
+    present = [axis for axis in ("tp", "cp", "dp", "pp") if getattr(layout, axis) > 1] or ["dp"]
+    axis = st.segmented_control(
+        "Colour by axis",
+        present,
+        default=present[0],
+        key="rank_axis",
+        help="Cells with one number share their place on this axis.",
+    )
+    drawing = ranks.rank_map(layout, job.machine, axis if axis in present else present[0])
+    draw(drawing, key="ranks")
+    st.caption(drawing.alt)
+
+
+def _carried(found: Estimate, job: Job, packed: str) -> None:
+    st.subheader("What each link carries", anchor=False)
+    carried = cached.axes_of(job, packed)
+    rows = [
+        {
+            "axis": row.name,
+            "ranks": row.size,
+            "apart": row.stride,
+            "nodes": row.nodes,
+            "way": "network" if row.nodes > 1 else "inside the node",
+            "rate per rank": format_rate(row.bytes_per_s)
+            if math.isfinite(row.bytes_per_s)
+            else "-",
+            "latency": format_seconds(row.latency_s),
+            "carries": row.carries,
+            "a rank sends": format_bytes(row.traffic.device_bytes),
+            "leaves a node": format_bytes(row.traffic.node_bytes),
+            "exposed time": format_seconds(row.time_s),
+            "of the step [%]": 100 * row.time_s / found.step_time_s,
+        }
+        for row in carried
+    ]
+    if not rows:
+        st.info("One device: nothing is sent.")
+        return
+    st.dataframe(
+        rows,
+        hide_index=True,
+        key="axes",
+        alt="Per axis: ranks, distance, way, rate, latency, bytes of a step and exposed time.",
+        column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
+    )
+    draw(links.link_loads(carried, job.machine, found.step_time_s), key="links")
+    st.caption("All bytes of one step, hidden behind computation or not.")
+    draw(time.waterfall(found), key="parts")
+
+
+def _when(found: Estimate, job: Job, packed: str) -> None:
+    st.subheader("What happens when", anchor=False)
+    limit = job.machine.device.memory_bytes.value
+    stages = cached.stage_memory_of(job, packed)
+    timeline, shown = _timeline(found, job, packed)
+    layout = found.layout
+    draw(time.gantt(timeline, layout.schedule), key="gantt")
+    bubble = found.step_time_parts_s["pipeline_bubble"] / found.step_time_s
+    said = (
+        f"Numbers are micro-batches, gaps are idle. The bubble is {100 * bubble:.1f} % of it all."
+    )
+    if shown < layout.grad_accumulation:
+        said += (
+            f" {shown} of {layout.grad_accumulation} micro-batches are drawn; the middle "
+            "repeats itself."
+        )
+    st.caption(said)
+    st.subheader("Memory over the step, and by stage", anchor=False)
+    draw(memory.memory_over_step(timeline, stages, limit), key="over_step")
+    draw(memory.stage_bars(stages, limit), key="stages")
+    draw(memory.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")
+
+
+def _timeline(found: Estimate, job: Job, packed: str) -> tuple[Timeline, int]:
+    """The step, event by event, with as many micro-batches as can be drawn."""
+    layout, times = found.layout, cached.stage_times_of(job, packed)
+    most = max(_MAX_PASSES // (2 * layout.pp * layout.vpp), 1)
+    shown = min(layout.grad_accumulation, max(most, 2))
+    if layout.schedule == "interleaved-1f1b":
+        # with as many micro-batches as stages the schedule is another, without a steady part
+        rounds = max(shown // layout.pp, 2)
+        shown = min(rounds * layout.pp, layout.grad_accumulation)
+    return simulate(times, shown, layout.schedule, layout.vpp), shown

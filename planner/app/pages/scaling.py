@@ -1,0 +1,100 @@
+"""Scaling: nodes against time, efficiency and node-hours, worked out on request.
+
+The curve needs one search per number of nodes, so it starts with a button, shows progress and
+can be stopped; what is worked out is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from planner.app import cached
+from planner.app.controls import Job
+from planner.app.draw import draw
+from planner.show.figures.time import ScalePoint
+from planner.show.figures.time import scaling as drawn
+
+__all__ = ["node_counts", "scaling"]
+
+
+def node_counts(most: int, around: int) -> list[int]:
+    """Powers of two around a number of nodes, that number itself, at most seven.
+
+    >>> node_counts(560, 128)
+    [16, 32, 64, 128, 256, 512]
+    """
+    powers = [2**i for i in range(int(most).bit_length()) if 2**i <= most]
+    near = [p for p in powers if around / 8 <= p <= around * 4]
+    return sorted({*near, around})[:7]
+
+
+@st.fragment
+def scaling(job: Job) -> None:
+    """The scaling view of page 1."""
+    columns = st.columns([2, 1, 1, 3], vertical_alignment="bottom")
+    weak = (
+        columns[0].segmented_control(
+            "Global batch",
+            ("stays", "grows with nodes"),
+            default="stays",
+            key="scale_batch",
+            help="Strong scaling keeps the batch; weak scaling keeps sequences per node.",
+        )
+        == "grows with nodes"
+    )
+    start = columns[1].button("Work out", type="primary", key="scale_start")
+    columns[2].button("Stop", key="scale_stop", help="Keeps the points that are done.")
+    jobs = [
+        _sized(job, count, weak)
+        for count in node_counts(int(job.machine.num_nodes.value), job.nodes)
+    ]
+    known: dict[str, ScalePoint] = st.session_state.setdefault("scale_points", {})
+    if start:
+        bar = st.progress(0.0, text="Searching ...")
+        for number, sized in enumerate(jobs):
+            bar.progress(number / len(jobs), text=f"Searching {sized.nodes} nodes ...")
+            known[sized.key] = cached.scale_point(sized)
+        bar.empty()
+    points = [known[sized.key] for sized in jobs if sized.key in known]
+    if not points:
+        st.info(f"Searches {len(jobs)} node counts, about half a second each.")
+        return
+    _show(points, job)
+
+
+def _sized(job: Job, nodes: int, weak: bool) -> Job:
+    batch = job.workload.global_batch
+    if weak:
+        batch = max(round(batch * nodes / job.nodes), 1)
+    return replace(job, nodes=nodes, workload=job.workload.replaced(global_batch=batch))
+
+
+def _show(points: list[ScalePoint], job: Job) -> None:
+    columns = st.columns(3)
+    for column, what in zip(columns, ("time", "efficiency", "node-hours"), strict=True):
+        with column:
+            draw(drawn(points, what), key=f"scale_{what}")
+    rows = []
+    for point in points:
+        queues = [
+            q for q in job.machine.scheduler.queues if q.min_nodes <= point.nodes <= q.max_nodes
+        ]
+        rows.append(
+            {
+                "nodes": point.nodes,
+                "step [s]": point.step_time_s,
+                "node-hours": point.node_hours,
+                "queues": ", ".join(f"{q.name} {q.max_hours:g} h" for q in queues) or "none known",
+                "best layout": point.layout,
+            }
+        )
+    st.dataframe(
+        rows,
+        hide_index=True,
+        key="scale_table",
+        alt="Per number of nodes: step time, node-hours, queues and best layout.",
+    )
+    unit = "the asked tokens" if job.workload.tokens else "1,000 steps"
+    st.caption(f"Node-hours are for {unit}. The dotted line is perfect scaling.")

@@ -1,0 +1,201 @@
+"""Page 5: how far estimates can be trusted: published runs, the user's own, live shards."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from planner.app import words
+from planner.app.draw import draw
+from planner.app.pages.shards import shards
+from planner.cost.intervals import CLASSES, run_classes
+from planner.describe.catalogue import load_machine, names
+from planner.errors import CatalogueError, PlannerError
+from planner.evidence.backtest import Backtest, Score, score
+from planner.evidence.logs.compare import compare as compare_with
+from planner.evidence.logs.compare import comparison_text
+from planner.evidence.logs.job import read_job
+from planner.evidence.logs.read import read_log_text
+from planner.evidence.runs.run import runs_from_text
+from planner.show.figures import accuracy
+from planner.units import format_seconds
+
+__all__ = ["page"]
+
+_EXAMPLE = Path(__file__).with_name("example_runs.csv")
+_REPORT = Path(__file__).parents[3] / "docs" / "accuracy.md"
+_MAX_BYTES = 5_000_000
+
+
+def page() -> None:
+    """Intervals, a backtest, a log, and real shards."""
+    st.title("Trust", anchor=False)
+    _intervals()
+    _runs()
+    _log()
+    shards()
+    if _REPORT.is_file():
+        with st.expander("The accuracy report of this version"):
+            # its headings stand below the page's own
+            text = re.sub(r"^#", "###", _REPORT.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            st.markdown(text)
+
+
+def _intervals() -> None:
+    st.subheader("How wide the intervals are", anchor=False)
+    rows = []
+    for name in CLASSES:
+        found = run_classes().get(name)
+        if found is not None:
+            rows.append(
+                {
+                    "class of run": name,
+                    "from": f"{found.low:.2f} x estimate",
+                    "to": f"{found.high:.2f} x estimate",
+                    "runs behind it": found.num_runs,
+                    "sources": found.num_sources,
+                }
+            )
+    st.table(rows, hide_index=True)
+    st.caption(
+        "90 % of measured step times of runs that took no part in any fit lay between these "
+        "factors of their estimates. Nobody has calibrated an assumed device: runs of calibrated "
+        "ones stand in, estimated without their own figure. Of a guessed job a table of runs does "
+        "not state the model's shape, the software, the devices or the layout."
+    )
+
+
+def _runs() -> None:
+    st.subheader("Estimates against measured runs", anchor=False)
+    upload = st.file_uploader(
+        "Your runs: a CSV with one run per row",
+        type=["csv", "tsv"],
+        max_upload_size=5,
+        key="runs_file",
+        help="The columns are those of the example. Nothing is stored.",
+    )
+    st.download_button(
+        "Example table (CSV)",
+        _EXAMPLE.read_bytes(),
+        "runs.csv",
+        "text/csv",
+        key="get_example",
+        on_click="ignore",
+    )
+    try:
+        data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
+        result = _scored(_text(data))
+    except PlannerError as error:
+        st.error(words.escape(str(error)), title="This file holds no runs")
+        return
+    if upload is None:
+        st.caption(
+            "Shown is the example: Korthikanti et al. 2022, arXiv\\:2205.05198, tables 3 "
+            "and 5, on Selene."
+        )
+    _plots(result)
+
+
+def _text(data: bytes) -> str:
+    if len(data) > _MAX_BYTES:
+        raise CatalogueError(f"the file has {len(data) / 1e6:.0f} MB; at most 5 MB are read")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
+
+
+@st.cache_data(max_entries=8, show_spinner="Estimating every run ...")
+def _scored(text: str) -> Backtest:
+    return score(runs_from_text(text, "the file"))
+
+
+def _plots(result: Backtest) -> None:
+    scores = result.scores
+    if scores:
+        left, right = st.columns([3, 2])
+        with left:
+            drawing = accuracy.parity(scores)
+            draw(drawing, key="parity")
+        with right:
+            draw(accuracy.errors(scores), key="errors")
+            st.caption(words.escape(drawing.alt))
+        st.markdown("**Worst rows**")
+        st.dataframe(_worst(scores), hide_index=True, key="worst", alt="The runs estimated worst.")
+    if result.refused:
+        with st.expander(f"{len(result.refused)} rows are not scored, and why"):
+            st.dataframe(
+                [{"row": r.row_id, "why": r.reason} for r in result.refused],
+                hide_index=True,
+                key="refused",
+                alt="Rows that are not scored.",
+            )
+
+
+def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
+    timed = [s for s in scores if s.error is not None]
+    timed.sort(key=lambda s: (-abs(s.error or 0.0), s.run.row_id))
+    return [
+        {
+            "row": s.run.row_id,
+            "source": s.run.source,
+            "machine": s.run.machine_label,
+            "layout": str(s.run.layout),
+            "measured": format_seconds(s.run.step_time_s or 0.0),
+            "estimated": format_seconds(s.estimate.step_time_s),
+            "error [%]": round(100 * (s.error or 0.0), 1),
+            "assumed": "; ".join(s.run.assumed),
+        }
+        for s in timed[:10]
+    ]
+
+
+def _log() -> None:
+    st.subheader("Your own log against its estimate", anchor=False)
+    columns = st.columns([2, 2, 3])
+    every = names("machine")
+    machine = columns[0].selectbox("Machine", every, index=every.index("polaris"), key="log_on")
+    model = columns[1].selectbox("Model", ("as the log says", *names("model")), key="log_model")
+    layout = columns[2].text_input(
+        "Layout, where the log does not say",
+        key="log_layout",
+        max_chars=400,
+        placeholder='{"dp": 4, "micro_batch": 16}',
+        help="A JSON object of degrees.",
+    )
+    upload = st.file_uploader(
+        "A training log",
+        type=["log", "txt", "out"],
+        max_upload_size=5,
+        key="log_file",
+        help="wordplay/ezpz, nanoGPT, Megatron-LM, DeepSpeed, torchtitan, nanotron, Trainer.",
+    )
+    if upload is None:
+        return
+    try:
+        log = read_log_text(_text(upload.getvalue()))
+        job = read_job(
+            log,
+            load_machine(machine),
+            _object(layout),
+            model=None if model == "as the log says" else model,
+        )
+        st.code(comparison_text(compare_with(log, job)), language=None, wrap_lines=True)
+    except PlannerError as error:
+        st.error(words.escape(str(error)), title="This log cannot be compared yet")
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise CatalogueError('the layout is no JSON object; write for example {"dp": 4, "tp": 2}')
+    return found

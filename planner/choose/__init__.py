@@ -1,0 +1,1 @@
+"""Choose: which layouts are allowed, which is best, and why."""

@@ -1,0 +1,137 @@
+"""Advice: the field's decision guide beside the model's own answer, and batch-size notes.
+
+The guide is the one taught in courses of HPC centres and stated in DeepSpeed's and Hugging
+Face's "which strategy" pages; where the estimate disagrees with it, the advice says why.
+"""
+
+from __future__ import annotations
+
+import math
+
+from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.cost.memory.peak import training_state_bytes
+from planner.describe.layout import Layout, Layouts
+from planner.units import format_bytes, format_rate
+
+__all__ = ["guide", "learning_rate_note", "notes"]
+
+_FAST_NETWORK_BYTES_PER_S = 12.5e9
+# a network counts as fast where every device has 100 Gb/s of it, the rate of one EDR or HDR100
+# adapter that the guide's authors call fast
+
+
+def _largest_layer_bytes(question: Question) -> float:
+    layers = [block for block in question.blocks if block.kind == "layer"]
+    return max(block.num_params for block in layers) * float(question.workload.compute_bytes)
+
+
+def guide(question: Question, nodes: int) -> str:
+    """What the decision guide says for a job, in one sentence with its numbers."""
+    machine, model = question.machine, question.model
+    limit = machine.device.memory_bytes.value
+    states = float(training_state_bytes(model.num_params, 1, 0))
+    alone = _fits_alone(question)
+    per_device = machine.node_bytes_per_s / machine.node.num_devices
+    fast = per_device >= _FAST_NETWORK_BYTES_PER_S
+    size = f"{format_bytes(states)} of training state on {format_bytes(limit)} devices"
+    if alone:
+        return f"the model fits one device ({size}): plain data parallelism (DDP)"
+    if _largest_layer_bytes(question) * 8 > limit:
+        # weights, gradients and states of one layer are eight 16-bit copies of it
+        return (
+            f"not even the largest layer fits one device ({size}): ZeRO-3 with memory-centric "
+            "tiling, or tensor parallelism"
+        )
+    if nodes == 1:
+        return (
+            f"the model does not fit one device ({size}): ZeRO, with CPU or NVMe offload where "
+            "memory stays short, or tensor parallelism within the node"
+        )
+    rate = f"{format_rate(per_device)} per device"
+    if fast:
+        return (
+            f"several nodes, fast network ({rate}; {size}): ZeRO, or TP within the node + PP + DP"
+        )
+    return (
+        f"several nodes, slow network ({rate}; {size}): DP + PP + TP with ZeRO-1, TP within the "
+        "node"
+    )
+
+
+def _fits_alone(question: Question) -> bool:
+    """Whether one device trains the model with micro-batch 1 and full recompute."""
+    workload = question.workload.replaced(global_batch=1)
+    alone = Question(question.model, question.machine, workload, question.framework)
+    recompute = "full" if "full" in question.framework.recompute else "none"
+    layout = Layout(recompute=recompute, zero_stage=min(question.framework.zero_stages))
+    return bool(estimate_layouts(alone, Layouts.of(layout)).fits_device)
+
+
+def _kind(layout: Layout) -> str:
+    """The strategy of a layout in the guide's words."""
+    axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    if layout.dp > 1:
+        axes.append("DP" if layout.zero_stage == 0 else f"ZeRO-{layout.zero_stage}")
+    text = " + ".join(axes) or "a single device"
+    return text + (f" with offload ({layout.offload})" if layout.offload != "none" else "")
+
+
+def notes(question: Question, nodes: int, best: Estimate | None) -> list[str]:
+    """The guide, the model's own answer beside it, and where they differ and why."""
+    said = guide(question, nodes)
+    lines = [f"The field's guide: {said}."]
+    if best is None:
+        return lines
+    parts = sorted(best.step_time_parts_s.items(), key=lambda item: -item[1])
+    cost = ", ".join(
+        f"{name.replace('_', ' ')} {100 * value / best.step_time_s:.0f} %"
+        for name, value in parts[:4]
+        if value > 0.005 * best.step_time_s
+    )
+    lines.append(f"The estimate: {_kind(best.layout)} is fastest; its step is {cost}.")
+    lines += _differences(question, said, best)
+    return lines
+
+
+def _differences(question: Question, said: str, best: Estimate) -> list[str]:
+    layout, per_node = best.layout, question.machine.node.num_devices
+    found = []
+    if "plain data parallelism" in said and (layout.tp * layout.pp > 1 or layout.zero_stage > 0):
+        found.append(
+            "They differ: sharding states or weights frees memory for larger micro-batches or "
+            "less recompute, which saves more time than its traffic costs."
+        )
+    if layout.tp > per_node:
+        found.append(
+            f"They differ: tp = {layout.tp} leaves the node of {per_node}; check this against a "
+            "run, tensor-parallel traffic between nodes is seldom hidden."
+        )
+    if "slow network" in said and layout.zero_stage == 3 and layout.dp > per_node:
+        found.append(
+            "They differ: every weight crosses the network for each micro-batch, but the "
+            "micro-batch is long enough to hide it."
+        )
+    if "ZeRO, or" in said and layout.pp > 1 and layout.zero_stage < 3:
+        found.append(
+            "They differ in taste only: the guide leaves ZeRO or a pipeline open; here the "
+            "pipeline's bubble costs less than gathering all weights every micro-batch."
+        )
+    return found
+
+
+def learning_rate_note(global_batch: int, reference_batch: int = 256) -> str:
+    """How the learning rate is usually scaled from a reference batch, with warm-up.
+
+    Linear: Goyal et al. 2017, arXiv:1706.02677 (SGD). Square root: Krizhevsky 2014,
+    arXiv:1404.5997; the usual choice for Adam (You et al. 2019, arXiv:1904.00962).
+
+    >>> learning_rate_note(1024)[:58]
+    'Learning rate for a global batch of 1024 sequences, from o'
+    """
+    ratio = global_batch / reference_batch
+    return (
+        f"Learning rate for a global batch of {global_batch} sequences, from one tuned at "
+        f"{reference_batch}: linear rule x{ratio:.3g} (SGD), square-root rule "
+        f"x{math.sqrt(ratio):.3g} (Adam); warm up over the first steps, longer the larger the "
+        "factor."
+    )

@@ -1,0 +1,243 @@
+"""Search: every legal layout of a world size, evaluated by the one implementation, ranked.
+
+Columns are crossed one group at a time and filtered as soon as a rule can be applied, so
+illegal degrees are never multiplied out. Nothing is dropped silently: every reason is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.choose.legality import check_sequence, legal
+from planner.cost.estimate import Estimate, Estimates, Question, estimate_layouts
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, divisors
+
+__all__ = ["Found", "candidates", "order", "search"]
+
+Int = NDArray[np.int64]
+
+_MAX_MICRO_BATCH = 64
+_MAX_CHUNKS = 12
+_FULLEST_CHUNK = 1.05
+# layers of the fullest chunk over their mean: what interleaving saves is lost where it is more
+_LEAST_CONTEXT_TOKENS = 1024
+_GPIPE = SCHEDULES.index("gpipe")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The evaluated candidates of one framework."""
+
+    question: Question
+    estimates: Estimates
+    dropped: dict[str, int]
+
+
+def _crossed(columns: dict[str, Int], name: str, values: list[int]) -> dict[str, Int]:
+    """Every row with every value."""
+    count = len(values)
+    crossed = {key: np.repeat(column, count) for key, column in columns.items()}
+    rows = len(next(iter(columns.values())))
+    crossed[name] = np.tile(np.asarray(values, dtype=np.int64), rows)
+    return crossed
+
+
+def _kept(columns: dict[str, Int], mask: NDArray[np.bool_]) -> dict[str, Int]:
+    return {key: column[mask] for key, column in columns.items()}
+
+
+class _Grid:
+    """Columns under construction, with the reasons for what fell."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.columns: dict[str, Int] = {"tp": np.ones(1, dtype=np.int64)}
+        self.dropped: Counter[str] = Counter()
+        self._applied: set[str] = set()
+
+    def cross(self, name: str, values: list[int]) -> None:
+        self.columns = _crossed(self.columns, name, values)
+
+    def filter(self, mask: NDArray[np.bool_], reason: str = "") -> None:
+        if reason and (fell := int(np.count_nonzero(~mask))):
+            self.dropped[reason] += fell
+        self.columns = _kept(self.columns, mask)
+
+    def apply(self, *new: str) -> None:
+        """Apply the rules that the columns `new` make possible."""
+        self._applied |= set(new)
+        mask, dropped = legal(self.question, self.layouts(), self._applied)
+        self.dropped.update(dropped)
+        self.columns = _kept(self.columns, mask)
+
+    def layouts(self) -> Layouts:
+        return Layouts.broadcast(**self.columns)
+
+
+def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]:
+    """All legal layouts of `world` ranks, and how many combinations fell for which reason."""
+    grid = _Grid(question)
+    _degrees(grid, world)
+    _batches(grid)
+    _sharding(grid)
+    _schedules(grid)
+    recompute = [RECOMPUTE.index(mode) for mode in question.framework.recompute]
+    grid.cross("recompute", recompute)
+    return grid.layouts(), dict(grid.dropped)
+
+
+def _degrees(grid: _Grid, world: int) -> None:
+    framework, model = grid.question.framework, grid.question.model
+    ways = divisors(world)
+    grid.columns = {"tp": np.asarray(ways if "tp" in framework.axes else [1], dtype=np.int64)}
+    grid.apply("tp")
+    layers = model.num_layers + model.num_decoder_layers
+    grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
+    _context(grid, ways)
+    used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
+    # combinations whose product is not a divisor of the world are no layouts at all
+    grid.filter(world % used == 0)
+    columns = grid.columns
+    columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
+    if "vpp" not in columns:
+        columns["vpp"] = np.ones_like(columns["dp"])
+    batch = grid.question.workload.global_batch
+    grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
+    experts = model.experts.num_experts if model.experts else 1
+    grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
+    grid.apply("pp", "cp", "ep", "dp", "vpp")
+
+
+def _context(grid: _Grid, ways: list[int]) -> None:
+    """Context degrees; slices too short to fill a device are dropped, and counted."""
+    if "cp" not in grid.question.framework.axes:
+        grid.cross("cp", [1])
+        return
+    longest = grid.question.workload.sequence_length // _LEAST_CONTEXT_TOKENS
+    useful = [c for c in ways if c <= max(longest, 1)]
+    if fell := len(ways) - len(useful):
+        reason = f"context slices below {_LEAST_CONTEXT_TOKENS} tokens"
+        grid.dropped[reason] += fell * len(grid.columns["tp"])
+    grid.cross("cp", useful)
+
+
+def _batches(grid: _Grid) -> None:
+    batch = grid.question.workload.global_batch
+    grid.cross("micro_batch", [d for d in divisors(batch) if d <= _MAX_MICRO_BATCH])
+    columns = grid.columns
+    per_replica = batch // columns["dp"]
+    grid.filter(per_replica % columns["micro_batch"] == 0)
+    columns = grid.columns
+    columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
+
+
+def _sharding(grid: _Grid) -> None:
+    framework = grid.question.framework
+    modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
+    grid.cross("sequence_parallel", modes)
+    columns = grid.columns
+    alone = columns["tp"] == 1
+    if framework.sequence_parallel == "with-tp":
+        columns["sequence_parallel"] = np.where(alone, 0, 1)
+    else:
+        grid.filter(~alone | (columns["sequence_parallel"] == 0))
+    grid.apply("sequence_parallel")
+    grid.cross("zero_stage", list(framework.zero_stages))
+    # sharding over one replica is no sharding
+    replicas = grid.columns["dp"] * grid.columns["cp"]
+    grid.filter((replicas > 1) | (grid.columns["zero_stage"] == min(framework.zero_stages)))
+    grid.apply("zero_stage")
+    grid.cross("offload", list(range(len(OFFLOAD))))
+    mask, _ = legal(grid.question, grid.layouts(), {"offload", "zero_stage"})
+    grid.filter(mask)
+    if framework.hybrid_sharding:
+        _hybrid(grid)
+
+
+def _hybrid(grid: _Grid) -> None:
+    """Sharding over all replicas, or only over those on one node."""
+    per_node = grid.question.machine.node.num_devices
+    grid.cross("hybrid", [0, 1])
+    columns = grid.columns
+    inside = np.maximum(per_node // (columns["tp"] * columns["cp"]), 1)
+    useful = (
+        (inside > 1)
+        & (inside < columns["dp"])
+        & (columns["dp"] % inside == 0)
+        & (columns["zero_stage"] == 3)
+        & (columns["offload"] == 0)
+    )
+    grid.filter((columns["hybrid"] == 0) | useful)
+    columns = grid.columns
+    inside = np.maximum(per_node // (columns["tp"] * columns["cp"]), 1)
+    columns["dp_shard"] = np.where(columns["hybrid"] == 1, inside, columns["dp"])
+    del columns["hybrid"]
+
+
+def _schedules(grid: _Grid) -> None:
+    question = grid.question
+    offered = [SCHEDULES.index(name) for name in question.framework.schedules if name != "none"]
+    if SCHEDULES.index("1f1b") in offered and _GPIPE in offered:
+        # the same time as 1F1B with more micro-batches in flight: never better
+        offered.remove(_GPIPE)
+        if fell := len(grid.columns["pp"]):
+            grid.dropped["gpipe: 1f1b takes as long and less memory"] = fell
+    grid.cross("schedule", [0, *offered])
+    columns = grid.columns
+    grid.filter((columns["pp"] > 1) == (columns["schedule"] > 0))
+    del grid.columns["vpp"]
+    layers = question.model.num_layers + question.model.num_decoder_layers
+    grid.cross("vpp", [v for v in range(1, _MAX_CHUNKS + 1) if v == 1 or v * 2 <= layers])
+    interleaved = SCHEDULES.index("interleaved-1f1b")
+    columns = grid.columns
+    grid.filter((columns["vpp"] > 1) == (columns["schedule"] == interleaved))
+    chunks = grid.columns["pp"] * grid.columns["vpp"]
+    fullest = -(-layers // chunks) * chunks / layers
+    grid.filter(
+        (grid.columns["vpp"] == 1) | (chunks > layers) | (fullest <= _FULLEST_CHUNK),
+        "interleaved chunks would be uneven",
+    )
+    mask, dropped = legal(question, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
+    grid.dropped.update(dropped)
+    grid.filter(mask)
+
+
+def search(question: Question, world: int) -> Found:
+    """Evaluate every legal layout of `world` ranks under one framework."""
+    check_sequence(question)
+    layouts, dropped = candidates(question, world)
+    estimates = estimate_layouts(question, layouts)
+    device = int(np.count_nonzero(~estimates.fits_device))
+    host = int(np.count_nonzero(estimates.fits_device & ~estimates.fits_host))
+    if device:
+        dropped["device memory is exceeded"] = device
+    if host:
+        dropped["host memory is exceeded"] = host
+    return Found(question, estimates, dropped)
+
+
+def order(estimates: Estimates, count: int | None = None) -> Int:
+    """Indices of the layouts that fit, fastest first (the first `count` of them).
+
+    Ties in time (to a nanosecond) go to the smaller memory, then to the smaller degrees in the
+    order of Layouts' fields, so the order never depends on how candidates were generated.
+    """
+    fitting = np.flatnonzero(estimates.fits)
+    time = np.round(estimates.step_time_s[fitting], 9)
+    if count is not None and len(fitting) > count:
+        # nothing slower than the count-th fastest can be among the first
+        near = time <= np.partition(time, count - 1)[count - 1]
+        fitting, time = fitting[near], time[near]
+    layouts = estimates.layouts
+    degrees = [getattr(layouts, field.name)[fitting] for field in reversed(fields(layouts))]
+    ranked = np.lexsort([*degrees, np.round(estimates.memory_bytes[fitting]), time])
+    return fitting[ranked][:count]
+
+
+def best_of(found: Found, count: int) -> list[Estimate]:
+    """The `count` fastest estimates that fit."""
+    return [found.estimates[int(i)] for i in order(found.estimates, count)]

@@ -1,0 +1,276 @@
+"""Strategies: the field's classic ways to spread a job, judged one by one.
+
+Each strategy is a condition on layouts and the frameworks that are known for it. What does not
+fit is told with the part that bursts, by how much, and the cheapest change that makes it fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.choose.search import Found, order, search
+from planner.cost.estimate import Estimate, Estimates, Question
+from planner.describe.layout import OFFLOAD, Layouts
+from planner.units import format_bytes
+
+__all__ = ["CLASSIC", "Strategy", "Verdict", "judge"]
+
+Mask = NDArray[np.bool_]
+
+_CPU = [OFFLOAD.index("optimizer-cpu"), OFFLOAD.index("all-cpu")]
+_NVME = [OFFLOAD.index("optimizer-nvme"), OFFLOAD.index("all-nvme")]
+
+
+def _plain(x: Layouts) -> Mask:
+    return (x.tp == 1) & (x.pp == 1) & (x.cp == 1) & (x.ep == 1)
+
+
+def _resident(x: Layouts) -> Mask:
+    return x.offload == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A classic strategy: its name, frameworks in order of preference, its layouts."""
+
+    name: str
+    frameworks: tuple[str, ...]
+    holds: Callable[[Layouts], Mask]
+    needs: str
+    """What a job must have for the strategy to exist."""
+    single: bool = False
+    """Whether it uses one device only."""
+
+
+CLASSIC: tuple[Strategy, ...] = (
+    Strategy(
+        "single device",
+        ("ddp", "deepspeed"),
+        lambda x: _plain(x) & _resident(x) & (x.zero_stage == 0),
+        "one device",
+        single=True,
+    ),
+    Strategy(
+        "DDP",
+        ("ddp",),
+        lambda x: _plain(x) & (x.zero_stage == 0) & (x.dp > 1),
+        "a global batch that is a multiple of the devices",
+    ),
+    *(
+        Strategy(
+            f"ZeRO-{stage}",
+            ("deepspeed",),
+            lambda x, stage=stage: _plain(x) & _resident(x) & (x.zero_stage == stage),  # type: ignore[misc]
+            "a global batch that is a multiple of the devices",
+        )
+        for stage in (1, 2)
+    ),
+    Strategy(
+        "ZeRO-3 / FSDP",
+        ("fsdp2", "deepspeed"),
+        lambda x: _plain(x) & _resident(x) & (x.zero_stage == 3) & (x.dp_shard == x.dp),
+        "a global batch that is a multiple of the devices",
+    ),
+    Strategy(
+        "hybrid FSDP",
+        ("fsdp2",),
+        lambda x: _plain(x) & _resident(x) & (x.zero_stage == 3) & (x.dp_shard < x.dp),
+        "several nodes with several devices each",
+    ),
+    Strategy(
+        "ZeRO + CPU offload",
+        ("deepspeed",),
+        lambda x: _plain(x) & np.isin(x.offload, _CPU),
+        "a framework that offloads",
+    ),
+    Strategy(
+        "ZeRO + NVMe offload",
+        ("deepspeed",),
+        lambda x: _plain(x) & np.isin(x.offload, _NVME),
+        "node-local NVMe",
+    ),
+    Strategy(
+        "TP",
+        ("megatron-lm", "megatron-deepspeed", "fsdp2"),
+        lambda x: (x.tp > 1) & (x.pp == 1) & (x.cp == 1) & (x.zero_stage == 0) & _resident(x),
+        "heads that a divisor of the devices divides",
+    ),
+    Strategy(
+        "PP",
+        ("megatron-lm", "megatron-deepspeed", "fsdp2"),
+        lambda x: (x.pp > 1) & (x.tp == 1) & (x.cp == 1) & (x.zero_stage == 0) & _resident(x),
+        "layers that a divisor of the devices divides",
+    ),
+    Strategy(
+        "TP + PP",
+        ("megatron-lm", "megatron-deepspeed", "fsdp2"),
+        lambda x: (x.tp > 1) & (x.pp > 1) & (x.dp == 1) & (x.cp == 1) & _resident(x),
+        "heads and layers that tp * pp = all devices divides",
+    ),
+    Strategy(
+        "3D (TP + PP + DP)",
+        ("megatron-lm", "megatron-deepspeed", "fsdp2"),
+        lambda x: (x.tp > 1) & (x.pp > 1) & (x.dp > 1) & (x.cp == 1) & _resident(x),
+        "at least 8 devices that tp * pp * dp divides",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A classic strategy's fate: the best layout that fits, or what bursts and what helps."""
+
+    name: str
+    fits: bool
+    why: str
+    fix: str
+    estimate: Estimate | None
+    """The best layout that fits, else the one closest to fitting; None where none is legal."""
+
+
+def judge(found: dict[str, Found], questions: dict[str, Question]) -> list[Verdict]:
+    """The verdict on every classic strategy, from the candidates already evaluated."""
+    return [_judged(strategy, found, questions) for strategy in CLASSIC]
+
+
+def _judged(strategy: Strategy, found: dict[str, Found], questions: dict[str, Question]) -> Verdict:
+    sets = list(_members(strategy, found, questions))
+    if not sets:
+        return Verdict(strategy.name, False, f"no legal layout: needs {strategy.needs}", "", None)
+    fitting = []
+    for estimates in sets:
+        ranked = order(estimates, 1)
+        if len(ranked):
+            fitting.append(estimates[int(ranked[0])])
+    if fitting:
+        best = min(fitting, key=lambda e: e.step_time_s)
+        return Verdict(strategy.name, True, _slack(best, sets[0]), "", best)
+    nearest = min((_nearest(estimates) for estimates in sets), key=lambda pair: pair[0])
+    _, estimate, estimates = nearest
+    return Verdict(
+        strategy.name,
+        False,
+        _burst(estimate, estimates),
+        _fix(estimate, found),
+        estimate,
+    )
+
+
+def _members(
+    strategy: Strategy, found: dict[str, Found], questions: dict[str, Question]
+) -> Iterable[Estimates]:
+    """The strategy's estimates, per framework that is at hand."""
+    for name in strategy.frameworks:
+        if name not in questions:
+            continue
+        source = search(questions[name], 1) if strategy.single else found[name]
+        if len(source.estimates) == 0:
+            continue
+        mask = np.flatnonzero(strategy.holds(source.estimates.layouts))
+        if len(mask):
+            yield source.estimates.take(mask)
+
+
+def _nearest(estimates: Estimates) -> tuple[float, Estimate, Estimates]:
+    """The layout that exceeds its limits least."""
+    over = np.maximum(estimates.memory_bytes - estimates.device_limit_bytes, 0.0)
+    over_host = np.maximum(estimates.host_memory_bytes - estimates.host_limit_bytes, 0.0)
+    index = int(np.argmin(over + over_host))
+    return float((over + over_host)[index]), estimates[index], estimates
+
+
+def _slack(estimate: Estimate, estimates: Estimates) -> str:
+    free = estimates.device_limit_bytes - estimate.memory_bytes["total"]
+    return f"{format_bytes(estimate.memory_bytes['total'])} per rank, {format_bytes(free)} free"
+
+
+def _burst(estimate: Estimate, estimates: Estimates) -> str:
+    total, limit = estimate.memory_bytes["total"], estimates.device_limit_bytes
+    if total > limit:
+        parts = {k: v for k, v in estimate.memory_bytes.items() if k != "total"}
+        largest = max(parts, key=lambda name: parts[name])
+        return (
+            f"needs {format_bytes(total)} per rank, {format_bytes(total - limit)} more than the "
+            f"device has; {largest.replace('_', ' ')} take {format_bytes(parts[largest])}"
+        )
+    host, room = estimate.host_memory_bytes["total"], estimates.host_limit_bytes
+    parts = {k: v for k, v in estimate.host_memory_bytes.items() if k != "total"}
+    largest = max(parts, key=lambda name: parts[name])
+    return (
+        f"needs {format_bytes(host)} of host memory per node, {format_bytes(host - room)} more "
+        f"than it has; {largest.replace('_', ' ')} take {format_bytes(parts[largest])}"
+    )
+
+
+_CHANGES = (
+    ("recompute", 1),
+    ("micro_batch", 1),
+    ("sequence_parallel", 1),
+    ("zero_stage", 2),
+    ("dp_shard", 1),
+    ("offload", 3),
+    ("tp", 4),
+    ("pp", 4),
+    ("cp", 5),
+    ("ep", 3),
+    ("vpp", 1),
+)
+# what a change costs the user: a flag first, then sharding, offload, and parallel code last
+
+
+def _fix(estimate: Estimate, found: dict[str, Found]) -> str:
+    """The fitting layout that differs least from the one that bursts."""
+    wanted = Layouts.of(estimate.layout)
+    best: tuple[float, float, str] | None = None
+    for name, source in found.items():
+        if len(source.estimates) == 0 or not np.any(source.estimates.fits):
+            continue
+        index = np.flatnonzero(source.estimates.fits)
+        layouts = source.estimates.layouts.take(index)
+        cost = np.full(len(index), 0.0 if name == estimate.framework else 2.0)
+        for column, weight in _CHANGES:
+            cost += weight * (getattr(layouts, column) != getattr(wanted, column))
+        # a change that makes the step twice as long costs as much as a flag
+        time = source.estimates.step_time_s[index]
+        cost += np.log2(time / min(time.min(), estimate.step_time_s))
+        pick = int(np.lexsort((time, cost))[0])
+        fits = source.estimates[int(index[pick])]
+        text = _difference(estimate, fits)
+        candidate = (float(cost[pick]), float(time[pick]), text)
+        best = candidate if best is None or candidate < best else best
+    return best[2] if best else ""
+
+
+def _difference(old: Estimate, new: Estimate) -> str:
+    """What changes from one estimate's layout to the other's, in words."""
+    changes = []
+    names = (
+        "zero_stage",
+        "dp_shard",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "recompute",
+        "micro_batch",
+        "offload",
+    )
+    for name in names:
+        before, after = getattr(old.layout, name), getattr(new.layout, name)
+        if name == "dp_shard":
+            # unstated means all replicas; that it follows dp is no change of its own
+            if bool(before) == bool(after):
+                continue
+            before, after = before or old.layout.dp, after or new.layout.dp
+        if before != after:
+            label = name.replace("_", " ").replace("zero stage", "ZeRO stage")
+            changes.append(f"{label} {before} -> {after}")
+    if old.layout.world != new.layout.world:
+        changes.append(f"devices {old.layout.world} -> {new.layout.world}")
+    if old.framework != new.framework:
+        changes.append(f"with {new.framework}")
+    return ", ".join(changes) + f" ({format_bytes(new.memory_bytes['total'])})"

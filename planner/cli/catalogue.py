@@ -1,0 +1,131 @@
+"""Command line, catalogue: `planner models`, `machines`, `frameworks`, `show`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
+from planner.describe.files import read_toml
+from planner.errors import UnknownNameError
+from planner.units import format_count
+
+__all__ = ["register"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("models")(models_command)
+    app.command("machines")(machines_command)
+    app.command("frameworks")(frameworks_command)
+    app.command("show")(show_command)
+
+
+def models_command(as_json: AsJson = False) -> int:
+    """List the models of the catalogue."""
+    models = [load_model(name) for name in names("model")]
+    if as_json:
+        print(
+            json.dumps(
+                [{"name": m.name, "num_params": m.num_params, "family": m.family} for m in models],
+                indent=1,
+            )
+        )
+        return 0
+    for model in models:
+        print(f"{model.name:22} {format_count(model.num_params):>8}  {model.family}")
+    return 0
+
+
+def machines_command(as_json: AsJson = False) -> int:
+    """List the machines of the catalogue."""
+    machines = [load_machine(name) for name in names("machine")]
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "name": m.name,
+                        "num_devices": m.num_devices,
+                        "title": m.title,
+                        "num_nodes": int(m.num_nodes.value),
+                    }
+                    for m in machines
+                ],
+                indent=1,
+            )
+        )
+        return 0
+    for m in machines:
+        print(
+            f"{m.name:20} {int(m.num_nodes.value):>6} x {m.node.num_devices:<2} "
+            f"{m.device.name:32} {m.title}"
+        )
+    return 0
+
+
+def frameworks_command(as_json: AsJson = False) -> int:
+    """List the frameworks that are described."""
+    frameworks = [load_framework(name) for name in names("framework")]
+    if as_json:
+        print(json.dumps([{"name": f.name, "title": f.title} for f in frameworks], indent=1))
+        return 0
+    for framework in frameworks:
+        print(f"{framework.name:20} {framework.title}")
+    return 0
+
+
+def _kind_of_file(name: str) -> str | None:
+    """What a path describes, by its form; None where the name is no path."""
+    # unlike Path.is_dir this takes any text
+    if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
+        return "model"
+    if not name.endswith(".toml"):
+        return None
+    content = read_toml(Path(name))
+    if "device" in content:
+        return "machine"
+    return "model" if "num_layers" in content or "hidden_size" in content else "framework"
+
+
+def show_command(
+    name: Annotated[str, typer.Argument(help="Machine, model or framework.")],
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+) -> int:
+    """Show everything known about a machine, a model or a framework."""
+    kind = _kind_of_file(name)
+    if name in names("framework") or kind == "framework":
+        described: Any = load_framework(name)
+    elif name in names("model") or kind == "model":
+        described = load_model(name)
+    else:
+        known = {*names("machine"), *aliases()}
+        if name.lower() not in known and kind is None:
+            everything = [*known, *names("model"), *names("framework")]
+            raise UnknownNameError(
+                "name", name, everything, "`planner machines`, `models`, `frameworks`"
+            )
+        described = load_machine(name, tuple(overrides or ()))
+    if as_json:
+        print(described.model_dump_json(indent=1))
+    elif hasattr(described, "node"):
+        from planner.show.report import console, show_machine
+
+        show_machine(described, console())
+    else:
+        for field, value in described.model_dump(exclude_defaults=True).items():
+            print(f"{field}: {value}")
+        if hasattr(described, "num_params"):
+            print(f"num_params: {described.num_params:,}")
+    return 0

@@ -1,0 +1,167 @@
+"""Command line, files: `planner emit`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.options import (
+    FITS,
+    NOTHING_FITS,
+    Attention,
+    AttentionName,
+    Frameworks,
+    Frozen,
+    GlobalBatch,
+    LoraRank,
+    LoraTargets,
+    MachineName,
+    Optimizer,
+    OptimizerName,
+    Overrides,
+    Precision,
+    PrecisionName,
+    Sequence,
+    Tokens,
+    longest,
+    words,
+    workload_of,
+)
+from planner.describe.catalogue import load_framework, load_machine, load_model
+
+if TYPE_CHECKING:
+    from planner.choose.planning import Plan
+    from planner.describe.framework import Framework
+    from planner.describe.machine import Machine
+    from planner.describe.model.model import Model
+
+__all__ = ["register"]
+
+_LEAST_TOP = 200
+"""Layouts to look through for one that can be written, where the asked one cannot."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("emit")(emit_command)
+
+
+def emit_command(
+    model: Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")],
+    machine: MachineName,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes.")] = 1,
+    seq_length: Sequence = None,
+    global_batch: GlobalBatch = 256,
+    tokens: Tokens = 0.0,
+    precision: Precision = PrecisionName.bf16,
+    optimizer: Optimizer = OptimizerName.adamw,
+    attention: Attention = AttentionName.flash,
+    lora_rank: LoraRank = 0,
+    lora_targets: LoraTargets = "query,key,value,out",
+    frozen: Frozen = "",
+    framework: Frameworks = None,
+    overrides: Overrides = None,
+    rank: Annotated[
+        int, typer.Option(min=1, max=1000, help="Which layout of the plan; 1 is the fastest.")
+    ] = 1,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps; else those of --tokens, or 1000.")
+    ] = None,
+    queue: Annotated[str, typer.Option(help="Queue; else the shortest that holds the run.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder; else one named after the job.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files only.")] = False,
+) -> int:
+    """Write the files that run a layout: job script, framework configuration, README."""
+    from planner.choose.planning import plan
+
+    described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
+    workload = workload_of(
+        seq_length,
+        longest(described),
+        global_batch=global_batch,
+        tokens=tokens,
+        precision=str(precision),
+        optimizer=str(optimizer),
+        attention=str(attention),
+        lora_rank=lora_rank,
+        lora_targets=words(lora_targets),
+        frozen=words(frozen),
+    )
+    chosen = [load_framework(name) for name in framework or ()]
+    top = max(rank, _LEAST_TOP)
+    answer = plan(described, place, nodes=nodes, workload=workload, frameworks=chosen, top=top)
+    if not answer.fits:
+        print(
+            f"nothing fits: {answer.model} on {nodes} nodes of {answer.machine}; "
+            "`planner plan` says why and what would help",
+            file=sys.stderr,
+        )
+        return NOTHING_FITS
+    files = _files(answer, rank, described, place, chosen, steps, queue)
+    _hand_over(files, output or Path(_folder(described.name, place.name)), force, dry_run)
+    return FITS
+
+
+def _files(
+    answer: Plan,
+    rank: int,
+    model: Model,
+    machine: Machine,
+    frameworks: list[Framework],
+    steps: int | None,
+    queue: str,
+) -> dict[str, str]:
+    """The files; a refusal names the fastest layout of the plan that can be written."""
+    from planner.emitters import emit
+    from planner.errors import EmitError
+
+    given = {framework.name: framework for framework in frameworks}
+
+    def written(number: int) -> dict[str, str]:
+        name = answer.ranked[number - 1].framework if number <= len(answer.ranked) else ""
+        return emit(
+            answer,
+            number,
+            model=model,
+            machine=machine,
+            framework=given.get(name),
+            steps=steps,
+            queue=queue,
+        )
+
+    try:
+        return written(rank)
+    except EmitError as refusal:
+        for other in range(1, len(answer.ranked) + 1):
+            with contextlib.suppress(EmitError):
+                found = written(other)
+                break
+        else:
+            raise
+        assert found, "files of a layout are never empty"
+        raise EmitError(f"{refusal}; --rank {other} can be written") from None
+
+
+def _folder(model: str, machine: str) -> str:
+    from planner.emitters.job import slug
+
+    return f"{slug(model)}-{slug(machine)}"
+
+
+def _hand_over(files: dict[str, str], folder: Path, force: bool, dry_run: bool) -> None:
+    """Print the files, or write them and say where they are."""
+    if dry_run:
+        for name, text in files.items():
+            print(f"==> {name} <==\n{text}")
+        return
+    from planner.emitters.folder import write_folder
+
+    write_folder(files, folder, force=force)
+    print(f"{folder}: {', '.join(files)}")

@@ -1,0 +1,231 @@
+"""Estimate: memory and step time of layouts as named parts, from one implementation.
+
+The same arrays serve one layout (0-d) and a million (1-d). Stages are represented by the few
+that can be the worst; `stage_memory` gives every stage of one layout.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.intervals import class_name, interval_factors
+from planner.cost.memory.host import disk_bytes, host_memory
+from planner.cost.memory.peak import DEVICE_PARTS, MOMENTS, device_memory
+from planner.cost.shards.pipeline import candidate_stages
+from planner.cost.step.compute import model_flop
+from planner.cost.step.step import TIME_PARTS, time_parts
+from planner.describe.layout import Layout, Layouts
+from planner.describe.model.block import Block
+from planner.describe.question import Question
+
+__all__ = ["TIME_PARTS", "Estimate", "Estimates", "Question", "estimate_layouts", "stage_memory"]
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One layout's estimate, in plain numbers."""
+
+    layout: Layout
+    framework: str
+    fits: bool
+    step_time_s: float
+    interval_step_time_s: tuple[float, float]
+    """Between these 90 % of measured runs of this class lay."""
+    step_time_parts_s: dict[str, float]
+    tokens_per_s: float
+    mfu: float
+    memory_bytes: dict[str, float]
+    """Parts at the worst stage, and `total`."""
+    worst_stage: int
+    peak_moment: str
+    """When in the step the peak falls: one of MOMENTS."""
+    host_memory_bytes: dict[str, float]
+    """Parts per node, and `total`."""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Named parts over the axis of the layouts."""
+
+    layouts: Layouts
+    time_parts_s: dict[str, Float]
+    memory_parts_bytes: dict[str, Float]
+    worst_stage: NDArray[np.int64]
+    peak_moment: NDArray[np.int64]
+    disk_bytes: Float
+    host_parts_bytes: dict[str, Float]
+    tokens_per_step: int
+    model_flop: float
+    peak_flop_per_s: float
+    device_limit_bytes: float
+    host_limit_bytes: float
+    disk_limit_bytes: float
+    interval_factors: tuple[float, float]
+    """Measured over estimated step time: 5 % and 95 % quantile for this class of run."""
+    framework: str
+
+    @functools.cached_property
+    def step_time_s(self) -> Float:
+        """Sum of the time parts [s]."""
+        return np.asarray(sum(self.time_parts_s.values()))
+
+    @functools.cached_property
+    def memory_bytes(self) -> Float:
+        """Sum of the device parts at the worst stage [B]."""
+        return np.asarray(sum(self.memory_parts_bytes.values()))
+
+    @functools.cached_property
+    def host_memory_bytes(self) -> Float:
+        """Sum of the host parts per node [B]."""
+        return np.asarray(sum(self.host_parts_bytes.values()))
+
+    @functools.cached_property
+    def fits_device(self) -> NDArray[np.bool_]:
+        """Whether the worst stage stays within the device."""
+        return self.memory_bytes <= self.device_limit_bytes
+
+    @functools.cached_property
+    def fits_host(self) -> NDArray[np.bool_]:
+        """Whether the host memory and the local disk of a node suffice."""
+        on_disk = self.disk_bytes <= self.disk_limit_bytes
+        return (self.host_memory_bytes <= self.host_limit_bytes) & on_disk
+
+    @functools.cached_property
+    def fits(self) -> NDArray[np.bool_]:
+        """Whether device and host both suffice."""
+        return self.fits_device & self.fits_host
+
+    @property
+    def mfu(self) -> Float:
+        """Model FLOPs utilisation: model operations over time, ranks and dense peak."""
+        available = self.step_time_s * self.layouts.world * self.peak_flop_per_s
+        return self.model_flop / available
+
+    def take(self, index: NDArray[np.int64]) -> Estimates:
+        """A selection of the layouts."""
+
+        def some(parts: dict[str, Float]) -> dict[str, Float]:
+            return {name: values[index] for name, values in parts.items()}
+
+        return replace(
+            self,
+            layouts=self.layouts.take(index),
+            time_parts_s=some(self.time_parts_s),
+            memory_parts_bytes=some(self.memory_parts_bytes),
+            worst_stage=self.worst_stage[index],
+            peak_moment=self.peak_moment[index],
+            disk_bytes=self.disk_bytes[index],
+            host_parts_bytes=some(self.host_parts_bytes),
+        )
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+    def __getitem__(self, index: int) -> Estimate:
+        def one(parts: dict[str, Float]) -> dict[str, float]:
+            return {name: float(np.ravel(values)[index]) for name, values in parts.items()}
+
+        memory, host = one(self.memory_parts_bytes), one(self.host_parts_bytes)
+        parts = one(self.time_parts_s)
+        step = sum(parts.values())
+        layout = self.layouts[index]
+        return Estimate(
+            layout=layout,
+            framework=self.framework,
+            fits=bool(np.ravel(self.fits)[index]),
+            step_time_s=step,
+            interval_step_time_s=(step * self.interval_factors[0], step * self.interval_factors[1]),
+            step_time_parts_s=parts,
+            tokens_per_s=self.tokens_per_step / step,
+            mfu=self.model_flop / (step * layout.world * self.peak_flop_per_s),
+            memory_bytes={**memory, "total": sum(memory.values())},
+            worst_stage=int(np.ravel(self.worst_stage)[index]),
+            peak_moment=MOMENTS[int(np.ravel(self.peak_moment)[index])],
+            host_memory_bytes={**host, "total": sum(host.values())},
+        )
+
+
+def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
+    """Memory and step time of every layout.
+
+    Counted: see DEVICE_PARTS, HOST_PARTS and TIME_PARTS. Left out: evaluation, checkpoints,
+    data loading, stragglers.
+    """
+    machine, workload = question.machine, question.workload
+    blocks = question.blocks
+    memory, worst, moment = _worst_stage(question, blocks, layouts)
+    disk = machine.node.local_disk
+    peak = machine.peak("bf16" if workload.precision == "fp8" else workload.precision)
+    shape = np.shape(layouts.dp)
+    times = time_parts(question, blocks, layouts)
+    return Estimates(
+        layouts=layouts,
+        time_parts_s={name: np.broadcast_to(v, shape) for name, v in times.items()},
+        memory_parts_bytes=memory,
+        worst_stage=worst,
+        peak_moment=moment,
+        disk_bytes=np.broadcast_to(
+            disk_bytes(blocks, layouts, machine, workload, question.framework), shape
+        ),
+        host_parts_bytes={
+            name: np.broadcast_to(v, shape)
+            for name, v in host_memory(
+                blocks, layouts, machine, workload, question.framework
+            ).items()
+        },
+        tokens_per_step=workload.tokens_per_step,
+        model_flop=model_flop(blocks, workload),
+        peak_flop_per_s=peak,
+        device_limit_bytes=machine.device.memory_bytes.value,
+        host_limit_bytes=machine.node.host_memory_bytes.value,
+        disk_limit_bytes=disk.capacity_bytes.value if disk else 0.0,
+        interval_factors=interval_factors(class_name(question.model, machine, question.framework)),
+        framework=question.framework.name,
+    )
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def _worst_stage(
+    question: Question, blocks: tuple[Block, ...], layouts: Layouts
+) -> tuple[dict[str, Float], NDArray[np.int64], NDArray[np.int64]]:
+    """Parts at the worst stage, which one it is, and at which moment."""
+    stages = candidate_stages(blocks, layouts, question.framework)
+    parts, moment = device_memory(
+        blocks,
+        layouts.take((..., None)),
+        stages,
+        question.machine,
+        question.workload,
+        question.framework,
+    )
+    total = np.asarray(sum(parts.values()))
+    worst = np.argmax(total, axis=-1)[..., None]
+
+    def chosen(values: Any) -> Any:
+        return np.take_along_axis(np.broadcast_to(values, stages.shape), worst, axis=-1)[..., 0]
+
+    return {name: chosen(parts[name]) for name in DEVICE_PARTS}, chosen(stages), chosen(moment)
+
+
+def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
+    """Device parts of every pipeline stage of one layout [B]."""
+    stages = np.arange(layout.pp)
+    parts, _ = device_memory(
+        question.blocks,
+        Layouts.of(layout),
+        stages,
+        question.machine,
+        question.workload,
+        question.framework,
+    )
+    table = {name: np.broadcast_to(values, stages.shape) for name, values in parts.items()}
+    return [{name: float(values[i]) for name, values in table.items()} for i in stages]

@@ -1,0 +1,1 @@
+"""Memory: bytes on the device, on the host and on the local disk."""

@@ -1,0 +1,1 @@
+"""Operators: what a block computes and keeps."""

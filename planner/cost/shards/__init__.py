@@ -1,0 +1,1 @@
+"""Shards: what one rank gets of a model."""

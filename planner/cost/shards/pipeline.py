@@ -1,0 +1,191 @@
+"""Pipeline: how layers are dealt to stages, what is in flight, and how long the bubble is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from planner.describe.framework import Framework
+from planner.describe.layout import SCHEDULES, Layouts
+from planner.describe.model.block import Block
+
+__all__ = ["Ends", "bubble_s", "candidate_stages", "in_flight", "layers_on_stage", "stage_counts"]
+
+Float = NDArray[np.float64]
+
+_GPIPE = SCHEDULES.index("gpipe")
+_INTERLEAVED = SCHEDULES.index("interleaved-1f1b")
+_ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What embedding and head weigh in layers when stages are dealt."""
+
+    first: float = 0.0
+    last: float = 0.0
+    by_cost: bool = False
+    """Dealt in order, each stage closing with the layer that passes its share (nanotron, but the
+    head is taken on the last stage, as measured steps of 16 and 32 stages suggest); else ends
+    count as whole layers of stages as even as possible (torchtitan)."""
+
+
+_NO_ENDS = Ends()
+
+
+def layers_on_stage(
+    num_layers: int, pp: ArrayLike, stage: ArrayLike, ends: Ends = _NO_ENDS
+) -> tuple[Float, Float]:
+    """Index of a stage's first layer and its number of layers.
+
+    Without ends the first num_layers mod pp stages hold one layer more.
+
+    >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
+    [8, 8, 8, 8]
+    >>> [int(layers_on_stage(32, 4, i, Ends(1, 1))[1]) for i in range(4)]
+    [8, 9, 8, 7]
+    >>> [int(layers_on_stage(16, 4, i, Ends(0, 4.0, by_cost=True))[1]) for i in range(4)]
+    [6, 5, 5, 0]
+    """
+    pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
+    if ends.by_cost:
+        share = (num_layers + ends.last) / pp
+        start = np.where(stage > 0, np.floor(share * stage) + 1, 0)
+        end = np.where(stage < pp - 1, np.floor(share * (stage + 1)) + 1, num_layers)
+        start, end = np.minimum(start, num_layers), np.minimum(end, num_layers)
+        return start.astype(float), (end - start).astype(float)
+    # ends count as whole layers: deal them all, then take the ends away
+    first, last = int(ends.first), int(ends.last)
+    base, extra = np.divmod(num_layers + first + last, pp)
+    count = base + (stage < extra) - first * (stage == 0) - last * (stage == pp - 1)
+    start = stage * base + np.minimum(stage, extra) - first * (stage > 0)
+    return start.astype(float), count.astype(float)
+
+
+def stage_counts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
+) -> list[Float]:
+    """How many of each block a pipeline stage holds.
+
+    Layers stand in the order of the blocks; the embedding is on stage 0, the head on the last.
+    """
+    total, ends = _total_and_ends(blocks, framework)
+    stage = np.asarray(stage)
+    shape = np.broadcast_shapes(np.shape(layouts.pp), np.shape(stage))
+    # few pairs of pp and stage differ, however many layouts there are
+    width = int(np.max(layouts.pp, initial=1))
+    key = layouts.pp * (width + 1) + stage
+    pairs = np.flatnonzero(np.bincount(np.ravel(key)))
+    place = np.zeros(int(np.max(pairs, initial=0)) + 1, dtype=np.int64)
+    place[pairs] = np.arange(len(pairs))
+    few = _counts_of(blocks, pairs // (width + 1), pairs % (width + 1), total, ends)
+    return [np.broadcast_to(count[place[key]], shape) for count in few]
+
+
+def _total_and_ends(blocks: tuple[Block, ...], framework: Framework) -> tuple[int, Ends]:
+    """Layers in all, and what embedding and head weigh in layers."""
+    layers = [block for block in blocks if block.kind == "layer"]
+    total = sum(block.count for block in layers)
+    if framework.balance == "ends-as-layers":
+        return total, Ends(1, 1)
+    if framework.balance == "cost":
+        head = sum(_cost(b) for b in blocks if b.kind == "head")
+        return total, Ends(0, head * total / sum(b.count * _cost(b) for b in layers), by_cost=True)
+    return total, _NO_ENDS
+
+
+def _cost(block: Block) -> int:
+    """What nanotron counts when it deals blocks: matrices, keys and values as large as queries."""
+    sizes = {w.name: w.num_params for w in block.weights if w.columns > 1}
+    query = sizes.get("attention.query", 0)
+    grouped = {"attention.key", "attention.value"}
+    return sum(query if name in grouped else size for name, size in sizes.items())
+
+
+def candidate_stages(
+    blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
+) -> NDArray[np.int64]:
+    """Stages of which one is the worst in memory and in time. Shape (..., stages).
+
+    First and last, and the second where the first holds fewer layers; where a kind of layer
+    ends, the stage that mixes two kinds, the one after it and the fullest after it. Between them
+    stages hold ever fewer layers and micro-batches.
+    """
+    total, ends = _total_and_ends(blocks, framework)
+    pp = layouts.pp
+    stages = [np.zeros_like(pp), pp - 1]
+    if ends.first:
+        stages.append(np.minimum(1, pp - 1))
+    boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
+    for layer in boundaries:
+        mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
+        after = np.zeros_like(mixed)
+        for degree in np.unique(pp):
+            start, count = layers_on_stage(total, degree, np.arange(degree), ends)
+            mixed[degree] = stage = int(np.flatnonzero(start + count > layer)[0])
+            # of the stages that hold the second kind alone, the first of the fullest
+            after[degree] = min(stage + 1, degree - 1) + int(np.argmax([*count[stage + 1 :], 0]))
+        stages += [mixed[pp], np.minimum(mixed[pp] + 1, pp - 1), after[pp]]
+    return np.stack(stages, axis=-1)
+
+
+def _counts_of(
+    blocks: tuple[Block, ...],
+    pp: NDArray[np.int64],
+    stage: NDArray[np.int64],
+    total: int,
+    ends: Ends,
+) -> list[Float]:
+    """Blocks on the stages of distinct pairs of pp and stage."""
+    start, count = layers_on_stage(total, pp, stage, ends)
+    counts, passed = [], 0
+    for block in blocks:
+        if block.kind == "embedding":
+            counts.append(np.where(stage == 0, 1.0, 0.0))
+        elif block.kind == "head":
+            counts.append(np.where(stage == pp - 1, 1.0, 0.0))
+        else:
+            below = np.minimum(start + count, passed + block.count)
+            counts.append(np.maximum(below - np.maximum(start, passed), 0.0))
+            passed += block.count
+    return counts
+
+
+def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
+    """Micro-batches whose activations a stage holds at its peak.
+
+    GPipe holds all of them; 1F1B min(m, p - i); interleaved 1F1B holds
+    2 (p - i - 1) + (v - 1) p + 1 chunks of 1/v stage (Narayanan et al. 2021, arXiv:2104.04473,
+    section 2.2); zero-bubble H1 as much as 1F1B's first stage (Qi et al. 2023,
+    arXiv:2401.10241, table 1).
+
+    >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
+    3.0
+    """
+    stage = np.asarray(stage)
+    p, v, m = layouts.pp, layouts.vpp, layouts.grad_accumulation
+    one_f_one_b = np.minimum(m, p - stage)
+    chunks = 2 * (p - stage - 1) + (v - 1) * p + 1
+    # with as many micro-batches as stages every forward pass precedes the first backward
+    interleaved = np.where(m == p, m, np.minimum(chunks / v, m))
+    held = np.where(layouts.schedule == _INTERLEAVED, interleaved, one_f_one_b)
+    held = np.where(layouts.schedule == _GPIPE, m, held)
+    held = np.where(layouts.schedule == _ZERO_BUBBLE, np.minimum(m, p), held)
+    return np.where(p > 1, held, 1).astype(float)
+
+
+def bubble_s(
+    layouts: Layouts, slowest_s: ArrayLike, sum_s: ArrayLike, weight_s: ArrayLike
+) -> Float:
+    """Idle time of the slowest stage while the pipeline fills and drains [s].
+
+    `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
+    stages. With equal stages this is (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, section
+    2.2); zero-bubble H1 fills the idle time with weight gradients, (p - 1)(t_f + t_b - 2 t_w)
+    (Qi et al. 2023, table 1, with t_b including t_w).
+    """
+    idle = np.maximum(np.asarray(sum_s) - slowest_s, 0.0) / layouts.vpp
+    hidden = 2 * (layouts.pp - 1) * np.asarray(weight_s)
+    return np.where(layouts.schedule == _ZERO_BUBBLE, np.maximum(idle - hidden, 0.0), idle)

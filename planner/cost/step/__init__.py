@@ -1,0 +1,1 @@
+"""Step: seconds of one optimizer step."""

@@ -1,0 +1,335 @@
+"""Compute: roofline time of every operator class, for any number of layouts at once.
+
+Three classes: matrix products (with tile and wave quantisation), attention, and memory-bound
+kernels; below all of them the host's time to launch kernels. Peaks and efficiencies come from
+the machine profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from planner.describe.framework import Framework
+from planner.describe.layout import RECOMPUTE, Layouts
+from planner.describe.machine import Machine
+from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Split
+from planner.describe.workload import Workload
+
+__all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop", "share"]
+
+Float = NDArray[np.float64]
+
+_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
+_TILE_REACH = (1.0, 1.0, 0.94, 0.80, 0.60)
+# fraction of the best rate a tile sustains: a tile of a x b elements reads (a + b) for 2 a b
+# operations, so smaller tiles need more bandwidth from the cache per operation
+_FILL = 96
+# elements of the inner dimension that a tile's prologue and epilogue cost
+_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
+
+
+def share(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
+    """Part of a tensor that one rank of the tensor-parallel group holds, as a divisor."""
+    tp = layouts.tp.astype(float)
+    if split in ("sharded", "column", "row"):
+        return tp
+    if split == "residual" or (split == "gathered" and not gathered):
+        return np.where(layouts.sequence_parallel > 0, tp, 1.0)
+    if split == "scattered":
+        return np.where(layouts.sequence_parallel > 0, tp, np.inf)
+    return np.ones_like(tp)
+
+
+def gemm_s(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    *,
+    flop_per_s: float,
+    bytes_per_s: float,
+    num_units: float,
+    element_bytes: float = 2,
+    output_bytes: float = 2,
+    batch: ArrayLike = 1,
+) -> Float:
+    """Time of `batch` products (m, k) x (k, n) [s].
+
+    Roofline of the rate that the best library product sustains and the memory bandwidth. The
+    product is cut into tiles; tiles run in waves of `num_units`; the last wave may be part
+    empty, unless the inner dimension is split as libraries do for few tiles.
+
+    >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
+    >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
+    True
+    """
+    m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
+    unit_rate = flop_per_s / num_units
+    best = np.full(m.shape, np.inf)
+    for (rows, columns), reach in zip(_TILES, _TILE_REACH, strict=True):
+        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+        for split in (1, 2, 4, 8):
+            waves = np.ceil(tiles * split / num_units)
+            depth = k / split + _FILL + (split > 1) * _FILL
+            best = np.minimum(best, waves * 2 * rows * columns * depth / (unit_rate * reach))
+    moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
+    return np.maximum(best, moved / bytes_per_s)
+
+
+def attention_flop(
+    attention: Attention, queries: ArrayLike, keys: ArrayLike, *, skips_masked: bool
+) -> Float:
+    """Forward operations of one head-set on `queries` tokens against `keys` [FLOP].
+
+    Counted: both products, 2 s_q s_k (d_qk + d_v) per head; a kernel that skips what is masked
+    sees half of the keys under a causal mask, w - w^2 / 2 s_k within a window w. Left out:
+    softmax.
+    """
+    keys = np.asarray(keys, dtype=float)
+    seen = np.minimum(keys, attention.window) if attention.window else keys
+    if attention.causal and skips_masked:
+        seen = seen - seen**2 / (2 * keys)
+    width = attention.qk_dim + attention.v_dim
+    return 2.0 * np.asarray(queries) * seen * width * attention.num_heads
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTime:
+    """Seconds of one block for one micro-batch on one rank."""
+
+    forward_s: Float
+    backward_s: Float
+    recompute_s: Float
+    weight_gradient_s: Float
+    """Part of backward that computes weight gradients (what zero-bubble schedules move)."""
+
+    def __add__(self, other: BlockTime) -> BlockTime:
+        return BlockTime(
+            self.forward_s + other.forward_s,
+            self.backward_s + other.backward_s,
+            self.recompute_s + other.recompute_s,
+            self.weight_gradient_s + other.weight_gradient_s,
+        )
+
+    def scaled(self, count: Float | float) -> BlockTime:
+        """`count` such blocks."""
+        return BlockTime(
+            self.forward_s * count,
+            self.backward_s * count,
+            self.recompute_s * count,
+            self.weight_gradient_s * count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Rates of one device for one workload."""
+
+    gemm: float
+    grouped: float
+    head: float
+    attention: float
+    balanced_context: bool
+    memory: float
+    units: float
+    launch_s: float
+    element: float
+
+    @classmethod
+    def of(cls, machine: Machine, workload: Workload, framework: Framework) -> _Rates:
+        device, precision = machine.device, workload.precision
+        reach = device.gemm_efficiency.value * device.sustained_fraction.value
+        peak = machine.peak(precision)
+        sixteen = machine.peak("bf16" if precision == "fp8" else precision)
+        return cls(
+            gemm=peak * reach,
+            grouped=peak * reach * device.grouped_gemm_fraction.value,
+            head=sixteen * reach,
+            attention=sixteen
+            * device.attention_efficiency.value
+            * framework.kernels.attention_fraction.value,
+            balanced_context=framework.kernels.balanced_context,
+            memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
+            units=device.num_units.value,
+            launch_s=device.launch_s.value * framework.kernels.launch_fraction.value,
+            element=1 if precision == "fp8" else workload.compute_bytes,
+        )
+
+
+def block_time(
+    block: Block, layouts: Layouts, machine: Machine, workload: Workload, framework: Framework
+) -> BlockTime:
+    """Forward, backward and recompute time of one block and one micro-batch [s].
+
+    Counted: GEMMs, attention, memory-bound kernels, launch limits. Left out: communication.
+    Recompute repeats the forward of layers (full) or of the attention core (selective).
+    """
+    rates = _Rates.of(machine, workload, framework)
+    tokens = layouts.micro_batch * workload.sequence_length / layouts.cp
+    forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
+    weight_gradient = np.zeros_like(tokens)
+    kernels = 0.0
+    for gemm in block.gemms:
+        out, dgrad, wgrad = _gemm_times(gemm, tokens, layouts, rates, framework, workload)
+        forward += out
+        backward += dgrad + wgrad
+        weight_gradient += wgrad
+        kernels += 1
+    core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
+    for attention in block.attentions:
+        ahead, back = _attention_times(attention, tokens, layouts, rates, workload)
+        core_forward += ahead
+        core_backward += back
+        kernels += 1 if workload.attention == "flash" else 3
+    for operator in block.pointwise:
+        ahead, back = _pointwise_times(operator, tokens, layouts, rates, workload)
+        if operator.scores:
+            core_forward, core_backward = core_forward + ahead, core_backward + back
+        else:
+            forward, backward = forward + ahead, backward + back
+        kernels += operator.num_kernels
+    forward, backward = forward + core_forward, backward + core_backward
+    launched = kernels * rates.launch_s
+    forward = np.maximum(forward, launched)
+    recompute = np.zeros_like(tokens)
+    if block.kind == "layer":
+        selective = _selective_s(block, framework, forward, core_forward)
+        recompute = np.where(layouts.recompute == _FULL, forward, recompute)
+        recompute = np.where(layouts.recompute == _SELECTIVE, selective, recompute)
+    return BlockTime(forward, np.maximum(backward, 2 * launched), recompute, weight_gradient)
+
+
+def _selective_s(block: Block, framework: Framework, forward: Float, core: Float) -> Float:
+    if framework.selective_policy == "attention-core":
+        return core
+    # matrix products and attention are kept: what is repeated is the rest (and every second
+    # product where only half are kept)
+    if framework.selective_policy == "matmul-outputs":
+        return 0.15 * forward
+    return 0.5 * forward
+
+
+def _gemm_times(
+    gemm: Gemm,
+    tokens: Float,
+    layouts: Layouts,
+    rates: _Rates,
+    framework: Framework,
+    workload: Workload,
+) -> tuple[Float, Float, Float]:
+    """Output, input-gradient and weight-gradient time of one product [s]."""
+    tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
+    if gemm.experts and not framework.expert_tensor_parallel:
+        tp = np.where(layouts.ep > 1, 1, tp)
+    n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
+    k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
+    batch: Float = np.ones_like(tokens)
+    m = tokens
+    if gemm.experts:
+        batch = np.maximum(gemm.experts / layouts.ep, 1.0)
+        m = tokens * gemm.top_k / batch
+    rate = rates.grouped if gemm.experts else rates.gemm if gemm.quantizable else rates.head
+
+    eight_bit = rates.element == 1 and gemm.quantizable
+    convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
+
+    def time(m: Float, n: Float, k: Float, output_bytes: float) -> Float:
+        product = gemm_s(
+            m,
+            n,
+            k,
+            flop_per_s=rate,
+            bytes_per_s=rates.memory,
+            num_units=rates.units,
+            element_bytes=rates.element,
+            output_bytes=output_bytes,
+            batch=batch,
+        )
+        return product + convert * batch * (m * k + k * n)
+
+    element = float(workload.compute_bytes)
+    forward = time(m, n, k, element)
+    dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
+    if not gemm.weight_gradient:
+        return forward, dgrad, np.zeros_like(forward)
+    # a fused kernel adds into the fp32 gradient; otherwise it is written and added separately
+    if framework.kernels.fused_gradient_accumulation:
+        return forward, dgrad, time(n, m, k, 8.0)
+    accumulate = batch * n * k * (element + 8.0) / rates.memory
+    repeated = layouts.grad_accumulation > 1
+    return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
+
+
+_UNALIGNED = 0.08
+# rate of batched products with heads that are no multiple of 16 bytes; fitted on nine runs of
+# BigScience's tr11 with heads of 150, checked on three with heads of 108
+
+
+def _attention_times(
+    attention: Attention, tokens: Float, layouts: Layouts, rates: _Rates, workload: Workload
+) -> tuple[Float, Float]:
+    """Forward and backward time of the attention products [s].
+
+    Fused: backward does 2.5 times the forward's operations (it repeats the scores; Dao 2023,
+    arXiv:2307.08691, section 4). Eager: products of (s, d) x (d, s), masked half included.
+    """
+    heads = np.minimum(layouts.tp, attention.num_heads)
+    sequence = float(workload.sequence_length)
+    if workload.attention == "flash":
+        flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
+        # short sequences and narrow heads keep the tensor units less busy
+        # (and ring attention cuts the sequence into two pieces per context rank)
+        piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
+        reach = min(1.0, attention.qk_dim / 128) ** 0.25 * piece / (piece + 512)
+        forward = flop / (rates.attention * reach)
+        if attention.causal and not rates.balanced_context:
+            # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
+            forward = forward * (2 - 1 / layouts.cp)
+        return forward, 2.5 * forward / 0.88
+    batch = layouts.micro_batch * attention.num_heads / heads
+    rows = sequence / layouts.cp
+    # matrix units read 16 bytes at a time: heads that are no multiple of that leave them idle
+    vectors = workload.precision == "fp32"
+    aligned = vectors or attention.qk_dim * workload.compute_bytes % 16 == 0
+    common = {
+        "flop_per_s": rates.head * (1.0 if aligned else _UNALIGNED),
+        "bytes_per_s": rates.memory,
+        "num_units": rates.units,
+        "element_bytes": rates.element,
+        "output_bytes": rates.element,
+        "batch": batch,
+    }
+    scores = gemm_s(rows, sequence, attention.qk_dim, **common)  # type: ignore[arg-type]
+    context = gemm_s(rows, attention.v_dim, sequence, **common)  # type: ignore[arg-type]
+    return scores + context, 2 * (scores + context)
+
+
+def _pointwise_times(
+    operator: Pointwise, tokens: Float, layouts: Layouts, rates: _Rates, workload: Workload
+) -> tuple[Float, Float]:
+    units = tokens * (workload.sequence_length if operator.scores else 1)
+    moved = units / share(operator.split, layouts)
+    return (
+        moved * operator.forward_bytes / rates.memory,
+        moved * operator.backward_bytes / rates.memory,
+    )
+
+
+def model_flop(blocks: tuple[Block, ...], workload: Workload) -> float:
+    """Model operations of one step: forward and backward, no recompute [FLOP].
+
+    Counted: matrix products (6 per weight and token) and full attention, 12 s h per token and
+    layer, the convention of PaLM's appendix B and of nanoGPT. Left out: everything else.
+    """
+    tokens = workload.tokens_per_step
+    total = 0.0
+    for block in blocks:
+        for gemm in block.gemms:
+            passes = 1 + gemm.input_gradient + gemm.weight_gradient
+            total += block.count * 2.0 * passes * gemm.n * gemm.k * (gemm.top_k or 1) * tokens
+        for attention in block.attentions:
+            flop = attention_flop(attention, tokens, workload.sequence_length, skips_masked=False)
+            total += block.count * 3.0 * float(flop)
+    return total

@@ -1,0 +1,1 @@
+"""Describe: what is planned, as plain frozen data: model, machine, workload, framework, layout."""

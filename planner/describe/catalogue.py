@@ -1,0 +1,187 @@
+"""Catalogues: models, machines and frameworks by name, each a TOML file.
+
+A path to a user's own file works wherever a name does. The two folders at the top of the
+repository ship inside the wheel as `planner/_catalogue/`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from planner.describe.base import Description
+from planner.describe.files import read_toml
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.errors import DescriptionError, UnknownNameError, shorten
+from planner.units import parse_quantity
+
+__all__ = [
+    "load_framework",
+    "load_machine",
+    "load_model",
+    "names",
+    "overridden",
+    "read_toml",
+]
+
+D = TypeVar("D", bound=Description)
+
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = {
+    "model": "models",
+    "machine": "hardware_profiles",
+    "framework": "frameworks",
+}
+
+
+def folder(kind: str) -> Path:
+    """Folder of a catalogue: in the package, in an installed wheel, or beside the package."""
+    name = _FOLDERS[kind]
+    if kind == "framework":
+        return Path(__file__).parent / name
+    checkout = _PACKAGE.parent / name
+    return checkout if checkout.is_dir() else _PACKAGE / "_catalogue" / name
+
+
+@functools.cache
+def names(kind: str) -> tuple[str, ...]:
+    """Sorted names of a catalogue.
+
+    >>> "polaris" in names("machine"), "mistral-7b" in names("model")
+    (True, True)
+    """
+    return tuple(sorted(path.stem for path in folder(kind).glob("*.toml")))
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
+
+
+def load_model(name: str) -> Model:
+    """A model by catalogue name, TOML path, or path to a Hugging Face config.json (or its folder).
+
+    >>> load_model("llama-3-8b").num_params
+    8030261248
+    """
+    path = Path(os.path.expanduser(name))
+    is_folder = os.path.isdir(path) and name != ""
+    if _is_path(name) or (is_folder and name not in names("model")):
+        if is_folder:
+            path = path / "config.json"
+        if path.suffix == ".json":
+            from planner.describe.model.huggingface import read_config
+
+            return read_config(path)
+        return _load(Model, path)
+    return _named(Model, "model", name)
+
+
+def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
+    """A machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
+
+    >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
+    80000000000.0
+    """
+    if _is_path(name):
+        machine = _load(Machine, Path(os.path.expanduser(name)))
+    else:
+        # other names stand inside the files, and reading them all takes time
+        known = name in names("machine")
+        machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
+    return overridden(machine, overrides) if overrides else machine
+
+
+@functools.cache
+def aliases() -> dict[str, str]:
+    """Other names of machines, from the catalogue files."""
+    return {
+        alias.lower(): name
+        for name in names("machine")
+        for alias in read_toml(folder("machine") / f"{name}.toml").get("aliases", [])
+    }
+
+
+def load_framework(name: str) -> Any:
+    """A framework description by name or TOML path.
+
+    >>> load_framework("fsdp2").name
+    'fsdp2'
+    """
+    from planner.describe.framework import Framework
+
+    if _is_path(name):
+        return _load(Framework, Path(os.path.expanduser(name)))
+    return _named(Framework, "framework", name)
+
+
+def _named(cls: type[D], kind: str, name: str) -> D:
+    for candidate in (name, name.lower()):
+        if candidate in names(kind):
+            return _from_catalogue(cls, kind, candidate)
+    raise UnknownNameError(kind, name, names(kind))
+
+
+@functools.cache
+def _from_catalogue(cls: type[D], kind: str, name: str) -> D:
+    return _load(cls, folder(kind) / f"{name}.toml")
+
+
+def _load(cls: type[D], path: Path) -> D:
+    fields = read_toml(path)
+    fields.setdefault("name", path.stem)
+    return cls.described(fields, where=shorten(path.name))
+
+
+def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
+    """A copy of `machine` with `section.field=value` replaced; values take units.
+
+    An overridden quantity becomes `assumed` with the source "set by the user".
+    """
+    fields = machine.model_dump()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise DescriptionError(
+                f"override {shorten(override)!r} is not of the form section.field=value; "
+                "write for example device.memory_bytes=80GB"
+            )
+        _override(fields, key.strip(), text.strip())
+    return Machine.described(fields, where="override")
+
+
+def _override(fields: dict[str, Any], key: str, text: str) -> None:
+    *path, last = key.split(".")
+    table: Any = fields
+    for part in path:
+        if not isinstance(table, dict) or part not in table:
+            raise UnknownNameError(
+                "field", key, table if isinstance(table, dict) else [], "`planner show` lists them"
+            )
+        table = table[part]
+    if not isinstance(table, dict) or last not in table:
+        raise UnknownNameError(
+            "field", key, table if isinstance(table, dict) else [], "`planner show` lists them"
+        )
+    old = table[last]
+    is_quantity = old is None or (isinstance(old, dict) and set(old) == {"value", "kind", "source"})
+    if is_quantity:
+        table[last] = {
+            "value": parse_quantity(text),
+            "kind": "assumed",
+            "source": "set by the user",
+        }
+    elif isinstance(old, dict):
+        raise DescriptionError(
+            f"{key} is a section, not a value; name a field in it: {', '.join(sorted(old))}"
+        )
+    elif isinstance(old, str):
+        table[last] = text
+    else:
+        try:
+            table[last] = json.loads(text)
+        except (ValueError, RecursionError):
+            table[last] = parse_quantity(text)

@@ -1,0 +1,270 @@
+"""Framework: how a training framework does things, as data.
+
+Frameworks differ in what they keep per parameter, what they save for backward, which kernels
+are fused, which buffers they hold and what they overlap. One TOML file each; no code asks for
+a framework by name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from planner.describe.base import Description, Quantity
+
+__all__ = [
+    "Buffers",
+    "Communication",
+    "Configuration",
+    "Framework",
+    "Kernels",
+    "Schedule",
+    "States",
+]
+
+Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+"""Pipeline schedules; `none` without a pipeline."""
+
+Configuration = Literal[
+    "none",
+    "accelerate",
+    "ddp",
+    "deepspeed",
+    "megatron",
+    "megatron_deepspeed",
+    "nanotron",
+    "torchtitan",
+]
+"""Forms of configuration files; each is a module of `planner.emit`."""
+
+
+class States(Description):
+    """Bytes kept per parameter and rank, before sharding."""
+
+    weight_bytes: float = Field(ge=0)
+    """The copy that computes, resident where weights are not sharded [B/parameter]."""
+    sharded_weight_bytes: float = Field(ge=0)
+    """What stays of that copy per owned parameter where weights are sharded (ZeRO-3) [B]."""
+    gradient_bytes: float = Field(ge=0)
+    """Gradients, sharded from ZeRO-2 on [B/parameter]."""
+    unsharded_gradient_bytes: float = Field(default=0, ge=0)
+    """Further gradients that no ZeRO stage below 3 shards (flat buckets of DDP) [B/parameter]."""
+    master_bytes: float = Field(ge=0)
+    """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
+    cached_weight_bytes: float = Field(default=0, ge=0)
+    """Low-precision copies that live during forward and backward (autocast) [B/parameter]."""
+    reduce_bytes: float = Field(gt=0)
+    """Bytes per gradient element on the wire [B]."""
+    optimizer_temporary_bytes: float = Field(default=0, ge=0)
+    """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
+    norm_bytes: float = Field(default=0, ge=0)
+    """What the gradients' norm copies of the largest of those that the rank updates [B/element]."""
+
+
+class Kernels(Description):
+    """Which kernels run, and what they keep."""
+
+    fused_norm: bool
+    """One kernel per normalisation, saving its input (else decomposed: fp32 copies saved)."""
+    fused_activation: bool
+    """Bias and non-linearity (or the gate's product) in one kernel."""
+    fused_residual: bool
+    """Bias, dropout and residual addition in one kernel."""
+    fused_softmax: bool
+    """Scale, mask and softmax in one kernel (eager attention)."""
+    fused_rope: bool
+    """Rotary position in one kernel."""
+    softmax_bytes: float = Field(default=0, ge=0)
+    """Bytes that eager softmax keeps per score, besides dropout; 0: one compute element [B]."""
+    fp8_cast_bytes: float = Field(default=0, ge=0)
+    """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
+    kernel does that in passing [B]."""
+    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"]
+    """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
+    tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place;
+    fused-copy: the same with the gradient beside the logits."""
+    loss_metrics: int = Field(default=0, ge=0, le=8)
+    """Metrics that each compute the loss once more, without gradient."""
+    keeps_logits: bool = True
+    """Whether the 16-bit logits stay referenced until backward (eager loss)."""
+    residual_bytes: int = Field(default=0, ge=0)
+    """Bytes per element of the residual stream; 0: the compute precision [B]."""
+    repeats_kv: bool = False
+    """Whether grouped keys and values are expanded to all heads before attention."""
+    copies_attention_output: bool = False
+    """Whether the attention output is copied into another memory order before projection."""
+    scores_before_experts: bool = False
+    """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
+    not their outputs."""
+    balanced_context: bool = True
+    """Whether context ranks share causal attention evenly (each holds an early and a late piece);
+    else all wait for the rank with the last tokens."""
+    saves_gathered: bool = False
+    """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
+    fused_gradient_accumulation: bool = False
+    """Whether weight-gradient GEMMs add into the fp32 gradient themselves."""
+    attention_fraction: Quantity
+    """Rate of its fused attention relative to the device's `attention_efficiency` (which is
+    that of FlashAttention-2)."""
+    launch_fraction: Quantity
+    """Host time per kernel relative to eager dispatch (compiled graphs launch fewer)."""
+    tensor_host_s: float = Field(default=0, ge=0)
+    """Host time of one layer's forward and backward with tensor parallelism and no pipeline:
+    below it devices wait for the host; grows with the nodes of the group [s]."""
+    tensor_pipeline_host_s: float = Field(default=0, ge=0)
+    """The same with a pipeline, for tp = 2; grows with tp to the power of
+    `tensor_pipeline_host_power` [s]."""
+    tensor_pipeline_host_power: float = Field(default=0, ge=0, le=2)
+    """How that host time grows with tp."""
+    host_source: str = ""
+    """Where the host times come from."""
+    fused_optimizer: bool
+    """One pass over states and weights (else one kernel per operation)."""
+
+
+class Buffers(Description):
+    """Fixed buffers, in elements or bytes."""
+
+    reduce_bucket_elements: float = Field(ge=0)
+    """Elements of one gradient-reduction bucket; 0 where gradients reduce in place."""
+    num_reduce_buckets: int = Field(default=1, ge=0, le=8)
+    """Buckets alive at once (2 where reduction overlaps backward)."""
+    gather_bucket_elements: float = Field(default=0, ge=0)
+    """Elements of one parameter-gathering bucket (ZeRO-1 and 2 after the step)."""
+    num_prefetched_layers: int = Field(default=1, ge=0, le=8)
+    """Gathered layers alive beside the computing one (ZeRO-3)."""
+    live_elements: float = Field(default=0, ge=0)
+    """Elements that stay gathered where the limit is a size and not a number of layers
+    (DeepSpeed's stage3_max_live_parameters)."""
+    placeholder_bytes: float = Field(default=0, ge=0)
+    """What stands for gradients that GEMMs add into the fp32 ones themselves: one tensor per
+    shape of weights, for autograd (Transformer Engine) [B/element]."""
+    layer_gradient_bytes: float = Field(default=0, ge=0)
+    """Unsharded gradient of the layer in backward (ZeRO-2 and 3) [B/parameter]."""
+    reduce_input_bytes: float = Field(default=0, ge=0)
+    """Input of the reduce-scatter of the layer before it (ZeRO-2 and 3) [B/parameter]."""
+    reduces_alone: bool = False
+    """Whether gradients are copied as if to reduce them also where dp = 1 (FSDP2, which wraps for
+    its precision policy)."""
+    whole_embedding_gradient: bool = False
+    """Whether tensor parallelism computes the embedding's gradient whole on every rank before
+    it is split (DTensor)."""
+    pipeline_gradients_whole: bool = False
+    """Whether a pipeline accumulates unsharded gradients and reduces them once a step, whatever
+    the ZeRO stage (torch.distributed.pipelining)."""
+    pipeline_buffers_whole: bool = False
+    """Whether a stage has receive buffers for all micro-batches of a step, in both directions,
+    and keeps what it sent until its backward pass (torch.distributed.pipelining)."""
+    preallocates_gradients: bool = False
+    """Whether gradients have buffers of their own from the start (else they appear in the
+    first backward pass of a step)."""
+    keeps_temporaries: bool = False
+    """Whether temporaries of the optimizer step are single large tensors: the allocator holds
+    memory of their own for them, while there is room."""
+    pinned_host_bytes: float = Field(default=0, ge=0)
+    """Pinned host buffers per rank when offloading [B]."""
+    allocator_fraction: Quantity
+    """What the caching allocator reserves beyond the peak, as a fraction of it."""
+    host_process_bytes: Quantity
+    """Host memory of one rank's process: interpreter, libraries, pinned loader buffers [B]."""
+
+
+class Communication(Description):
+    """Which collectives hide behind what."""
+
+    overlap_gradients: bool
+    """Whether gradient reduction runs behind the last backward pass."""
+    overlap_parameters: bool
+    """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
+    reduce_every_micro_batch: tuple[int, ...] = ()
+    """ZeRO stages at which every micro-batch reduces its gradients."""
+    pipeline_reduce_every_micro_batch: tuple[int, ...] = ()
+    """The same, only where pp > 1."""
+    overlap_tensor: Quantity
+    """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_pipeline: bool
+    """Whether stage-to-stage transfers run behind computation."""
+    gather_fraction: Quantity
+    """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
+    contention: Quantity
+    """Part of hidden data-parallel traffic that still costs time: its kernels take compute
+    units and memory bandwidth from the computation they run behind."""
+    overlap_offload: bool = False
+    """Whether host transfers run behind computation."""
+
+
+class Framework(Description):
+    """A training framework."""
+
+    name: str
+    """Name on the command line."""
+    title: str
+    """Full name and version described."""
+    source: str
+    """Where its behaviour was read."""
+    notes: tuple[str, ...] = ()
+    """Limits and doubts of this description."""
+    configuration: Configuration = "none"
+    """Whose files tell it a layout (`planner emit`); none: it is described for comparison only."""
+    runtimes: tuple[Literal["cuda", "rocm", "xpu", "cpu"], ...] = ("cuda", "rocm", "xpu", "cpu")
+    """Device runtimes it runs on."""
+    axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
+    """Parallel axes besides data."""
+    zero_stages: tuple[int, ...]
+    """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
+    zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
+    """Stages it offers together with pp > 1."""
+    hybrid_sharding: bool = False
+    """Whether sharding can stop at a group of ranks and replicate across groups."""
+    schedules: tuple[Schedule, ...] = ("none",)
+    """Pipeline schedules."""
+    recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "full")
+    """Activation recompute modes."""
+    selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
+        "attention-core"
+    )
+    """What selective recompute means: recompute the attention core (Korthikanti), or keep
+    matrix products' outputs (all, or every second one)."""
+    sequence_parallel: Literal["never", "with-tp", "optional"] = "never"
+    """Whether norms and dropouts are split along the sequence inside the tp group."""
+    offload_optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
+    """Where optimizer states can live."""
+    offload_parameters: tuple[Literal["cpu", "nvme"], ...] = ()
+    """Where parameters can live (ZeRO-3)."""
+    offload_stages: tuple[int, ...] = (1, 2, 3)
+    """ZeRO stages at which the optimizer can be offloaded."""
+    tiling: bool = False
+    """Whether the largest layer can be split into tiles (memory-centric tiling)."""
+    uneven_stages: bool = False
+    """Whether pipeline stages may differ in their number of layers."""
+    balance: Literal["layers", "ends-as-layers", "cost"] = "layers"
+    """How layers are dealt to stages: equally; with embedding and head as one layer each; or
+    by cost, with the head weighing as many layers as its parameters."""
+    shards_rows: bool = False
+    """Whether each tensor is sharded by whole rows, ceil(rows / ranks) (FSDP2), or all
+    tensors as one flat array."""
+    replicates_kv_heads: bool = False
+    """Whether tp may exceed the number of key-value heads."""
+    expert_tensor_parallel: bool = True
+    """Whether tp also divides the experts where ep > 1."""
+    loads_full_checkpoint: bool = True
+    """Whether every rank reads the whole checkpoint into host memory."""
+    mixed: States
+    """Bytes per parameter in 16-bit and 8-bit training."""
+    bf16: States | None = None
+    """Bytes per parameter in bf16 and fp8 training, where they differ from fp16's."""
+    full: States
+    """Bytes per parameter in fp32 and tf32 training."""
+    kernels: Kernels
+    """Kernels and saved tensors."""
+    buffers: Buffers
+    """Fixed buffers."""
+    communication: Communication
+    """Overlap and synchronisation."""
+
+    def states(self, precision: str) -> States:
+        """Bytes per parameter for a training precision."""
+        if precision in ("fp32", "tf32"):
+            return self.full
+        return self.mixed if precision == "fp16" or self.bf16 is None else self.bf16

@@ -1,0 +1,340 @@
+"""Machine: what a hardware profile describes, from the device to the queue.
+
+A *device* is what has its own rank and its own memory: an A100, one tile of a PVC card, one
+GCD of an MI250X module. All link rates are per direction. Peaks are dense (no sparsity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from planner.describe.base import Description, Quantity
+from planner.describe.scheduler import Launch, Queue, Scheduler
+from planner.errors import DescriptionError
+
+__all__ = [
+    "Curve",
+    "Device",
+    "Fabric",
+    "FileSystem",
+    "Launch",
+    "LocalDisk",
+    "Machine",
+    "Network",
+    "Node",
+    "Precision",
+    "Queue",
+    "Scheduler",
+    "Wire",
+]
+
+Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
+
+
+class Device(Description):
+    """One accelerator as the framework sees it (or a whole CPU node)."""
+
+    name: str
+    """Product name."""
+    runtime: Literal["cuda", "rocm", "xpu", "cpu"]
+    """Programming runtime; decides library names and the size of the context."""
+    memory_bytes: Quantity
+    """Usable memory before the runtime context is created [B]."""
+    context_bytes: Quantity
+    """Memory that runtime context, kernels and library workspaces take [B]."""
+    communicator_bytes: Quantity
+    """Memory that one communicator (NCCL, RCCL, oneCCL) takes for its buffers [B]."""
+    memory_bytes_per_s: Quantity
+    """Peak memory bandwidth [B/s]."""
+    peak_flop_per_s: dict[Precision, Quantity]
+    """Peak dense rate per precision; a precision that is absent is not supported [FLOP/s]."""
+    num_units: Quantity
+    """Streaming multiprocessors, compute units or Xe cores: the width of one GEMM wave."""
+    gemm_efficiency: Quantity
+    """Best fraction of the 16-bit peak that a large library GEMM sustains."""
+    sustained_fraction: Quantity
+    """What the GEMMs of a training step sustain of `gemm_efficiency`: power limits, shapes that
+    suit the library less, other kernels between."""
+    grouped_gemm_fraction: Quantity
+    """Rate of grouped products of experts relative to one large product."""
+    attention_efficiency: Quantity
+    """Fraction of the 16-bit peak that fused attention forward sustains on long sequences."""
+    memory_efficiency: Quantity
+    """Fraction of the memory bandwidth that streaming kernels sustain."""
+    launch_s: Quantity
+    """Host time to launch one kernel from an eager framework [s]."""
+
+
+class Wire(Description):
+    """Direct links between two devices of a node."""
+
+    devices: tuple[int, int]
+    """Indices of the two devices in the node."""
+    bytes_per_s: float = Field(gt=0)
+    """Rate per direction [B/s]."""
+
+
+class Fabric(Description):
+    """How the devices of one node are wired to each other."""
+
+    kind: Literal["none", "mesh", "switch", "host", "wires"]
+    """mesh: a link between every pair; switch: any pair through a switch; host: through PCIe
+    and the host; wires: the links listed in `wires`; none: one device per node."""
+    pair_bytes_per_s: Quantity | None = None
+    """What one pair of devices can use [B/s]."""
+    device_bytes_per_s: Quantity | None = None
+    """What one device can send into the fabric in all [B/s]."""
+    wires: tuple[Wire, ...] = ()
+    """Links of an irregular node (kind `wires`); the source stands in `device_bytes_per_s`."""
+    efficiency: Quantity
+    """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
+    latency_s: Quantity
+    """Latency of one collective step between two devices of the node [s]."""
+
+
+class LocalDisk(Description):
+    """Node-local NVMe."""
+
+    capacity_bytes: Quantity
+    """Capacity per node [B]."""
+    read_bytes_per_s: Quantity
+    """Sequential read per node [B/s]."""
+    write_bytes_per_s: Quantity
+    """Sequential write per node [B/s]."""
+
+
+class Node(Description):
+    """One node: devices, host, links."""
+
+    num_devices: int = Field(ge=1, le=1024)
+    """Devices (ranks) per node."""
+    devices_per_card: int = Field(default=1, ge=1, le=8)
+    """Devices that sit on one physical card (2 for PVC and MI250X)."""
+    num_cores: Quantity
+    """CPU cores of the node."""
+    host_memory_bytes: Quantity
+    """RAM of the node [B]."""
+    host_memory_bytes_per_s: Quantity
+    """Memory bandwidth of the host, all sockets [B/s]."""
+    host_link_bytes_per_s: Quantity
+    """Host to device, per device, with all devices of the node copying [B/s]."""
+    fabric: Fabric
+    """Links between the devices."""
+    num_nics: int = Field(ge=0, le=64)
+    """Network interfaces of the node; 0 for a single workstation."""
+    nic_bytes_per_s: Quantity | None = None
+    """Rate of one interface [B/s]."""
+    nic_of_device: tuple[int, ...] = ()
+    """Which interface each device uses, in device order; ranks that share one share its rate."""
+    local_disk: LocalDisk | None = None
+    """Node-local NVMe; absent where the node has none."""
+
+
+class Curve(Description):
+    """A measured fraction that falls with the number of nodes (interpolated in log nodes)."""
+
+    num_nodes: tuple[int, ...] = Field(min_length=1)
+    """Node counts, rising."""
+    fraction: tuple[float, ...] = Field(min_length=1)
+    """Bus bandwidth over the node's injection rate at each count."""
+    kind: Literal["datasheet", "measured", "calibrated", "assumed"]
+    """How the curve came to be known."""
+    source: str
+    """Where it was read."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Curve:
+        if len(self.num_nodes) != len(self.fraction):
+            raise ValueError("num_nodes and fraction differ in length; give one fraction a count")
+        if self.num_nodes[0] < 1:
+            raise ValueError(f"num_nodes {self.num_nodes} must start at 1 or more; correct them")
+        if list(self.num_nodes) != sorted(set(self.num_nodes)):
+            raise ValueError(f"num_nodes {self.num_nodes} must rise; sort them")
+        return self
+
+
+class Delays(Description):
+    """A measured wait that depends on the number of nodes (interpolated in log nodes)."""
+
+    num_nodes: tuple[int, ...] = Field(min_length=1)
+    """Node counts, rising."""
+    seconds: tuple[float, ...] = Field(min_length=1)
+    """Wait at each count [s]."""
+    kind: Literal["datasheet", "measured", "calibrated", "assumed"]
+    """How it came to be known."""
+    source: str
+    """Where it was read."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Delays:
+        if len(self.num_nodes) != len(self.seconds):
+            raise ValueError("num_nodes and seconds differ in length; give one wait a count")
+        if list(self.num_nodes) != sorted(set(self.num_nodes)) or self.num_nodes[0] < 1:
+            raise ValueError(f"num_nodes {self.num_nodes} must be at least 1 and rise; sort them")
+        if min(self.seconds) < 0:
+            raise ValueError(f"seconds {self.seconds} must not be negative; correct them")
+        return self
+
+
+class Network(Description):
+    """The network between nodes."""
+
+    topology: str
+    """Name and shape, such as "Slingshot-11 dragonfly"."""
+    latency_s: Quantity
+    """What each doubling of the nodes adds to a small all-reduce [s]."""
+    message_s: Quantity | None = None
+    """Latency of one large message of a collective from node to node, however fast the link;
+    where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
+    pairwise_fraction: Quantity | None = None
+    """Part of that rate which all-to-alls reach; all of it where nothing is known."""
+    efficiency: Curve
+    """Fraction of the node's injection rate that large collectives reach, by node count."""
+    transfer_delays: Delays | None = None
+    """What each transfer between pipeline stages waits besides, by nodes of the job, on a machine
+    where runs have shown it."""
+    domain_nodes: int = Field(default=1, ge=1)
+    """Nodes whose interfaces reach each other at their full rate, such as a rack of NVLink
+    switches; 1 where they reach every node so."""
+    domain_exit_bytes_per_s: Quantity | None = None
+    """What one device has towards other domains, per direction [B/s]."""
+
+    @model_validator(mode="after")
+    def _domain_has_an_exit(self) -> Network:
+        if (self.domain_nodes > 1) != (self.domain_exit_bytes_per_s is not None):
+            raise ValueError("domain_nodes above 1 and domain_exit_bytes_per_s go together")
+        return self
+
+
+class FileSystem(Description):
+    """A shared file system."""
+
+    name: str
+    """Name as used in job scripts."""
+    kind: str
+    """Lustre, GPFS, DAOS, ..."""
+    capacity_bytes: Quantity | None = None
+    """Capacity [B]."""
+    bytes_per_s: Quantity | None = None
+    """Aggregate bandwidth [B/s]."""
+
+
+_PLAUSIBLE = {
+    "num_nodes": (1.0, 1e6),
+    "num_units": (1.0, 1e6),
+    "num_cores": (1.0, 1e6),
+    "context_bytes": (0.0, 1e12),
+    "communicator_bytes": (0.0, 1e12),
+    "memory_bytes": (1e8, 1e15),
+    "capacity_bytes": (1e6, 1e21),
+    "bytes_per_s": (1e6, 1e16),
+    "flop_per_s": (1e6, 1e18),
+    "efficiency": (1e-6, 1.0),
+    "fraction": (1e-6, 2.0),
+    "latency_s": (0.0, 1.0),
+    "launch_s": (0.0, 1.0),
+}
+"""Range of a quantity by the end of its name: what is outside was written in another unit."""
+
+
+def _numbers(part: object, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every quantity, and every fraction of a curve, with its dotted name."""
+    if isinstance(part, Quantity):
+        yield name, part.value
+    elif isinstance(part, Curve):
+        for fraction in part.fraction:
+            yield f"{name}.fraction", fraction
+    elif isinstance(part, Description):
+        for field in type(part).model_fields:
+            yield from _numbers(getattr(part, field), f"{name}.{field}" if name else field)
+    elif isinstance(part, dict):
+        for value in part.values():
+            yield from _numbers(value, name)
+    elif isinstance(part, tuple):
+        for value in part:
+            yield from _numbers(value, name)
+
+
+def _check_plausible(name: str, value: float) -> None:
+    for ending, (low, high) in _PLAUSIBLE.items():
+        if name.endswith(ending):
+            if not low <= value <= high:
+                raise ValueError(
+                    f"{name} = {value:g} lies outside {low:g} to {high:g}; check your units"
+                )
+            return
+
+
+class Machine(Description):
+    """A machine of identical nodes.
+
+    Heterogeneous systems are described as one machine per partition.
+    """
+
+    name: str
+    """Name on the command line."""
+    title: str
+    """Full name and site."""
+    aliases: tuple[str, ...] = ()
+    """Other names that mean this machine."""
+    num_nodes: Quantity
+    """Nodes in all."""
+    device: Device
+    """The accelerator."""
+    node: Node
+    """The node."""
+    network: Network | None = None
+    """The network; absent on a single workstation."""
+    file_systems: tuple[FileSystem, ...] = ()
+    """Shared file systems."""
+    scheduler: Scheduler = Scheduler(kind="none")
+    """The batch system."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Source ids used in the quantities, spelled out."""
+    notes: tuple[str, ...] = ()
+    """Doubts and disagreements between sources."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Machine:
+        for name, value in _numbers(self):
+            _check_plausible(name, value)
+        node = self.node
+        if self.num_nodes.value > 1 and self.network is None:
+            raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")
+        if node.num_nics and len(node.nic_of_device) != node.num_devices:
+            raise ValueError(
+                f"nic_of_device names {len(node.nic_of_device)} of {node.num_devices} devices; "
+                "give one interface index per device"
+            )
+        if any(not 0 <= nic < node.num_nics for nic in node.nic_of_device):
+            raise ValueError(f"nic_of_device must stay below num_nics = {node.num_nics}")
+        if node.num_nics and node.nic_bytes_per_s is None:
+            raise ValueError("num_nics > 0 needs nic_bytes_per_s; add it")
+        ends = [end for wire in node.fabric.wires for end in wire.devices]
+        if any(not 0 <= end < node.num_devices for end in ends):
+            raise ValueError(f"a wire names a device beyond num_devices = {node.num_devices}")
+        return self
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the whole machine."""
+        return int(self.num_nodes.value) * self.node.num_devices
+
+    @property
+    def node_bytes_per_s(self) -> float:
+        """What one node can inject into the network, all interfaces [B/s]."""
+        rate = self.node.nic_bytes_per_s
+        return self.node.num_nics * rate.value if rate else 0.0
+
+    def peak(self, precision: str) -> float:
+        """Dense peak of a precision [FLOP/s]; DescriptionError where the device has none."""
+        peaks = self.device.peak_flop_per_s
+        if precision not in peaks:
+            raise DescriptionError(
+                f"precision {precision!r} is not supported by {self.device.name}; "
+                f"use one of {', '.join(sorted(peaks))}"
+            )
+        return peaks[precision].value

@@ -1,0 +1,1 @@
+"""Model: an architecture, from the shapes that a catalogue states to every parameter tensor."""

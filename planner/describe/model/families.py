@@ -1,0 +1,329 @@
+"""The families of Hugging Face that can be read, with transformers' own defaults (5.23).
+
+A family is a row: the function that reads its shapes, the keys that it reads with the value of
+an absent one, the fields of Model that it fixes, and the switches that no description covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.describe.model import readers as shapes
+from planner.describe.model.fields import Fields
+
+__all__ = ["FAMILIES", "Family"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to read one family."""
+
+    read: Callable[[Fields], dict[str, Any]]
+    defaults: Mapping[str, Any]
+    """Keys that the family reads, with the value of an absent one."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of Model that every file of the family shares."""
+    refused: tuple[str, ...] = ()
+    """Switches that would add weights which Model does not describe."""
+    note: str = ""
+    """What is left out."""
+
+
+_LLAMA = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_dropout": 0.0,
+}
+_MISTRAL = _LLAMA | {
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
+_QWEN2 = _LLAMA | {
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "layer_types": None,
+}
+_QWEN3 = _QWEN2 | {"head_dim": 128, "attention_bias": False}
+_GEMMA = _LLAMA | {
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "vocab_size": 256000,
+    "max_position_embeddings": 8192,
+    "hidden_act": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+}
+_GEMMA2 = _GEMMA | {
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+    "layer_types": None,
+}
+_GEMMA3 = _GEMMA2 | {
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "sliding_window_pattern": 6,
+}
+_QWEN2_MOE = {key: _QWEN2[key] for key in _LLAMA} | {
+    "num_key_value_heads": 16,
+    "qkv_bias": True,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": None,
+}
+_QWEN3_MOE = {key: _QWEN2[key] for key in (*_LLAMA, "use_sliding_window", "sliding_window")} | {
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 4,
+    "attention_bias": False,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": None,
+}
+_DEEPSEEK_V3 = {
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "vocab_size": 129280,
+    "max_position_embeddings": 4096,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_dropout": 0.0,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3,
+}
+_DEEPSEEK_V2 = _DEEPSEEK_V3 | {
+    "max_position_embeddings": 2048,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 0,
+}
+_GPT_OSS = _LLAMA | {
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "attention_bias": True,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "sliding_window_pattern": 2,
+    "layer_types": None,
+}
+_GPT2 = {
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_inner": None,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+    "activation_function": "gelu_new",
+    "tie_word_embeddings": True,
+    "resid_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+}
+# GPT-NeoX, Phi and StarCoder2 share these names; their sizes are always stated
+_DENSE = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "vocab_size": 50257,
+    "max_position_embeddings": 2048,
+    "hidden_act": "gelu",
+    "tie_word_embeddings": False,
+}
+_BERT = _DENSE | {
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "tie_word_embeddings": True,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+_OPT = {
+    "hidden_size": 768,
+    "ffn_dim": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "word_embed_proj_dim": 768,
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "activation_function": "relu",
+    "tie_word_embeddings": True,
+    "enable_bias": True,
+    "do_layer_norm_before": True,
+    "_remove_final_layer_norm": False,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+}
+_BLOOM = {
+    "hidden_size": 64,
+    "n_layer": 2,
+    "n_head": 8,
+    "vocab_size": 250880,
+    "tie_word_embeddings": True,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+_FALCON = {
+    "hidden_size": 4544,
+    "ffn_hidden_size": None,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 71,
+    "num_kv_heads": None,
+    "num_ln_in_parallel_attn": None,
+    "vocab_size": 65024,
+    "max_position_embeddings": 2048,
+    "activation": "gelu",
+    "tie_word_embeddings": True,
+    "alibi": False,
+    "bias": False,
+    "multi_query": True,
+    "new_decoder_architecture": False,
+    "parallel_attn": True,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+_VIT = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "hidden_act": "gelu",
+    "qkv_bias": True,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+_T5 = {
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_decoder_layers": None,
+    "num_heads": 8,
+    "vocab_size": 32128,
+    "feed_forward_proj": "relu",
+    "relative_attention_num_buckets": 32,
+    "tie_word_embeddings": True,
+    "dropout_rate": 0.1,
+}
+
+_BIASES = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
+_ENCODER = _BIASES | {"pooler": True, "output_head": False}
+_FIXED_BERT = _ENCODER | {
+    "kind": "encoder",
+    "embedding_norm": True,
+    "final_norm": False,
+    "position": "learned",
+}
+_PARALLEL = {"norms_per_layer": 1, "parallel_residual": True, "head_bias": True}
+_NO_HEADS = "encoder with its pooler; the pretraining heads are not counted"
+_NO_MTP = "multi-token-prediction modules are not counted"
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(shapes.llama, _LLAMA | {"attention_bias": False, "mlp_bias": False}),
+    "granite": Family(shapes.llama, _LLAMA | {"attention_bias": False, "mlp_bias": False}),
+    "mistral": Family(shapes.llama, _MISTRAL),
+    "qwen2": Family(shapes.llama, _QWEN2, {"qkv_bias": True}),
+    "qwen3": Family(shapes.llama, _QWEN3, {"qk_norm": "head"}),
+    "phi3": Family(shapes.llama, _LLAMA | {"sliding_window": None, "resid_pdrop": 0.0}),
+    "olmo2": Family(shapes.llama, _LLAMA | {"attention_bias": False}, {"qk_norm": "full"}),
+    "gemma": Family(shapes.llama, _GEMMA),
+    "gemma2": Family(shapes.llama, _GEMMA2, {"norms_per_layer": 4}),
+    "gemma3_text": Family(shapes.llama, _GEMMA3, {"norms_per_layer": 4, "qk_norm": "head"}),
+    "mixtral": Family(
+        shapes.mixtral,
+        _MISTRAL | {"sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    "qwen2_moe": Family(shapes.qwen_moe, _QWEN2_MOE),
+    "qwen3_moe": Family(shapes.qwen_moe, _QWEN3_MOE, {"qk_norm": "head"}),
+    "deepseek_v2": Family(
+        shapes.deepseek, _DEEPSEEK_V2, refused=("attention_bias", "mlp_bias"), note=_NO_MTP
+    ),
+    "deepseek_v3": Family(shapes.deepseek, _DEEPSEEK_V3, refused=("attention_bias",), note=_NO_MTP),
+    "gpt_oss": Family(shapes.gpt_oss, _GPT_OSS, {"attention_sinks": True}),
+    "gpt2": Family(shapes.gpt2, _GPT2, _BIASES, refused=("add_cross_attention",)),
+    "gptj": Family(
+        shapes.gptj,
+        _GPT2 | {"tie_word_embeddings": False, "resid_pdrop": 0.0, "attn_pdrop": 0.0},
+        _PARALLEL | {"mlp_bias": True},
+    ),
+    "gpt_neox": Family(
+        shapes.dense,
+        _DENSE | {"attention_bias": True, "use_parallel_residual": True, "hidden_dropout": 0.0},
+        {"mlp_bias": True},
+    ),
+    "phi": Family(
+        shapes.dense,
+        _DENSE
+        | {"num_key_value_heads": None, "head_dim": None, "hidden_act": "gelu_new"}
+        | {"resid_pdrop": 0.0},
+        _PARALLEL | _BIASES,
+        refused=("qk_layernorm",),
+    ),
+    "starcoder2": Family(
+        shapes.dense,
+        _DENSE
+        | {"num_key_value_heads": 2, "max_position_embeddings": 4096, "head_dim": None}
+        | {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "use_bias": True}
+        | {"sliding_window": None, "residual_dropout": 0.0},
+    ),
+    "opt": Family(shapes.opt, _OPT, {"position": "learned"}),
+    "bloom": Family(shapes.bloom, _BLOOM, _BIASES | {"embedding_norm": True, "position": "alibi"}),
+    "falcon": Family(shapes.falcon, _FALCON),
+    "bert": Family(shapes.bert, _BERT, _FIXED_BERT, ("add_cross_attention",), _NO_HEADS),
+    "roberta": Family(shapes.roberta, _BERT, _FIXED_BERT, ("add_cross_attention",), _NO_HEADS),
+    "vit": Family(
+        shapes.vit,
+        _VIT,
+        {"kind": "vision", "position": "learned", "out_bias": True, "mlp_bias": True}
+        | {"pooler": True, "output_head": False},
+        note="encoder with its pooler; a classifier is not counted",
+    ),
+    "t5": Family(
+        shapes.t5, _T5, {"kind": "encoder-decoder", "norm": "rmsnorm", "position": "relative"}
+    ),
+}

@@ -1,0 +1,176 @@
+"""Hugging Face's config.json as a Model, read without transformers.
+
+Only shapes are read. What each family calls them, and what an absent key means, stands in
+`huggingface_families`. Broken or hostile files end in one sentence, never in a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from planner.describe.files import read_text
+from planner.describe.model.families import FAMILIES
+from planner.describe.model.fields import Fields, shown
+from planner.describe.model.model import Model
+from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
+
+__all__ = ["from_config", "read_config"]
+
+_TEXT_TOWERS = {
+    "gemma3": "gemma3_text",
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "llava": "llama",
+    "mistral3": "mistral",
+}
+"""Families whose text tower has the shapes of another family."""
+
+_TOWER_NOTE = "only the text tower of a multimodal model is described"
+
+
+def read_config(path: Path) -> Model:
+    """The model that a config.json describes; CatalogueError where it cannot be read."""
+    where = _printable(str(path))
+    try:
+        if path.is_dir():
+            raise CatalogueError(f"{where} is a directory; name the config.json in it")
+        if path.exists() and not path.is_file():
+            raise CatalogueError(f"{where} is not a regular file; name a config.json")
+        text = read_text(path)
+    except OSError as error:
+        raise CatalogueError(f"cannot read {where}: {error.strerror}; check the path") from None
+    except CatalogueError:
+        raise
+    except ValueError as error:  # a path that no file system can hold, such as one with NUL
+        raise CatalogueError(f"cannot read {where}: {error}; check the path") from None
+    model = from_config(_parsed(text, where), _name(path))
+    return model.replaced(source=where)
+
+
+def from_config(fields: dict[str, Any], name: str) -> Model:
+    """The model that the fields of a config.json describe; only a multimodal file's text tower.
+
+    >>> from_config({"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_head": 2,
+    ...              "n_positions": 16, "vocab_size": 32}, "tiny").num_params
+    2144
+    """
+    if not isinstance(fields, dict):
+        raise CatalogueError(
+            f"{_printable(name)} holds {shown(fields)} where an object is expected; "
+            "give the config.json that transformers wrote"
+        )
+    if "peft_type" in fields:
+        base = fields.get("base_model_name_or_path")
+        raise CatalogueError(
+            f"{_printable(name)} describes a {shown(fields['peft_type'])} adapter of "
+            f"{shown(base)}, not a model; give the config.json of the base model"
+        )
+    text, notes = _text_tower(fields, name)
+    family = _family(text, name)
+    spec = FAMILIES[family]
+    values = Fields(text, spec.defaults, _printable(name), nested=text is not fields)
+    for key in spec.refused:
+        if text.get(key):
+            raise values.error(
+                f"{key} = {shown(text[key])} adds weights that are not described; "
+                "set it to false or describe the model in a TOML file"
+            )
+    notes += (*_quantisation(fields), *filter(None, (spec.note,)))
+    described = {
+        **spec.read(values),
+        **spec.fixed,
+        "name": _printable(name) or family,
+        "family": family,
+        "source": "config.json",
+        "note": "; ".join(notes),
+    }
+    return Model.described(described, where=_printable(name))
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text.removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        raise CatalogueError(
+            f"{where} is not valid JSON: {error.msg} at line {error.lineno}, "
+            f"column {error.colno}; correct it there or save the file again"
+        ) from None
+    except RecursionError:
+        raise CatalogueError(
+            f"{where} is nested too deeply for a configuration; give a config.json"
+        ) from None
+    except ValueError:  # Python refuses integers of more than 4300 digits
+        raise CatalogueError(
+            f"{where} holds a number with thousands of digits; correct that number"
+        ) from None
+    if not isinstance(fields, dict):
+        raise CatalogueError(
+            f"{where} holds {shown(fields)} where an object is expected; "
+            "give the config.json that transformers wrote"
+        )
+    return fields
+
+
+def _text_tower(fields: dict[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields that describe text, with a note where the file describes more."""
+    text = fields.get("text_config")
+    if text is None:
+        return fields, (_TOWER_NOTE,) if fields.get("vision_config") is not None else ()
+    if not isinstance(text, dict):
+        raise DescriptionError(
+            f"{_printable(name)}: text_config holds {shown(text)} where an object is expected; "
+            "correct the file"
+        )
+    inherited = {key: fields[key] for key in ("model_type", "tie_word_embeddings") if key in fields}
+    return {**inherited, **text}, (_TOWER_NOTE,)
+
+
+def _family(fields: dict[str, Any], name: str) -> str:
+    known = ", ".join(sorted(FAMILIES))
+    family = fields.get("model_type")
+    if family is None:
+        raise CatalogueError(
+            f"{_printable(name)} has no model_type; give the config.json that transformers "
+            f"wrote, with one of {known}"
+        )
+    if not isinstance(family, str):
+        raise DescriptionError(f"model_type = {shown(family)} is not a name; use one of {known}")
+    family = _TEXT_TOWERS.get(family, family)
+    if family not in FAMILIES:
+        raise UnknownNameError("model_type", family, FAMILIES, f"known are {known}")
+    return family
+
+
+def _quantisation(fields: dict[str, Any]) -> tuple[str, ...]:
+    """A note where the checkpoint is quantised: its shapes are those of the whole model."""
+    for key in ("quantization_config", "quantization"):
+        if fields.get(key) is not None:
+            table = fields[key]
+            method = table.get("quant_method") if isinstance(table, dict) else None
+            how = f" ({_printable(method)})" if isinstance(method, str) else ""
+            return (f"{key}{how} is left out: the weights are counted unquantised",)
+    return ()
+
+
+def _name(path: Path) -> str:
+    """A name for the model: its folder; the repository's in the layout of the hub's cache."""
+    if path.stem != "config":
+        return _printable(path.stem)
+    folder = path.absolute().parent
+    if folder.parent.name == "snapshots":
+        return _printable(folder.parent.parent.name.removeprefix("models--").replace("--", "/"))
+    return _printable(folder.name)
+
+
+def _printable(text: str) -> str:
+    """`text` for one line of a message: short, without control characters or lone surrogates."""
+    text = shorten(text, 120)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,130 @@
+"""Scheduler: the queue that holds a run, its wall time, and the directives that ask for both."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from planner.describe.machine import Queue
+from planner.emitters.job import Run
+from planner.errors import EmitError, shorten
+
+__all__ = ["Slot", "directives", "slot", "walltime_text"]
+
+_START_S = 600.0
+_ROUND_S = 600.0
+# ours: ten minutes for start-up and the first compilation, and a round figure to ask for
+_PREFIX = {"pbs": "#PBS", "slurm": "#SBATCH"}
+_WORD = re.compile(r"[A-Za-z0-9_.:@+-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where and how long a run is queued."""
+
+    queue: Queue | None
+    """The queue; None where the profile knows none."""
+    seconds: float
+    """Wall time of one job [s]."""
+    jobs: int
+    """Jobs in a row that all steps need."""
+    steps: int
+    """Steps that one job surely gets through."""
+
+
+def slot(run: Run) -> Slot:
+    """The shortest queue that admits the nodes and holds the run; else the longest, cut.
+
+    Queues by request, interactive or killable ones are taken only where a user names them.
+    Raises EmitError where no queue admits the nodes.
+    """
+    wanted = math.ceil((run.seconds + _START_S) / _ROUND_S) * _ROUND_S
+    queue = _queue(run, wanted)
+    limit = queue.max_hours * 3600 if queue else math.inf
+    if wanted <= limit:
+        return Slot(queue, wanted, 1, run.steps)
+    # ten minutes written as hours are a little more than ten minutes
+    seconds = math.floor(limit / 60) * 60.0
+    slow = run.estimate.interval_step_time_s[1]
+    steps = max(int((seconds - min(_START_S, seconds / 2)) / slow), 1)
+    return Slot(queue, seconds, math.ceil(run.steps / steps), steps)
+
+
+def _queue(run: Run, wanted: float) -> Queue | None:
+    queues = run.machine.scheduler.queues
+    admitting = [q for q in queues if q.min_nodes <= run.nodes <= q.max_nodes]
+    if run.queue:
+        return _named(run, admitting)
+    if not queues:
+        return None
+    free = [q for q in admitting if not q.on_request]
+    if not free:
+        limits = ", ".join(f"{q.name} {q.min_nodes}-{q.max_nodes}" for q in queues)
+        raise EmitError(
+            f"{run.nodes} nodes fit no queue of {run.where} (nodes: {limits}); plan with "
+            "another number of nodes, or name a queue"
+        )
+    fitting = [q for q in free if q.max_hours * 3600 >= wanted]
+    if fitting:
+        return min(fitting, key=lambda q: q.max_hours)
+    return max(free, key=lambda q: q.max_hours)
+
+
+def _named(run: Run, admitting: list[Queue]) -> Queue:
+    """The queue a user asked for, among those of the profile where it lists any."""
+    if not _WORD.fullmatch(run.queue):
+        raise EmitError(
+            f"queue {shorten(run.queue)!r} is no name of a queue; use letters, digits, _ . - only"
+        )
+    if run.machine.scheduler.kind == "none":
+        raise EmitError(f"{run.where} has no scheduler and so no queue {run.queue}; use no --queue")
+    if not run.machine.scheduler.queues:
+        # nothing is known of its limits: the site will say
+        return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e6)
+    for queue in admitting:
+        if run.queue == queue.name or run.queue in _asked(queue):
+            return queue
+    names = ", ".join(q.name for q in admitting) or "none"
+    raise EmitError(
+        f"queue {run.queue} of {run.where} does not admit {run.nodes} nodes or is not "
+        f"known; use one of {names}"
+    )
+
+
+def _asked(queue: Queue) -> list[str]:
+    """What the directives of a queue name: `prod` of `-q prod`."""
+    return [re.split(r"[ =]", directive)[-1] for directive in queue.directives]
+
+
+def walltime_text(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> walltime_text(5400)
+    '01:30:00'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
+
+
+def directives(run: Run, place: Slot, tasks_per_node: int) -> list[str]:
+    """The directive lines of a job script; none where there is no scheduler."""
+    kind = run.machine.scheduler.kind
+    if kind == "none":
+        return []
+    launch = run.machine.scheduler.launch
+    time = walltime_text(place.seconds)
+    if kind == "pbs":
+        asked = [f"-N {run.name}", f"-l select={run.nodes}", f"-l walltime={time}", "-j oe"]
+    else:
+        asked = [f"--job-name={run.name}", f"--nodes={run.nodes}", f"--time={time}"]
+        asked += [f"--ntasks-per-node={tasks_per_node}", "--output=%x-%j.out"]
+    if launch is not None:
+        asked += launch.directives
+    elif kind == "slurm" and run.machine.device.runtime != "cpu":
+        asked.append(f"--gpus-per-node={run.ranks_per_node}")
+    if place.queue is not None:
+        asked += place.queue.directives or (
+            (f"-q {place.queue.name}",) if kind == "pbs" else (f"--partition={place.queue.name}",)
+        )
+    return [f"{_PREFIX[kind]} {line}" for line in asked]

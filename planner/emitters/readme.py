@@ -1,0 +1,163 @@
+"""Readme: what the files are, what to set, what to expect, and how to check the run afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from planner.describe.machine import Queue
+from planner.emitters.job import Recipe, Run, slug
+from planner.emitters.queue import Slot, walltime_text
+from planner.units import format_bytes, format_seconds
+
+__all__ = ["readme"]
+
+_WHAT = {
+    "job.sh": "the job script",
+    "rank.sh": "tells torch which rank a process is; `job.sh` starts it once per device",
+    "submit.sh": "submits `job.sh` from this folder",
+    "layout.json": "the layout, for `planner compare`",
+    "ds_config.json": "DeepSpeed's configuration",
+    "accelerate.yaml": "Accelerate's configuration",
+    "megatron.args": "the arguments of Megatron, one a line",
+    "data.args": "the arguments for data and tokenizer, one a line",
+    "nanogpt.args": "the options of nanoGPT, one a line",
+    "torchtitan.toml": "torchtitan's configuration up to release 0.2.2",
+    "torchtitan_model.py": "the model's sizes, which torchtitan imports",
+    "torchtitan_plan.py": "torchtitan's configuration for release 0.3.0",
+    "sharding.py": "FSDP2 with the planned mesh and precision, for your program to import",
+    "nanotron.yaml": "nanotron's configuration",
+}
+
+
+def readme(run: Run, recipe: Recipe, place: Slot, names: Iterable[str]) -> str:
+    """The README of the folder, in Markdown."""
+    parts = [
+        f"# {run.name} on {slug(run.machine.name)}\n\n`{run.what}`",
+        _files(names),
+        _submit(run, recipe),
+        _queue(run, place),
+        _expect(run),
+        _check(run),
+        _notes(run, recipe),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _files(names: Iterable[str]) -> str:
+    rows = [f"- `{name}`: {_WHAT[name]}" for name in sorted(names)]
+    return "## Files\n\n" + "\n".join(rows)
+
+
+def _submit(run: Run, recipe: Recipe) -> str:
+    scheduled = run.machine.scheduler.kind != "none"
+    launch = run.machine.scheduler.launch
+    words = [f"{name}=..." for name in recipe.variables]
+    if scheduled and launch is not None and launch.account:
+        words.insert(0, "PROJECT=...")
+    if recipe.default_program:
+        words.append(f"PROGRAM={recipe.default_program}")
+    command = " ".join([*words, "bash", "submit.sh" if scheduled else "job.sh"])
+    lines = [
+        "## Start",
+        "",
+        "Copy the folder to the machine, go into it, and:",
+        "",
+        f"    {command}",
+    ]
+    meant = {**recipe.variables}
+    if "PROJECT=..." in words:
+        meant = {"PROJECT": "the account that pays for the job", **meant}
+    if meant:
+        lines += ["", *(f"- `{name}`: {what}" for name, what in meant.items())]
+    lines += [
+        "",
+        "Write the activation of your own environment (conda, venv) into `environment.sh`; the job "
+        "reads it where it exists. Output goes to `run.log`.",
+    ]
+    return "\n".join(lines)
+
+
+def _queue(run: Run, place: Slot) -> str:
+    if run.machine.scheduler.kind == "none":
+        return ""
+    slow = format_seconds(run.estimate.interval_step_time_s[1])
+    time = walltime_text(place.seconds)
+    text = f"## Queue\n\n{run.steps:,} steps of at most {slow} take {format_seconds(run.seconds)}. "
+    if place.queue is None:
+        text += f"`job.sh` asks for {time}. The profile knows no queue of this machine: name one "
+        return text + "with `planner emit --queue`, or rely on the site's default."
+    text += f"`job.sh` asks queue {_plain(place.queue.name)} for {time}."
+    if place.jobs > 1:
+        text += (
+            f" That is too short: {place.jobs} jobs in a row are needed, each good for about "
+            f"{place.steps:,} steps. Write checkpoints and start from the last."
+            + _longer(run, place.queue)
+        )
+    if run.machine.scheduler.kind_of_limits == "assumed":
+        text += " The queue's limits are assumed; ask the site."
+    return text
+
+
+def _longer(run: Run, asked: Queue) -> str:
+    """Queues that hold a job longer, with the numbers of nodes that they take."""
+    longer = [
+        f"{_plain(q.name)} ({q.min_nodes}-{q.max_nodes} nodes, {q.max_hours:g} h)"
+        for q in run.machine.scheduler.queues
+        if q.max_hours > asked.max_hours and not q.on_request
+    ]
+    return f" Longer queues: {', '.join(longer)}." if longer else ""
+
+
+def _plain(name: str) -> str:
+    """A name of a profile without anything that Markdown would read."""
+    return re.sub(r"[^\w ().:@+-]", "-", name)
+
+
+def _expect(run: Run) -> str:
+    estimate = run.estimate
+    low, high = (format_seconds(value) for value in estimate.interval_step_time_s)
+    lines = [
+        "## Expect",
+        "",
+        f"- a step takes {format_seconds(estimate.step_time_s)} (90 % of comparable runs lay "
+        f"between {low} and {high})",
+        f"- {estimate.tokens_per_s:,.0f} tokens/s, {100 * estimate.mfu:.1f} % of the peak (MFU)",
+        f"- the fullest rank is on stage {estimate.worst_stage}; its peak falls in "
+        f"{estimate.peak_moment.replace('_', ' ')}",
+        "",
+        *_table("memory of that rank", estimate.memory_bytes),
+        "",
+        *_table("host memory of a node", estimate.host_memory_bytes),
+    ]
+    return "\n".join(lines)
+
+
+def _table(title: str, parts: Mapping[str, float]) -> list[str]:
+    """Parts and their total as a Markdown table; empty parts are left out."""
+    rows = [
+        f"| {name.replace('_', ' ')} | {format_bytes(value)} |"
+        for name, value in parts.items()
+        if value and name != "total"
+    ]
+    total = f"| total | {format_bytes(parts['total'])} |"
+    return [f"| {title} | |", "|---|---:|", *rows, total]
+
+
+def _check(run: Run) -> str:
+    machine = slug(run.machine.name) if run.machine_is_catalogued else "YOUR-MACHINE.toml"
+    model = "" if run.model_is_catalogued else " --model YOUR-MODEL.toml"
+    return (
+        "## Check\n\nAfterwards, see whether the run did what was expected, and which part did "
+        f"not:\n\n    planner compare run.log --machine {machine} --layout layout.json{model}"
+    )
+
+
+def _notes(run: Run, recipe: Recipe) -> str:
+    launch = run.machine.scheduler.launch
+    notes = [*recipe.notes, *(launch.notes if launch is not None else ())]
+    if run.workload.precision == "tf32":
+        notes.append('TF32 is on after `torch.set_float32_matmul_precision("high")`.')
+    source = launch.source if launch is not None else "the profile says nothing; standard options"
+    notes.append(f"Where the form of the job script comes from: {source}.")
+    return "## Notes\n\n" + "\n".join(f"- {note}" for note in notes)

@@ -1,0 +1,1 @@
+"""Recipes: a layout in the files of each framework."""

@@ -1,0 +1,90 @@
+"""fully_shard: FSDP2 for the user's own model, as one short Python module."""
+
+from __future__ import annotations
+
+from planner.emitters.job import Recipe, Run
+from planner.errors import EmitError
+
+__all__ = ["recipe"]
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+_MODULE = '''\
+"""FSDP2 as planned: call `shard(model, layers)` before the optimizer is built."""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import {imports}
+
+REPLICATE, SHARD = {replicate}, {shard}
+MICRO_BATCH, GRAD_ACCUMULATION = {micro_batch}, {grad_accumulation}
+
+
+def shard(model: nn.Module, layers: nn.ModuleList, device: str = "{device}") -> nn.Module:
+    """Shard every layer on its own, then what is left of the model."""
+    mesh = init_device_mesh(
+        device, (REPLICATE, SHARD), mesh_dim_names=("dp_replicate", "dp_shard")
+    )
+    options = {{
+        "mesh": mesh if REPLICATE > 1 else mesh["dp_shard"],
+        "reshard_after_forward": {reshard},
+{policies}    }}
+    for layer in layers:
+        fully_shard(layer, **options)
+    return fully_shard(model, **options)
+'''
+
+
+def recipe(run: Run) -> Recipe:
+    """`sharding.py` for the user's own program; data-parallel layouts only."""
+    layout = run.layout
+    if layout.tp * layout.pp * layout.cp * layout.ep > 1 or layout.recompute == "selective":
+        raise EmitError(
+            f"{layout} of model {run.model.name[:60]!r} is not written for FSDP2 alone, and only "
+            "Llamas with an output layer of their own for torchtitan; use a layout with tp = pp = "
+            "cp = ep = 1 and full recompute or none, or framework accelerate, which shards with "
+            "FSDP2 as well"
+        )
+    notes = [
+        "`train.py` is your program. It calls `sharding.shard(model, layers)` before it builds the "
+        f"optimizer, takes batches of {layout.micro_batch} sequences and steps after "
+        f"{layout.grad_accumulation} of them.",
+        "Every micro-batch reduces its gradients, as the estimate counts.",
+    ]
+    if layout.recompute == "full":
+        notes.append(
+            "Recompute every layer before sharding, such as "
+            "`model.gradient_checkpointing_enable()` of a Hugging Face model."
+        )
+    return Recipe(files={"sharding.py": _module(run)}, notes=tuple(notes))
+
+
+def _module(run: Run) -> str:
+    layout = run.layout
+    policies, imports = "", ["fully_shard"]
+    if run.workload.precision in _DTYPES:
+        imports.append("MixedPrecisionPolicy")
+        dtype = _DTYPES[run.workload.precision]
+        policies += (
+            f'        "mp_policy": MixedPrecisionPolicy(\n            param_dtype=torch.{dtype}, '
+            "reduce_dtype=torch.float32\n        ),\n"
+        )
+    elif run.workload.precision == "fp8":
+        raise EmitError("precision fp8 is not written for plain FSDP2; use bf16")
+    if layout.offload == "all-cpu":
+        imports.append("CPUOffloadPolicy")
+        policies += '        "offload_policy": CPUOffloadPolicy(),\n'
+    # stage 0 is full replication: groups of one rank that shard nothing
+    width = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
+    runtime = run.machine.device.runtime
+    return _MODULE.format(
+        imports=", ".join(sorted(imports)),
+        replicate=layout.dp // width,
+        shard=width,
+        micro_batch=layout.micro_batch,
+        grad_accumulation=layout.grad_accumulation,
+        device="cuda" if runtime == "rocm" else runtime,
+        reshard=layout.zero_stage == 3,
+        policies=policies,
+    )

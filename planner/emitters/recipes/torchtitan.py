@@ -1,0 +1,220 @@
+"""torchtitan: a TOML file for releases up to 0.2.2 and a Python configuration for 0.3.0.
+
+0.3.0 reads no TOML any more: it takes a function that returns a configuration. Its Llama takes the
+sizes of its own flavors only; 0.2.2 takes any, from a module that it imports first.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+from planner.cost.shards.pipeline import Ends, layers_on_stage
+from planner.describe.model.model import Model
+from planner.emitters import fully_shard
+from planner.emitters.job import Recipe, Run
+from planner.emitters.recipes.llama import unlike_llama
+from planner.emitters.syntax import toml_text
+from planner.errors import EmitError
+
+__all__ = ["recipe"]
+
+_Tables: TypeAlias = dict[str, dict[str, Any]]
+
+_FLAVORS = {
+    (32, 4096, 32, 8, 14336, 128256): "8B",
+    (80, 8192, 64, 8, 28672, 128256): "70B",
+    (126, 16384, 128, 8, 53248, 128256): "405B",
+}
+"""Shapes (layers, width, heads, key-value heads, feed-forward, vocabulary) that both releases know
+as flavors of their module llama3."""
+_OURS = "planned"
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"}
+_MODE = {"none": "none", "selective": "selective", "full": "full"}
+_CHECKPOINTING = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+
+
+def recipe(run: Run) -> Recipe:
+    """torchtitan's files for a Llama; for other models FSDP2 alone."""
+    flavor = _flavor(run.model)
+    odd = unlike_llama(run.model, run.workload.sequence_length)
+    if odd or run.model.tied_embeddings:
+        return fully_shard.recipe(run)
+    _check(run)
+    tables = {"training": _training(run), "parallelism": _parallelism(run, "output")}
+    return _known(run, flavor, tables) if flavor else _sized(run, tables)
+
+
+def _known(run: Run, flavor: str, tables: _Tables) -> Recipe:
+    """Files for a model that both releases know; they name its output layer differently."""
+    newer = {**tables, "parallelism": _parallelism(run, "lm_head")}
+    return Recipe(
+        files={
+            "torchtitan.toml": _toml(run, {"name": "llama3", "flavor": flavor}, tables),
+            "torchtitan_plan.py": _python(run, flavor, newer),
+        },
+        program="-m torchtitan.train",
+        default_program="",
+        arguments=("--module torchtitan_plan", "--config plan"),
+        notes=(
+            "`job.sh` starts torchtitan 0.3.0 with `torchtitan_plan.py`. For 0.2.2 and older, "
+            "replace `--module torchtitan_plan --config plan` there by `--job.config_file "
+            "torchtitan.toml`.",
+            "The tokenizer comes from `hf_assets_path`, which you download first; the learning "
+            "rate, data and checkpoints are torchtitan's defaults for this model.",
+        ),
+    )
+
+
+def _sized(run: Run, tables: _Tables) -> Recipe:
+    """Files for a Llama of other sizes: 0.2.2 imports its shapes under a name of ours."""
+    toml = _toml(
+        run,
+        {"name": "llama3", "flavor": _OURS},
+        {**tables, "experimental": {"custom_import": "torchtitan_model"}},
+    )
+    return Recipe(
+        files={"torchtitan.toml": toml, "torchtitan_model.py": _shapes(run.model)},
+        program="-m torchtitan.train",
+        default_program="",
+        arguments=("--job.config_file torchtitan.toml",),
+        notes=(
+            "Use torchtitan 0.2.2: newer releases know the Llamas of Meta only, unless you add "
+            "yours to their registry.",
+            "Add `[model] hf_assets_path` with the model's tokenizer. The base of the rotary "
+            "positions, learning rate, data and checkpoints are torchtitan's defaults.",
+        ),
+    )
+
+
+def _shapes(model: Model) -> str:
+    """The module that names the model's shapes to torchtitan."""
+    least = 8 * model.hidden_size // 3
+    lines = [
+        '"""A Llama of these sizes for torchtitan 0.2.2."""',
+        "",
+        "from torchtitan.models.llama3 import TransformerModelArgs, llama3_args",
+        "",
+        f'llama3_args["{_OURS}"] = TransformerModelArgs(',
+        f"    dim={model.hidden_size},",
+        f"    n_layers={model.num_layers},",
+        f"    n_heads={model.num_heads},",
+        f"    n_kv_heads={model.num_kv_heads},",
+        f"    vocab_size={model.vocab_size},",
+        "    # the feed-forward width is rounded up to a multiple of this: the width itself",
+        f"    multiple_of={model.ffn_size},",
+    ]
+    if least > model.ffn_size:
+        lines.append(f"    ffn_dim_multiplier={model.ffn_size / least / 2:.3f},")
+    return "\n".join([*lines, ")"]) + "\n"
+
+
+def _flavor(model: Model) -> str:
+    """The flavor with exactly these shapes; empty where there is none."""
+    shape = (
+        model.num_layers,
+        model.hidden_size,
+        model.num_heads,
+        model.num_kv_heads,
+        model.ffn_size,
+        model.vocab_size,
+    )
+    return _FLAVORS.get(shape, "")
+
+
+def _check(run: Run) -> None:
+    layout, precision = run.layout, run.workload.precision
+    if layout.pp > 1 and layout.schedule not in _SCHEDULES:
+        raise EmitError(
+            f"schedule {layout.schedule} is not written for torchtitan, whose zero-bubble "
+            "schedules hold two chunks a stage; use 1f1b, gpipe or interleaved-1f1b"
+        )
+    if precision not in ("bf16", "fp32", "tf32"):
+        raise EmitError(f"precision {precision} is not written for torchtitan; use bf16 or fp32")
+
+
+def _training(run: Run) -> dict[str, Any]:
+    """Batch, sequence and precision. A pipeline takes all micro-batches of a step at once."""
+    layout = run.layout
+    at_once = layout.grad_accumulation if layout.pp > 1 else 1
+    return {
+        "local_batch_size": layout.micro_batch * at_once,
+        "global_batch_size": layout.global_batch,
+        "seq_len": run.workload.sequence_length,
+        "steps": run.steps,
+        "enable_cpu_offload": layout.offload == "all-cpu",
+        "mixed_precision_param": "bfloat16" if run.workload.precision == "bf16" else "float32",
+    }
+
+
+def _parallelism(run: Run, head: str) -> dict[str, Any]:
+    layout = run.layout
+    shard = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
+    table: dict[str, Any] = {
+        "data_parallel_replicate_degree": layout.dp // shard,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": "always" if layout.zero_stage == 3 else "never",
+        "tensor_parallel_degree": layout.tp,
+        "pipeline_parallel_degree": layout.pp,
+        "context_parallel_degree": layout.cp,
+        "expert_parallel_degree": layout.ep,
+    }
+    if layout.pp > 1:
+        table["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
+        table["pipeline_parallel_microbatch_size"] = layout.micro_batch
+    if layout.pp > 1:
+        table["module_fqns_per_model_part"] = _chunks(run, head)
+    return table
+
+
+def _chunks(run: Run, head: str) -> list[list[str]]:
+    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer."""
+    number = run.layout.pp * run.layout.vpp
+    chunks = []
+    for chunk in range(number):
+        first, count = layers_on_stage(run.model.num_layers, number, chunk, Ends(1, 1))
+        chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
+    return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
+
+
+def _toml(run: Run, model: dict[str, str], tables: _Tables) -> str:
+    mode = {"mode": _MODE[run.layout.recompute]}
+    if mode["mode"] == "selective":
+        mode["selective_ac_option"] = "op"
+    return "# torchtitan 0.2.2 and older; newer ones read no TOML\n\n" + toml_text(
+        {
+            "model": model,
+            **tables,
+            "activation_checkpoint": mode,
+        }
+    )
+
+
+def _python(run: Run, flavor: str, tables: _Tables) -> str:
+    base = f"llama3_{flavor.lower()}"
+    checkpointing = _CHECKPOINTING[run.layout.recompute]
+    lines = [
+        '"""torchtitan 0.3.0: python -m torchtitan.train --module torchtitan_plan --config plan"""',
+        "",
+    ]
+    if checkpointing != "None":
+        kind = checkpointing.partition(".")[0]
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {kind}")
+    lines += [
+        f"from torchtitan.models.llama3.config_registry import {base}",
+        "from torchtitan.trainer import Trainer",
+        "",
+        "",
+        "def plan() -> Trainer.Config:",
+        f"    config = {base}()",
+    ]
+    for section, table in tables.items():
+        lines += [f"    config.{section}.{key} = {_literal(value)}" for key, value in table.items()]
+    # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
+    lines.append("    config.training.disable_cuda_graphs = True")
+    lines += [f"    config.activation_checkpoint = {checkpointing}", "    return config"]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: str | int | bool | list[list[str]]) -> str:
+    return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)

@@ -1,0 +1,1 @@
+"""Evidence: what was measured, and how far estimates are from it."""

@@ -1,0 +1,156 @@
+"""Calibration from runs: fit what training sustains on a machine to measured step times.
+
+One figure is fitted, `device.sustained_fraction`: the one in which devices of one kind differ
+between sites and software. Rates of networks and memory stay as described; a fit of more
+figures to few runs would follow their noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.describe.catalogue import folder, load_machine
+from planner.describe.machine import Machine
+from planner.errors import CatalogueError, PlannerError
+from planner.evidence.backtest import score
+from planner.evidence.runs.run import Run, read_runs
+
+__all__ = ["Calibration", "calibrate", "write_profile"]
+
+_LOWEST, _HIGHEST = 0.02, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The fitted figure with what it was fitted on and how well it does there."""
+
+    machine: str
+    sustained_fraction: float
+    num_runs: int
+    row_ids: tuple[str, ...]
+    error_before: float
+    """Median of estimated / measured - 1 with the profile as it was."""
+    error_after: float
+    """Mean |error| on the same rows after the fit: not a proof, see held-out rows."""
+    held_out_error: float
+    """Mean |error| over rows when each was left out of the fit."""
+
+
+def _with_fraction(runs: list[Run], fraction: float) -> list[Run]:
+    """The runs on machines whose device sustains another fraction."""
+    machines: dict[str, Machine] = {}
+    changed = []
+    for run in runs:
+        key = run.machine_label
+        if key not in machines:
+            device = run.machine.device
+            quantity = device.sustained_fraction.replaced(value=fraction, kind="calibrated")
+            fields = {**device.model_dump(), "sustained_fraction": quantity.model_dump()}
+            machines[key] = run.machine.replaced(device=fields)
+        changed.append(dataclasses.replace(run, machine=machines[key]))
+    return changed
+
+
+def _log_ratios(runs: list[Run], fraction: float) -> NDArray[np.float64]:
+    scores = score(_with_fraction(runs, fraction)).scores
+    return np.array([math.log1p(s.error) for s in scores if s.error is not None])
+
+
+def _fit(runs: list[Run]) -> float:
+    """The fraction at which the median of estimated / measured is one, by bisection."""
+    low, high = _LOWEST, _HIGHEST
+    for _ in range(30):
+        middle = math.sqrt(low * high)
+        # a higher fraction means shorter estimates
+        if np.median(_log_ratios(runs, middle)) > 0:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def calibrate(path: Path, machine: str) -> Calibration:
+    """Fit `sustained_fraction` of a machine to the runs of a CSV that ran on it.
+
+    Raises CatalogueError where the table holds no scorable run of the machine.
+    """
+    name = load_machine(machine).name
+    runs = [
+        run
+        for run in read_runs(path)
+        if isinstance(run, Run)
+        and run.machine.name == name
+        and run.step_time_s is not None
+        # what was guessed of a job must not shape a machine
+        and not run.guessed
+    ]
+    if not runs:
+        raise CatalogueError(
+            f"{path.name} holds no run on {name} with a step time and a stated job; check the "
+            "columns system, gpu and gpus_per_node, or name another machine"
+        )
+    fraction = _fit(runs)
+    if not _LOWEST * 1.01 < fraction < _HIGHEST * 0.99:
+        raise PlannerError(
+            f"the runs on {name} fit no sustained_fraction between {_LOWEST} and {_HIGHEST}; "
+            "check units and devices of the rows"
+        )
+    before = np.array([s.error for s in score(runs).scores if s.error is not None])
+    after = np.expm1(_log_ratios(runs, fraction))
+    return Calibration(
+        machine=name,
+        sustained_fraction=fraction,
+        num_runs=len(runs),
+        row_ids=tuple(run.row_id for run in runs),
+        error_before=float(np.median(before)),
+        error_after=float(np.mean(np.abs(after))),
+        held_out_error=_held_out(runs, fraction),
+    )
+
+
+def _held_out(runs: list[Run], fraction: float, folds: int = 5) -> float:
+    """Mean |error| with every row predicted by a fit on the other folds."""
+    if len(runs) < 3:
+        return float(np.mean(np.abs(np.expm1(_log_ratios(runs, fraction)))))
+    folds = min(folds, len(runs))
+    errors: list[float] = []
+    for fold in range(folds):
+        held = runs[fold::folds]
+        rest = [run for i, run in enumerate(runs) if i % folds != fold]
+        errors += list(np.abs(np.expm1(_log_ratios(held, _fit(rest)))))
+    return float(np.mean(errors))
+
+
+def write_profile(result: Calibration, machine: str, output: Path, source: str) -> None:
+    """Write the machine's profile with the fitted figure; refuse to overwrite a catalogue file."""
+    original = (
+        Path(machine) if machine.endswith(".toml") else folder("machine") / f"{result.machine}.toml"
+    )
+    if output.resolve() == original.resolve():
+        raise CatalogueError(f"{output} is the profile itself; choose another file")
+    today = datetime.date.today().isoformat()
+    line = (
+        f"sustained_fraction = {{ value = {result.sustained_fraction:.4f}, "
+        f'kind = "calibrated", source = "{today}: {result.num_runs} runs of {source}" }}'
+    )
+    text, count = re.subn(
+        r"^sustained_fraction\s*=.*$", line, original.read_text("utf-8"), flags=re.MULTILINE
+    )
+    if count != 1:
+        raise CatalogueError(f"{original.name} has no single sustained_fraction line; add it")
+    if not re.search(r"^name\s*=", text.split("[", 1)[0], flags=re.MULTILINE):
+        text = f'name = "{output.stem}"\n' + text
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CatalogueError(
+            f"cannot write {output}: {error.strerror}; choose another file"
+        ) from None

@@ -1,0 +1,1 @@
+"""Logs: what training loops print, beside the estimate of their job."""

@@ -1,0 +1,201 @@
+"""Job: what a log is compared with, from a small JSON file and from what the log itself states.
+
+The file is a bare layout, or `{"layout": ..., "model": ..., "workload": ..., "framework": ...}`,
+or what `planner estimate --json` or `planner plan --json` printed (then its best layout).
+What neither file nor command line states is taken from the log and said so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.choose.legality import check
+from planner.cost.estimate import Question
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.files import read_text
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import CatalogueError, DescriptionError, shorten
+from planner.evidence.logs.read import RunLog
+
+__all__ = ["Job", "read_job"]
+
+_FIELDS = ("layout", "model", "workload", "framework")
+_CLOSE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The question behind a run, its layout, and what was assumed on the way."""
+
+    question: Question
+    layout: Layout
+    assumptions: tuple[str, ...]
+
+
+def read_job(
+    log: RunLog,
+    machine: str | Machine,
+    layout: str | Path | Mapping[str, Any] | None = None,
+    *,
+    model: str | Model | None = None,
+    framework: str | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+) -> Job:
+    """The job that `log` reports on.
+
+    Raises CatalogueError or DescriptionError where a needed figure is stated nowhere.
+    """
+    place = machine if isinstance(machine, Machine) else load_machine(machine)
+    stated = _stated(layout)
+    assumed: list[str] = []
+    described = _model(model or stated.get("model"), log, assumed)
+    spread = _layout(stated["layout"], log, place, assumed)
+    fields = dict(stated.get("workload") or {})
+    if sequence_length is not None:
+        fields["sequence_length"] = sequence_length
+    if precision is not None:
+        fields["precision"] = precision
+    if "sequence_length" not in fields:
+        fields["sequence_length"] = _sequence(log, described, assumed)
+    spread = _batch(spread, stated["layout"], fields, log, assumed)
+    fields.setdefault("global_batch", spread.global_batch)
+    workload = Workload.described(fields, where="workload")
+    chosen = framework or stated.get("framework") or log.framework
+    if not (framework or stated.get("framework")):
+        assumed.append(f"framework {chosen}, from the form of the log")
+    question = Question(described, place, workload, load_framework(chosen))
+    check(question, spread)
+    return Job(question, spread, tuple(assumed))
+
+
+def _stated(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    if layout is None:
+        return {"layout": {}}
+    if isinstance(layout, Mapping):
+        data: Any = dict(layout)
+        where = "layout"
+    else:
+        where = shorten(str(layout))
+        try:
+            data = json.loads(read_text(Path(layout).expanduser()))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise CatalogueError(
+                f"{where} is not valid JSON: {shorten(str(error))}; correct that line"
+            ) from None
+    if not isinstance(data, dict):
+        raise CatalogueError(f'{where} must hold an object, such as {{"dp": 4, "tp": 2}}')
+    if isinstance(data.get("best"), dict):
+        data = {**data["best"], "model": data.get("model"), "workload": data.get("workload")}
+    if "layout" not in data and not set(data) & set(_FIELDS):
+        return {"layout": data}
+    if not isinstance(data.get("layout", {}), dict):
+        raise CatalogueError(f'{where}: "layout" must be an object, such as {{"dp": 4}}')
+    return {"layout": {}, **{name: data[name] for name in _FIELDS if data.get(name)}}
+
+
+def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
+    if isinstance(model, Model):
+        return model
+    if model:
+        return load_model(str(model))
+    count = log.fact("num_params")
+    if count is None:
+        raise DescriptionError(
+            f"{log.source} does not say which model ran; give --model or a "
+            '"model" in the layout file'
+        )
+    near = [
+        candidate
+        for candidate in map(load_model, names("model"))
+        if min(abs(count / n - 1) for n in _counts(candidate)) < _CLOSE
+    ]
+    if len(near) != 1:
+        listed = ", ".join(m.name for m in near) or "no model of the catalogue"
+        raise DescriptionError(
+            f"{log.source} states {count:,.0f} parameters, which is the count of {listed}; "
+            "give --model"
+        )
+    assumed.append(f"model {near[0].name}, by its {count:,.0f} parameters in the log")
+    return near[0]
+
+
+def _counts(model: Model) -> tuple[int, ...]:
+    return tuple(n for n in (model.num_params, model.reported_params) if n)
+
+
+def _layout(fields: Mapping[str, Any], log: RunLog, machine: Machine, assumed: list[str]) -> Layout:
+    fields = dict(fields)
+    world = log.fact("world")
+    if "dp" not in fields:
+        rest = 1
+        for axis in ("tp", "pp", "cp"):
+            degree = fields.get(axis, 1)
+            rest *= degree if isinstance(degree, int) and degree > 0 else 1
+        ranks = int(world) if world else machine.node.num_devices
+        if ranks % rest:
+            raise DescriptionError(
+                f"{ranks} ranks cannot be split over tp * pp * cp = {rest}; state dp"
+            )
+        fields["dp"] = ranks // rest
+        assumed.append(
+            f"dp = {fields['dp']}, from the {ranks} ranks "
+            + ("in the log" if world else f"of one node of {machine.name}")
+        )
+    layout = Layout.described(fields, where="layout")
+    if world and layout.world != world:
+        assumed.append(
+            f"the layout has {layout.world} ranks but the log states {world:.0f}: "
+            "they may not be the same run"
+        )
+    return layout
+
+
+def _sequence(log: RunLog, model: Model, assumed: list[str]) -> int:
+    stated = log.fact("sequence_length")
+    if stated:
+        return int(stated)
+    if model.max_sequence_length < 1:
+        raise DescriptionError(
+            f"{log.source} does not state the sequence length; give --seq-length"
+        )
+    assumed.append(f"sequence length {model.max_sequence_length}, the model's own")
+    return int(model.max_sequence_length)
+
+
+def _batch(
+    layout: Layout,
+    given: Mapping[str, Any],
+    fields: dict[str, Any],
+    log: RunLog,
+    assumed: list[str],
+) -> Layout:
+    """The layout with the batch that the log states, where the file leaves it open."""
+    tokens, batch = log.fact("tokens_per_step"), log.fact("global_batch")
+    if batch is None and tokens is None:
+        rate, time = log.median("tokens_per_s"), log.median("time_s")
+        tokens = rate * time if rate and time else None
+    if batch is None and tokens is not None:
+        batch = tokens / fields["sequence_length"]
+    batch = fields.get("global_batch") or (round(batch) if batch else None)
+    if not batch or batch == layout.global_batch:
+        return layout
+    if "grad_accumulation" in given or batch % (layout.dp * layout.micro_batch):
+        assumed.append(
+            f"the layout makes {layout.global_batch} sequences per step but the log states "
+            f"{batch}: they may not be the same run"
+        )
+        return layout
+    passes = batch // (layout.dp * layout.micro_batch)
+    if "micro_batch" in given:
+        assumed.append(f"grad_accumulation = {passes}, from {batch} sequences per step")
+        return layout.replaced(grad_accumulation=passes)
+    assumed.append(f"micro_batch = {passes}, from {batch} sequences per step in one pass")
+    return layout.replaced(micro_batch=passes)

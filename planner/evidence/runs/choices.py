@@ -1,0 +1,104 @@
+"""Choices: what the row of a run leaves open, taken as in a tuned run: the fastest that fits.
+
+Published runs were tuned before they were printed. Where a row does not say how, the planner
+does what a user of it would: it takes the choice that it finds best, and says so in the row.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.choose.legality import legal
+from planner.choose.search import candidates, order
+from planner.cost.estimate import Question, estimate_layouts
+from planner.describe.layout import RECOMPUTE, Layout, Layouts
+from planner.errors import PlannerError
+from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.frameworks import FrameworkRule
+
+__all__ = ["fastest", "tuned"]
+
+_MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_STATED = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_stage")
+_COLUMNS = {"grad_accumulation": "grad_accum"}
+
+
+def tuned(cells: Cells, question: Question, layout: Layout) -> Layout:
+    """`layout` with the fastest micro-batch and virtual stages that fit.
+
+    Counted: only what the row leaves open, and virtual stages only where it says nothing of the
+    micro-batch either. A run that failed, and one that nothing makes fit, keeps its layout.
+    """
+    if not _micro_batch_is_open(cells):
+        return layout
+    options = _options(cells, question, layout)
+    estimates = estimate_layouts(question, options)
+    best = order(estimates, 1)
+    if cells.flag("oom") or not len(best):
+        return cells.default(layout, f"micro_batch missing: {layout.micro_batch}")
+    layout = options[int(best[0])]
+    cells.assumed.append(f"micro_batch missing: {layout.micro_batch}, the fastest that fits")
+    if layout.pp > 1 and cells.count("vpp") is None:
+        cells.assumed.append(f"vpp missing: {layout.vpp}, the fastest that fits")
+    return layout
+
+
+def _options(cells: Cells, question: Question, layout: Layout) -> Layouts:
+    """Everything that the row can mean."""
+    per_replica = layout.micro_batch * layout.grad_accumulation
+    micro = [m for m in _MICRO_BATCHES if per_replica % m == 0]
+    vpp = [layout.vpp]
+    if layout.pp > 1 and cells.count("vpp") is None:
+        vpp = list(range(1, question.model.num_layers // layout.pp + 1))
+    layouts = Layouts.stack(
+        layout.replaced(
+            micro_batch=m,
+            grad_accumulation=per_replica // m,
+            vpp=v,
+            schedule="interleaved-1f1b" if v > 1 else layout.schedule,
+        )
+        for m, v in itertools.product(micro, vpp)
+    )
+    mask, _ = legal(question, layouts, {"pp", "vpp", "schedule", "grad_accumulation"})
+    return layouts.take(mask)
+
+
+def _micro_batch_is_open(cells: Cells) -> bool:
+    said = any(sentence.startswith("micro_batch missing") for sentence in cells.assumed)
+    stated = cells.count("micro_batch") or cells.count("grad_accum")
+    return not stated and not said
+
+
+def fastest(cells: Cells, rule: FrameworkRule, question: Question, num_ranks: int) -> Layout:
+    """The fastest layout that fits and agrees with what the row states.
+
+    Sharding and recompute that the row does not state are the framework's usual ones where
+    anything fits with them. PlannerError where nothing does.
+    """
+    layouts, _ = candidates(question, num_ranks)
+    layouts = layouts.take(_agreeing(cells, layouts))
+    usual = layouts.take(
+        (layouts.recompute == RECOMPUTE.index(rule.recompute))
+        & (layouts.zero_stage == rule.zero_stage)
+    )
+    for offered in (usual, layouts):
+        if len(offered) and len(best := order(estimate_layouts(question, offered), 1)):
+            layout = offered[int(best[0])]
+            return cells.guess(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
+    raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")
+
+
+def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
+    """Layouts with the degrees and choices that the row states, and nothing offloaded."""
+    mask = layouts.offload == 0
+    for name in _STATED:
+        stated = cells.count(_COLUMNS.get(name, name), zero=True)
+        if stated is not None:
+            mask = mask & (getattr(layouts, name) == stated)
+    stated_recompute = [mode for mode in RECOMPUTE if mode in cells.text("recompute").lower()]
+    if stated_recompute:
+        mask = mask & (layouts.recompute == RECOMPUTE.index(stated_recompute[0]))
+    return np.asarray(mask)

@@ -1,0 +1,235 @@
+"""Models of runs: an architecture from the cells of a row, or from the catalogue by name."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+import re
+
+from planner.describe.catalogue import load_model, names
+from planner.describe.model.model import Model
+from planner.errors import DescriptionError, PlannerError, shorten
+from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.labels import normalised
+
+__all__ = ["model_of"]
+
+_SHAPE = {
+    "n_layers": "num_layers",
+    "hidden": "hidden_size",
+    "n_heads": "num_heads",
+    "n_kv_heads": "num_kv_heads",
+    "seq_len": "",
+}
+_TOLERANCE = 0.03
+"""How far a count may be from the stated parameters to prove tied or untied embeddings."""
+_SIZE_TOLERANCE = 0.25
+"""How far a rounded size in a label may be from the model's own parameters."""
+_OTHER_KINDS = ("resnet", "cosmoflow", "unet", "transformer xl", "t5", "mamba", "nemotron h")
+_WIDTH_STEP = 128
+_GREATEST_WIDTH = 65536
+_PADDED_VOCABULARY = 51200
+"""GPT-2's vocabulary as Megatron-LM and its relatives pad it."""
+
+
+def model_of(cells: Cells, dropout: float) -> Model:
+    """The model of a row. PlannerError where the cells and the catalogue do not tell it."""
+    label = cells.text("model")
+    known = _from_catalogue(label)
+    if known is not None and _agrees(known, cells):
+        return known
+    if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
+        raise PlannerError(
+            f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
+            "do not tell top_k and the experts' width"
+        )
+    if any(word in normalised(label) for word in _OTHER_KINDS):
+        raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
+    if known is not None:
+        cells.assumed.append(f"the cells differ from the catalogue's {known.name}; they count")
+    return _from_cells(_shaped(cells, label, dropout), label, dropout)
+
+
+def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
+    """The cells with layers and width that give the stated number of parameters."""
+    stated = {column: cells.count(column) for column in ("n_layers", "hidden")}
+    size = cells.number("params_b") or _size_of(label.lower())
+    if None not in stated.values() or size is None:
+        return cells
+
+    def count(layers: int, hidden: int) -> float:
+        trial = Cells({**cells.row, "n_layers": str(layers), "hidden": str(hidden)})
+        return _from_cells(trial, label, dropout).num_params / 1e9
+
+    hidden, layers = stated["hidden"], stated["n_layers"]
+    if hidden is not None:
+        ends, one = count(1, hidden), count(2, hidden) - count(1, hidden)
+        layers = max(round((size - ends) / one) + 1, 1)
+    elif layers is None:
+        near = _nearest(size * 1e9)
+        layers = cells.default(near.num_layers, f"n_layers missing: as many as in {near.name}")
+    if hidden is None:
+        heads = cells.count("n_heads")
+        step = 8 * heads if heads else _WIDTH_STEP
+        widths = range(step, _GREATEST_WIDTH, step)
+        upper = bisect.bisect_left(widths, size, key=lambda width: count(layers, width))
+        near_by = widths[max(upper - 1, 0) : upper + 1]
+        hidden = min(near_by, key=lambda width: abs(count(layers, width) - size), default=0)
+    if not hidden or abs(count(layers, hidden) / size - 1) > _SIZE_TOLERANCE:
+        return cells
+    given = "n_layers" if stated["n_layers"] is None else "hidden"
+    text = f"{given} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
+    cells.row.update(n_layers=str(layers), hidden=str(hidden))
+    return cells.guess(cells, text)
+
+
+@functools.cache
+def _dense() -> tuple[Model, ...]:
+    models = map(load_model, sorted(names("model")))
+    return tuple(m for m in models if m.num_layers and not m.experts and not m.vision)
+
+
+def _nearest(num_params: float) -> Model:
+    """The catalogue's dense model that is nearest in size."""
+    return min(_dense(), key=lambda model: abs(math.log(model.num_params / num_params)))
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """How each name may be written, the longest name first: "GPT-2 XL", "gpt2-xl"."""
+    pairs = []
+    for name in sorted(names("model"), key=lambda name: (-len(name), name)):
+        total = re.sub(r"-a\d+b$", "", name)
+        parts = re.findall(r"[a-z]+|[0-9.]+", total)
+        # "gpt2" must not match "gpt-20b": what follows a number is no digit
+        text = r"[^a-z0-9.]*".join(map(re.escape, parts)) + r"(?![0-9])"
+        # parameters in use per token are often left out of a name
+        text += "" if total == name else rf"(?:[^a-z0-9.]*{name.rsplit('-', 1)[1]})?"
+        pairs.append((re.compile(text), name))
+    return tuple(pairs)
+
+
+@functools.cache
+def _from_catalogue(label: str) -> Model | None:
+    """The catalogue's model whose name the label begins with, and whose size it does not deny."""
+    text = re.sub(r"[()]", "", label.lower())  # "Llama-3(.1)-70B"
+    text = re.sub(r"\bmoe\b", "", text)  # "Qwen3 MoE 30B"
+    for pattern, name in _patterns():
+        found = pattern.match(text)
+        if found:
+            model: Model = load_model(name)
+            if _is_of_size(model, text[found.end() :]):
+                return model
+    return None
+
+
+def _is_of_size(model: Model, rest: str) -> bool:
+    """Whether a size such as 671B in the rest of a label is that of the model."""
+    size = _size_of(rest)
+    return size is None or abs(model.num_params / 1e9 / size - 1) < _SIZE_TOLERANCE
+
+
+def _size_of(label: str) -> float | None:
+    """The size that a label states [billion parameters].
+
+    >>> _size_of("gpt3-20b"), _size_of("bert-large")
+    (20.0, None)
+    """
+    stated = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([mbt])\b", label)
+    return float(stated[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[stated[2]] if stated else None
+
+
+def _agrees(model: Model, cells: Cells) -> bool:
+    stated = ((cells.count(column), field) for column, field in _SHAPE.items() if field)
+    return all(value is None or value == getattr(model, field) for value, field in stated)
+
+
+def _from_cells(cells: Cells, label: str, dropout: float) -> Model:
+    hidden, layers, heads = cells.need("hidden"), cells.need("n_layers"), _heads(cells)
+    gated = _is_gated(cells, label)
+    kv = cells.count("n_kv_heads") or cells.default(heads, "n_kv_heads missing: as many as heads")
+    if hidden % heads:
+        raise PlannerError(f"n_heads = {heads} must divide hidden = {hidden}; correct one of them")
+    fields: dict[str, object] = {
+        "name": label or f"{layers}x{hidden}",
+        "family": "llama" if gated else "gpt3",
+        "source": "columns of a run",
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": kv,
+        "head_dim": hidden // heads,
+        "ffn_size": _ffn(cells, hidden, gated),
+        "vocab_size": _vocabulary(cells, gated),
+        "max_sequence_length": cells.count("seq_len") or 0,
+        "gated_mlp": gated,
+        "activation": "silu" if gated else "gelu",
+        "norm": "rmsnorm" if gated else "layernorm",
+        "position": "rope" if gated else "learned",
+        "num_position_rows": 0 if gated else cells.count("seq_len") or 0,
+        "qkv_bias": not gated,
+        "out_bias": not gated,
+        "mlp_bias": not gated,
+        "dropout": 0.0 if gated else dropout,
+    }
+    return _tied(fields, cells.number("params_b"), not gated)
+
+
+def _heads(cells: Cells) -> int:
+    heads = cells.count("n_heads")
+    if heads is not None:
+        return heads
+    hidden, tp = cells.need("hidden"), cells.count("tp") or 1
+    usual = 128 if hidden >= 2048 else 64
+    widths = [width for width in range(32, 257, 8) if hidden % width == 0]
+    divided = [width for width in widths if hidden // width % tp == 0]
+    if not divided:
+        return cells.need("n_heads")
+    width = min(divided, key=lambda width: abs(width - usual))
+    return cells.default(hidden // width, f"n_heads missing: heads of width {width}")
+
+
+def _is_gated(cells: Cells, label: str) -> bool:
+    activation = cells.text("activation").lower()
+    if activation:
+        return any(word in activation for word in ("glu", "silu", "swish"))
+    plain = any(word in label.lower() for word in ("gpt", "opt", "bloom", "mpt", "bert"))
+    kind = "gelu (a GPT)" if plain else "swiglu"
+    return cells.default(not plain, f"activation missing: {kind}")
+
+
+def _ffn(cells: Cells, hidden: int, gated: bool) -> int:
+    stated = cells.count("ffn_hidden")
+    if stated is not None:
+        return stated
+    if gated:
+        width = -(-8 * hidden // 3 // 256) * 256
+        return cells.default(width, f"ffn_hidden missing: 8/3 of hidden, {width}")
+    return cells.default(4 * hidden, "ffn_hidden missing: 4 * hidden")
+
+
+def _vocabulary(cells: Cells, gated: bool) -> int:
+    stated = cells.count("vocab")
+    if stated is not None:
+        return stated
+    size = 32000 if gated else _PADDED_VOCABULARY
+    return cells.default(size, f"vocab missing: {size}")
+
+
+@functools.cache
+def _made(key: tuple[tuple[str, object], ...]) -> Model:
+    return Model.described(dict(key), where="model")
+
+
+def _tied(fields: dict[str, object], params_b: float | None, usual: bool) -> Model:
+    """Tied or untied embeddings: what comes closer to the stated parameters, else the usual."""
+    usually = _made((*fields.items(), ("tied_embeddings", usual)))
+    if params_b is None:
+        return usually
+    other = _made((*fields.items(), ("tied_embeddings", not usual)))
+    try:
+        far = [abs(model.num_params / 1e9 / params_b - 1) for model in (usually, other)]
+    except DescriptionError:
+        return usually
+    return other if far[1] < far[0] and far[1] < _TOLERANCE else usually

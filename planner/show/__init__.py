@@ -1,0 +1,1 @@
+"""Show: answers for people: tables, words, figures."""

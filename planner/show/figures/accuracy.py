@@ -1,0 +1,107 @@
+"""Accuracy figures: estimates beside measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from planner.evidence.backtest import Score
+from planner.show.figures.frame import Drawing, framed, plain
+from planner.show.figures.palette import GREY, HUES
+from planner.units import format_seconds
+
+__all__ = ["errors", "parity"]
+
+_SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
+
+
+def _timed(scores: Sequence[Score]) -> list[Score]:
+    return [score for score in scores if score.run.step_time_s is not None]
+
+
+def _low_high(score: Score) -> tuple[float, float]:
+    return score.interval_s or score.estimate.interval_step_time_s
+
+
+def parity(scores: Sequence[Score]) -> Drawing:
+    """Estimated against measured step time; on the line they are equal."""
+    figure = framed(height=460, x="measured step time [s]", y="estimated step time [s]")
+    timed = _timed(scores)
+    if not timed:
+        return Drawing(figure, "No run carries a measured step time.")
+    groups: dict[str, list[Score]] = {}
+    for score in timed:
+        groups.setdefault(score.run.machine_label, []).append(score)
+    for number, (name, items) in enumerate(groups.items()):
+        _group(figure, number, name, items)
+    both = [v for s in timed for v in (s.run.step_time_s or 0, s.estimate.step_time_s)]
+    ends = [min(both) * 0.8, max(both) * 1.25]
+    figure.add_scatter(
+        x=ends,
+        y=ends,
+        mode="lines",
+        name="equal",
+        hoverinfo="skip",
+        line={"color": GREY, "dash": "dash"},
+    )
+    figure.update_xaxes(type="log", dtick=1)
+    figure.update_yaxes(type="log", dtick=1)
+    mape = float(np.mean([abs(s.error or 0) for s in timed]))
+    inside = sum(_low_high(s)[0] <= (s.run.step_time_s or 0) <= _low_high(s)[1] for s in timed)
+    return Drawing(
+        figure,
+        f"Estimated against measured step time of {len(timed)} runs: the mean absolute error is "
+        f"{100 * mape:.1f} %; {inside} of {len(timed)} lie in their interval.",
+    )
+
+
+def _group(figure: Any, number: int, name: str, items: Sequence[Score]) -> None:
+    """The runs of one machine, with the intervals of their estimates."""
+    values = [s.estimate.step_time_s for s in items]
+    bounds = [_low_high(s) for s in items]
+    figure.add_scatter(
+        x=[s.run.step_time_s for s in items],
+        y=values,
+        mode="markers",
+        name=plain(name[:40]),
+        marker={"color": HUES[number % 6], "symbol": _SYMBOLS[number // 6 % 6], "size": 9},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "thickness": 1,
+            "width": 3,
+            "array": [high - v for (_, high), v in zip(bounds, values, strict=True)],
+            "arrayminus": [v - low for (low, _), v in zip(bounds, values, strict=True)],
+        },
+        customdata=[
+            [plain(s.run.row_id), plain(str(s.run.layout)), f"{100 * (s.error or 0):+.1f}"]
+            for s in items
+        ],
+        hovertemplate="%{customdata[0]}: %{customdata[2]} %<br>%{customdata[1]}<br>"
+        "measured %{x:.4g} s, estimated %{y:.4g} s<extra></extra>",
+    )
+
+
+def errors(scores: Sequence[Score]) -> Drawing:
+    """Error of every timed run, largest under-estimate first."""
+    figure = framed(height=300, x="run", y="error of the estimate [%]", legend=False)
+    timed = sorted(_timed(scores), key=lambda s: (s.error or 0.0, s.run.row_id))
+    values = [100 * (s.error or 0.0) for s in timed]
+    figure.add_bar(
+        x=list(range(1, len(timed) + 1)),
+        y=values,
+        marker={"color": [HUES[0] if v >= 0 else HUES[5] for v in values]},
+        customdata=[[plain(s.run.row_id), format_seconds(s.estimate.step_time_s)] for s in timed],
+        hovertemplate="%{customdata[0]}: %{y:+.1f} % (estimate %{customdata[1]})<extra></extra>",
+    )
+    for level in (-10, 10):
+        figure.add_hline(y=level, line={"color": GREY, "dash": "dot", "width": 1})
+    if not values:
+        return Drawing(figure, "No run carries a measured step time.")
+    return Drawing(
+        figure,
+        f"Errors of {len(values)} runs run from {values[0]:+.1f} % to {values[-1]:+.1f} %; the "
+        f"dotted lines are at 10 %.",
+    )

@@ -1,0 +1,189 @@
+"""Collective figures: time against size by algorithm, and what an operation does to data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from planner.cost.network import collectives
+from planner.cost.network.topology import GroupView, group_view
+from planner.describe.machine import Machine
+from planner.evidence.measured import MeasuredCollective, measured_for
+from planner.show.figures.frame import Drawing, framed
+from planner.show.figures.palette import HUES
+from planner.units import format_bytes, format_seconds
+
+__all__ = ["OPERATIONS", "bandwidth", "data_picture", "times"]
+
+Timer = Callable[[GroupView, Any], Any]
+
+OPERATIONS: dict[str, dict[str, Timer]] = {
+    "all-reduce": {
+        "ring": collectives.ring_all_reduce_s,
+        "tree": collectives.tree_all_reduce_s,
+        "hierarchical": collectives.hierarchical_all_reduce_s,
+        "the library's choice": collectives.all_reduce_s,
+    },
+    "all-gather": {"ring": collectives.all_gather_s},
+    "reduce-scatter": {"ring": collectives.reduce_scatter_s},
+    "all-to-all": {"pairwise": collectives.all_to_all_s},
+    "send": {"one link": collectives.send_s},
+}
+"""Operations with the algorithms that are modelled."""
+
+_DASHES = ("dash", "dashdot", "dot", "solid")
+_WHAT = {
+    "all-reduce": "every rank ends with the sum over all ranks",
+    "all-gather": "every rank ends with the parts of all",
+    "reduce-scatter": "every rank ends with one part of the sum over all ranks",
+    "all-to-all": "every rank gives one part to each other rank",
+    "send": "each rank gives its buffer to the next",
+}
+
+
+def _bus_factor(operation: str, ranks: int) -> float:
+    """Bus bandwidth over size and time, as nccl-tests defines it."""
+    if operation == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if operation == "send" else (ranks - 1) / ranks
+
+
+def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes: float) -> Drawing:
+    """Time against size of every algorithm, with what was measured."""
+    figure = framed(height=420, x="size of the full buffer [B]", y="time [s]")
+    group = group_view(machine, ranks, stride)
+    sizes = 2.0 ** np.arange(3, 33)
+    said = []
+    for number, (name, timer) in enumerate(OPERATIONS[operation].items()):
+        seconds = np.asarray(timer(group, sizes))
+        figure.add_scatter(
+            x=sizes,
+            y=seconds,
+            name=name,
+            mode="lines",
+            line={"color": HUES[number], "width": 2, "dash": _DASHES[number]},
+            customdata=[
+                f"{format_bytes(s)}: {format_seconds(t)}"
+                for s, t in zip(sizes, seconds, strict=True)
+            ],
+            hovertemplate=name + "<br>%{customdata}<extra></extra>",
+        )
+        said.append(f"{name} {format_seconds(float(timer(group, size_bytes)))}")
+    row = measured_for(machine.name, operation, ranks, machine.node.num_devices)
+    if row is not None and stride == 1:
+        _points(figure, row.sizes_bytes, row.times_s, row)
+        said.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
+    figure.add_vline(x=size_bytes, line={"color": "#8C8C8C", "width": 1, "dash": "dot"})
+    _log_sizes(figure)
+    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    return Drawing(
+        figure,
+        f"{operation} over {ranks} ranks of {machine.name}, {stride} apart; at "
+        f"{format_bytes(size_bytes)}: " + ", ".join(said) + ".",
+    )
+
+
+def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Drawing:
+    """Bus bandwidth, as nccl-tests defines it, against size."""
+    figure = framed(height=420, x="size of the full buffer [B]", y="bus bandwidth [GB/s]")
+    group = group_view(machine, ranks, stride)
+    sizes, factor = 2.0 ** np.arange(3, 33), _bus_factor(operation, ranks)
+    best = 0.0
+    for number, (name, timer) in enumerate(OPERATIONS[operation].items()):
+        rate = factor * sizes / np.asarray(timer(group, sizes)) / 1e9
+        best = max(best, float(rate.max()))
+        figure.add_scatter(
+            x=sizes,
+            y=rate,
+            name=name,
+            mode="lines",
+            line={"color": HUES[number], "width": 2, "dash": _DASHES[number]},
+            hovertemplate=name + ": %{y:.3g} GB/s<extra></extra>",
+        )
+    row = measured_for(machine.name, operation, ranks, machine.node.num_devices)
+    if row is not None and stride == 1:
+        rates = [factor * s / t / 1e9 for s, t in zip(row.sizes_bytes, row.times_s, strict=True)]
+        _points(figure, row.sizes_bytes, rates, row)
+    _log_sizes(figure)
+    return Drawing(figure, f"Bus bandwidth of {operation}; the best reaches {best:.3g} GB/s.")
+
+
+def _points(figure: Any, sizes: Any, values: Any, row: MeasuredCollective) -> None:
+    figure.add_scatter(
+        x=list(sizes),
+        y=list(values),
+        mode="markers",
+        name=f"measured ({row.library})",
+        marker={"symbol": "x", "size": 10, "color": HUES[5]},
+        hovertemplate="measured: %{y:.4g} at %{x} B<extra></extra>",
+    )
+
+
+def _log_sizes(figure: Any) -> None:
+    ticks = [2.0**e for e in (3, 10, 15, 20, 25, 30)]
+    figure.update_xaxes(
+        type="log", tickvals=ticks, ticktext=[format_bytes(t).replace(".00", "") for t in ticks]
+    )
+
+
+def data_picture(operation: str, ranks: int = 4) -> Drawing:
+    """What each rank holds before and after; a letter is where the data came from."""
+    letters = "ABCD"[:ranks]
+    before = [[f"{letter}{i}" for i in range(ranks)] for letter in letters]
+    columns: list[list[str]] = [[f"{letter}{i}" for letter in letters] for i in range(ranks)]
+    sums = [f"sum {i}" for i in range(ranks)]
+    if operation == "all-gather":
+        before = [
+            [f"{letter}{i}" if i == r else "" for i in range(ranks)]
+            for r, letter in enumerate(letters)
+        ]
+        after = [[f"{letters[i]}{i}" for i in range(ranks)] for _ in range(ranks)]
+    elif operation == "reduce-scatter":
+        after = [[sums[i] if i == r else "" for i in range(ranks)] for r in range(ranks)]
+    elif operation == "all-to-all":
+        after = columns
+    elif operation == "send":
+        after = [before[r - 1] for r in range(ranks)]
+    else:
+        after = [sums for _ in range(ranks)]
+    figure = framed(height=250, legend=False)
+    figure.set_subplots(1, 2, subplot_titles=("before", "after"), horizontal_spacing=0.06)
+    for place, table in ((1, before), (2, after)):
+        figure.add_trace(_blocks(table, letters), row=1, col=place)
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_yaxes(showticklabels=False, row=1, col=2)
+    return Drawing(figure, f"{operation}: {_WHAT[operation]}.")
+
+
+def _blocks(table: list[list[str]], letters: str) -> dict[str, Any]:
+    shade = [[_origin(cell, letters) for cell in row] for row in table]
+    count = len(letters) + 1
+    colors = [*HUES[1 : len(letters) + 1], "#B8B8B8"]
+    scale = []
+    for i, color in enumerate(colors):
+        scale += [[i / count, color], [(i + 1) / count, color]]
+    return {
+        "type": "heatmap",
+        "z": shade,
+        "text": table,
+        "texttemplate": "%{text}",
+        "textfont": {"color": "#000000"},
+        "y": [f"rank {i}" for i in range(len(table))],
+        "colorscale": scale,
+        "zmin": 0,
+        "zmax": count - 1,
+        "showscale": False,
+        "xgap": 3,
+        "ygap": 3,
+        "hoverinfo": "skip",
+        "opacity": 0.85,
+    }
+
+
+def _origin(cell: str, letters: str) -> float | None:
+    if not cell:
+        return None
+    return float(len(letters)) if cell.startswith("sum") else float(letters.index(cell[0]))

@@ -1,0 +1,194 @@
+"""Memory figures: bytes per device by part, for strategies, stages and over a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planner.choose.strategies import Verdict
+from planner.cost.estimate import Estimate
+from planner.cost.simulate import Timeline
+from planner.describe.machine import Machine
+from planner.show.figures.frame import Drawing, bar_style, framed, plain
+from planner.show.figures.palette import HUES, LIMIT, label
+from planner.units import GIB, format_bytes
+
+__all__ = ["host_bars", "memory_over_step", "stage_bars", "strategy_bars"]
+
+_CUT = 2.5
+# bars beyond this multiple of the limit are cut off: DDP of a large model would hide the rest
+_ROOM = 1.35
+# space right of the bars for what they mean
+
+
+def _parts(tables: Sequence[dict[str, float]]) -> list[str]:
+    """Parts that any table has, in the order of the tables."""
+    names = dict.fromkeys(name for table in tables for name in table if name != "total")
+    return [name for name in names if any(table.get(name, 0.0) > 0 for table in tables)]
+
+
+def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
+    """Memory per device of every classic strategy, stacked by part, with the device's limit."""
+    shown = [entry for entry in strategies if entry.estimate is not None][::-1]
+    limit = machine.device.memory_bytes.value
+    names = [entry.name for entry in shown]
+    tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
+    figure = framed(height=110 + 34 * max(len(shown), 3), x="memory per device [GiB]")
+    edge = _CUT * limit
+    for part in _parts(tables):
+        figure.add_bar(
+            y=names,
+            x=[t.get(part, 0.0) / GIB for t in tables],
+            name=label(part),
+            orientation="h",
+            marker=bar_style(part),
+            customdata=[format_bytes(t.get(part, 0.0)) for t in tables],
+            hovertemplate="%{y}<br>" + label(part) + ": %{customdata}<extra></extra>",
+        )
+    longest = max([limit, *(t["total"] for t in tables)])
+    right = min(longest, edge) * _ROOM
+    for entry, table in zip(shown, tables, strict=True):
+        _mark(figure, entry, table["total"], limit, right)
+    figure.add_vline(x=limit / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.add_annotation(
+        x=limit / GIB,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
+        text=f"device limit {format_bytes(limit)}",
+        font={"color": LIMIT},
+    )
+    figure.update_layout(barmode="stack", bargap=0.3)
+    figure.update_xaxes(range=[0, right / GIB])
+    return Drawing(figure, _strategies_alt(strategies, limit))
+
+
+def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
+    """What a bar means, beside it: its total, or how much is too much."""
+    if entry.fits:
+        text = f"&#10003; fits, {format_bytes(total)}"
+    elif total > limit:
+        text = f"&#10007; bursts by {format_bytes(total - limit)}"
+    else:
+        text = "&#10007; bursts: host memory"
+    cut = total > right / _ROOM
+    figure.add_annotation(
+        x=(right if cut else max(total, limit)) / GIB,
+        y=entry.name,
+        showarrow=False,
+        xanchor="right" if cut else "left",
+        xshift=-4 if cut else 6,
+        text=text + (" &#8594;" if cut else ""),
+        bgcolor="#333333" if cut else None,
+        font={"color": "#FFFFFF"} if cut else {},
+    )
+
+
+def _strategies_alt(strategies: Sequence[Verdict], limit: float) -> str:
+    said = []
+    for entry in strategies:
+        if entry.estimate is None:
+            said.append(f"{entry.name}: no legal layout")
+            continue
+        total = format_bytes(entry.estimate.memory_bytes["total"])
+        said.append(f"{entry.name}: {total}, {'fits' if entry.fits else 'does not fit'}")
+    return (
+        f"Memory per device for each strategy against the limit of {format_bytes(limit)}. "
+        + "; ".join(said)
+        + "."
+    )
+
+
+def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawing:
+    """Memory per device on every pipeline stage, stacked by part."""
+    figure = framed(height=340, x="pipeline stage", y="memory per device [GiB]")
+    index = list(range(len(stages)))
+    for part in _parts(stages):
+        figure.add_bar(
+            x=index,
+            y=[s.get(part, 0.0) / GIB for s in stages],
+            name=label(part),
+            marker=bar_style(part),
+            customdata=[format_bytes(s.get(part, 0.0)) for s in stages],
+            hovertemplate="stage %{x}<br>" + label(part) + ": %{customdata}<extra></extra>",
+        )
+    figure.add_hline(
+        y=limit_bytes / GIB,
+        line={"color": LIMIT, "width": 2, "dash": "dash"},
+        annotation_text=f"device limit {format_bytes(limit_bytes)}",
+        annotation_font_color=LIMIT,
+    )
+    figure.update_layout(barmode="stack", bargap=0.25)
+    figure.update_xaxes(dtick=max(1, len(stages) // 16))
+    totals = [sum(stage.values()) for stage in stages]
+    worst = max(range(len(totals)), key=lambda i: totals[i])
+    return Drawing(
+        figure,
+        f"Memory per device on {len(stages)} pipeline stages; the fullest is stage {worst} with "
+        f"{format_bytes(totals[worst])} of {format_bytes(limit_bytes)}.",
+    )
+
+
+def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
+    """Host memory per node by part."""
+    figure = framed(height=210, x="host memory per node [GiB]")
+    inks = ("weights", "gradients", "optimizer_states", "activations")
+    table = estimate.host_memory_bytes
+    for part, style in zip(_parts([table]), inks, strict=False):
+        figure.add_bar(
+            y=["host"],
+            x=[table[part] / GIB],
+            name=label(part),
+            orientation="h",
+            marker=bar_style(style),
+            hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
+        )
+    figure.add_vline(x=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.update_layout(barmode="stack")
+    figure.update_yaxes(showticklabels=False)
+    return Drawing(
+        figure,
+        f"Host memory per node: {format_bytes(table['total'])} of {format_bytes(limit_bytes)}.",
+    )
+
+
+def memory_over_step(
+    timeline: Timeline, stages: Sequence[dict[str, float]], limit_bytes: float
+) -> Drawing:
+    """Memory of chosen stages while one step runs: states stay, activations come and go.
+
+    The activations of the estimate are those at the peak, so each micro-batch in flight is
+    given an equal part of them.
+    """
+    figure = framed(height=340, x="time in the step [s]", y="memory per device [GiB]")
+    last = len(stages) - 1
+    chosen = sorted({0, last // 2, last})
+    peaks = []
+    for number, stage in enumerate(chosen):
+        times, held = timeline.in_flight(stage)
+        kept = stages[stage].get("activations", 0.0) / max(max(held), 1)
+        rest = sum(v for name, v in stages[stage].items() if name != "activations")
+        values = [rest + kept * count for count in held]
+        peaks.append(f"stage {stage} {format_bytes(max(values))}")
+        figure.add_scatter(
+            x=times,
+            y=[value / GIB for value in values],
+            name=f"stage {stage}",
+            mode="lines",
+            line={
+                "shape": "hv",
+                "color": HUES[number],
+                "width": 2,
+                "dash": ("solid", "dash", "dot")[number],
+            },
+            hovertemplate=plain(f"stage {stage}") + ": %{y:.2f} GiB at %{x:.3f} s<extra></extra>",
+        )
+    figure.add_hline(y=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.update_yaxes(rangemode="tozero")
+    return Drawing(
+        figure,
+        "Memory per device over one step; peaks: "
+        + ", ".join(peaks)
+        + f"; the limit is {format_bytes(limit_bytes)}.",
+    )

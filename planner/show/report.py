@@ -1,0 +1,306 @@
+"""Report: plans, estimates and catalogue entries as text for a person."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from planner.choose.planning import Plan
+from planner.cost.estimate import Estimate
+from planner.describe.base import Description, Quantity
+from planner.describe.machine import Machine
+from planner.units import format_bytes, format_count, format_rate, format_seconds
+
+__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan"]
+
+_SHOWN = 8
+_PIPE_WIDTH = 160
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a closed pipe to the caller; rich itself would exit with "nothing fits"."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Standard output: a terminal decides its width, a pipe gets room for wide tables."""
+    return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def verdict(plan: Plan) -> Text:
+    """The answer in a few lines."""
+    workload, best = plan.workload, plan.best
+    job = (
+        f"{plan.model} ({format_count(plan.num_params)} parameters) on {plan.nodes} "
+        f"{plan.machine} nodes ({plan.num_devices} devices), {workload.global_batch} x "
+        f"{workload.sequence_length} tokens per step, {workload.precision}"
+    )
+    if best is None:
+        return Text.assemble((f"Nothing fits: {job}.\n", "bold red"))
+    lines = Text()
+    lines.append(f"Fits: {job}.\n", style="bold green")
+    lines.append(f"Fastest: {best.layout}  [{best.framework}]\n", style="bold")
+    device, host = best.memory_bytes["total"], best.host_memory_bytes["total"]
+    lines.append(
+        f"  step {format_seconds(best.step_time_s)} ({interval(best)})   "
+        f"MFU {100 * best.mfu:.1f} %   {best.tokens_per_s:,.0f} tokens/s "
+        f"({best.tokens_per_s / plan.num_devices:,.0f} per device)   "
+        f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
+    )
+    if workload.tokens:
+        days = plan.duration_s(best) / 86400
+        lines.append(
+            f"  {format_count(workload.tokens)} tokens: {days:,.3g} days, "
+            f"{plan.node_hours(best):,.0f} node-hours{_queues(plan, days)}\n"
+        )
+    else:
+        lines.append(f"  1,000 steps: {plan.node_hours(best):,.3g} node-hours{_queues(plan, 0)}\n")
+    return lines
+
+
+def interval(estimate: Estimate) -> str:
+    """The range in which nine of ten measured runs of this class lay."""
+    low, high = estimate.interval_step_time_s
+    return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
+
+
+def _queues(plan: Plan, days: float) -> str:
+    """Which queues admit the job, and into how many runs its length must be cut."""
+    if not plan.queues:
+        return "; no queue of the machine admits this many nodes"
+    longest = max(plan.queues, key=lambda queue: queue.max_hours)
+    names = ", ".join(f"{queue.name} {queue.max_hours:g} h" for queue in plan.queues)
+    runs = -(-days * 24 // longest.max_hours)
+    cut = f", {runs:.0f} runs in {longest.name}" if days and runs > 1 else ""
+    return f"; queues: {names}{cut}"
+
+
+def _ranked(plan: Plan) -> Table:
+    table = Table(title="Fastest layouts that fit", title_justify="left", box=None)
+    for column in ("framework", "layout"):
+        table.add_column(column, overflow="fold")
+    for column in ("step", "MFU", "memory", "slowest parts"):
+        table.add_column(column, justify="right" if column != "slowest parts" else "left")
+    seen: set[tuple[object, ...]] = set()
+    for estimate in plan.ranked:
+        layout = estimate.layout
+        key = (estimate.framework, layout.dp, layout.tp, layout.pp, layout.cp, layout.ep)
+        if key in seen:
+            continue
+        seen.add(key)
+        table.add_row(
+            estimate.framework,
+            Text(str(layout)),
+            format_seconds(estimate.step_time_s),
+            f"{100 * estimate.mfu:.1f} %",
+            format_bytes(estimate.memory_bytes["total"]),
+            _largest(estimate.step_time_parts_s, estimate.step_time_s),
+        )
+        if len(seen) == _SHOWN:
+            break
+    return table
+
+
+def _largest(parts: dict[str, float], total: float, count: int = 3) -> str:
+    ordered = sorted(parts.items(), key=lambda item: -item[1])[:count]
+    return ", ".join(
+        f"{name.replace('_', ' ')} {100 * value / total:.0f} %"
+        for name, value in ordered
+        if value > 0.005 * total
+    )
+
+
+def _strategies(plan: Plan) -> Table:
+    table = Table(title="Classic strategies", title_justify="left", box=None)
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("fits", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("why, and the cheapest change that makes it fit", overflow="fold")
+    for entry in plan.strategies:
+        estimate = entry.estimate
+        time = format_seconds(estimate.step_time_s) if estimate and entry.fits else "-"
+        shape = f"{estimate.layout} [{estimate.framework}]: " if estimate else ""
+        text = f"{shape}{entry.why}" + (f". Fix: {entry.fix}" if entry.fix else "")
+        table.add_row(
+            entry.name, Text("yes", "green") if entry.fits else Text("no", "red"), time, Text(text)
+        )
+    return table
+
+
+def show_plan(plan: Plan, out: Console) -> None:
+    """Print a plan: verdict, ranked table, classic strategies, notes."""
+    out.print(verdict(plan))
+    if plan.ranked:
+        out.print(_ranked(plan))
+        out.print()
+    out.print(_strategies(plan))
+    out.print()
+    for note in plan.notes:
+        out.print(Text(f"- {note}"))
+    fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
+    out.print(
+        f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _parts(title: str, parts: dict[str, float], form: Any) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("part")
+    table.add_column("", justify="right")
+    table.add_column("", justify="right")
+    total = parts.get("total") or sum(parts.values())
+    for name, value in parts.items():
+        if value and name != "total":
+            table.add_row(name.replace("_", " "), form(value), f"{100 * value / total:.1f} %")
+    table.add_row("total", form(total), "", style="bold")
+    return table
+
+
+def show_estimate(
+    estimate: Estimate, machine: Machine, stages: list[dict[str, float]], out: Console
+) -> None:
+    """Print one estimate: verdict, time by part, memory by part and by stage."""
+    limit = machine.device.memory_bytes.value
+    total = estimate.memory_bytes["total"]
+    room = machine.node.host_memory_bytes.value
+    if estimate.fits:
+        head = Text(f"Fits: {format_bytes(limit - total)} free per device", "bold green")
+    elif total > limit:
+        head = Text(f"Does not fit: {format_bytes(total - limit)} too much per device", "bold red")
+    else:
+        over = format_bytes(estimate.host_memory_bytes["total"] - room)
+        head = Text(f"Does not fit: {over} too much host memory per node", "bold red")
+    out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
+    out.print(
+        f"step {format_seconds(estimate.step_time_s)} ({interval(estimate)}), "
+        f"MFU {100 * estimate.mfu:.1f} %, {estimate.tokens_per_s:,.0f} tokens/s",
+        highlight=False,
+    )
+    out.print(_parts("Step time", estimate.step_time_parts_s, format_seconds))
+    out.print(
+        _parts(
+            f"Memory per device, stage {estimate.worst_stage} (of {format_bytes(limit)})",
+            estimate.memory_bytes,
+            format_bytes,
+        )
+    )
+    out.print(
+        _parts(
+            f"Memory per host (of {format_bytes(room)})", estimate.host_memory_bytes, format_bytes
+        )
+    )
+    if len(stages) > 1:
+        totals = ", ".join(f"{i}: {format_bytes(sum(s.values()))}" for i, s in enumerate(stages))
+        out.print(f"Memory by stage: {totals}", highlight=False)
+
+
+def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str, Quantity]]:
+    """Every quantity of a description with its dotted name."""
+    for name in type(description).model_fields:
+        value = getattr(description, name)
+        key = f"{prefix}{name}"
+        if isinstance(value, Quantity):
+            yield key, value
+        elif isinstance(value, Description):
+            yield from quantities(value, f"{key}.")
+        elif isinstance(value, dict):
+            for inner, item in value.items():
+                if isinstance(item, Quantity):
+                    yield f"{key}.{inner}", item
+
+
+def format_quantity(name: str, value: float) -> str:
+    """A quantity in the unit that its name states."""
+    last = name.rsplit(".", 1)[-1]
+    if "flop_per_s" in name:
+        return format_rate(value, "FLOP/s")
+    if last.endswith("bytes_per_s"):
+        return format_rate(value)
+    if last.endswith("bytes"):
+        return format_bytes(value)
+    if last.endswith("_s"):
+        return format_seconds(value)
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+_KIND_STYLE = {"assumed": "yellow", "measured": "green", "calibrated": "cyan", "datasheet": ""}
+
+
+def show_machine(machine: Machine, out: Console) -> None:
+    """Print a machine: every quantity with its kind and source, queues, doubts."""
+    out.print(f"{machine.name}: {machine.title}", style="bold", highlight=False)
+    out.print(
+        f"{machine.num_nodes.value:,.0f} nodes x {machine.node.num_devices} devices "
+        f"({machine.device.name}) = {machine.num_devices:,} devices",
+        highlight=False,
+    )
+    table = Table(box=None)
+    for column in ("quantity", "value", "kind", "source"):
+        table.add_column(column, overflow="fold", justify="right" if column == "value" else "left")
+    for name, quantity in quantities(machine):
+        table.add_row(
+            name,
+            format_quantity(name, quantity.value),
+            Text(quantity.kind, _KIND_STYLE[quantity.kind]),
+            quantity.source,
+        )
+    if machine.network is not None:
+        curve = machine.network.efficiency
+        points = ", ".join(
+            f"{f:.2f} at {n}" for n, f in zip(curve.num_nodes, curve.fraction, strict=True)
+        )
+        table.add_row(
+            "network.efficiency [by nodes]",
+            points,
+            Text(curve.kind, _KIND_STYLE[curve.kind]),
+            curve.source,
+        )
+    out.print(table)
+    for system in machine.file_systems:
+        out.print(f"file system {system.name} ({system.kind})", highlight=False)
+    for queue in machine.scheduler.queues:
+        out.print(
+            f"queue {queue.name}: {queue.min_nodes}-{queue.max_nodes} nodes, {queue.max_hours:g} h"
+            + (f" ({queue.note})" if queue.note else ""),
+            highlight=False,
+        )
+    for name, text in machine.sources.items():
+        out.print(f"source {name}: {text}", style="dim", highlight=False)
+    for note in machine.notes:
+        out.print(f"note: {note}", highlight=False)
+    assumed = sum(q.kind == "assumed" for _, q in quantities(machine))
+    out.print(f"{assumed} values are assumed: override them with --set", style="yellow")
+
+
+def estimate_csv(estimates: Iterable[Estimate]) -> str:
+    """Estimates as CSV, one row each."""
+    rows = []
+    for estimate in estimates:
+        row: dict[str, object] = {"framework": estimate.framework}
+        row.update(estimate.layout.model_dump(mode="json"))
+        row.update(
+            fits=estimate.fits,
+            step_time_s=estimate.step_time_s,
+            mfu=estimate.mfu,
+            tokens_per_s=estimate.tokens_per_s,
+        )
+        row.update({f"time_{k}_s": v for k, v in estimate.step_time_parts_s.items()})
+        row.update({f"memory_{k}_bytes": v for k, v in estimate.memory_bytes.items()})
+        row.update({f"host_{k}_bytes": v for k, v in estimate.host_memory_bytes.items()})
+        rows.append(row)
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,1 @@
+"""Measure: this machine's kernels and collectives, as a profile."""

@@ -1,0 +1,358 @@
+"""Collectives: run every operation on real ranks, check its result, time it, fit it.
+
+Sizes are full buffers, times those of the slowest rank. Bus bandwidth is nccl-tests': bytes over
+time, times the share that each rank's link must carry, so that it can be held against the link
+whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from planner.validate.measure.fitting import alpha_beta
+from planner.validate.ranks.ranks import Rank, RankError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "OPERATIONS",
+    "SIZES",
+    "bus_factor",
+    "collectives_text",
+    "fitted",
+    "measure",
+    "measure_collectives",
+]
+
+OPERATIONS = (
+    "broadcast",
+    "reduce",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "scatter",
+    "gather",
+    "all_to_all",
+    "send_receive",
+)
+SIZES = tuple(1024 * 4**k for k in range(8))
+"""1 KiB to 16 MiB."""
+_IN_STEP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
+_BUDGET_S = 0.04
+_ROUNDS = 7
+
+
+def bus_factor(name: str, size: int) -> float:
+    """Bus bandwidth over algorithm bandwidth for a group of `size` (nccl-tests, PERFORMANCE.md).
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if name in ("broadcast", "reduce", "send_receive"):
+        return 1.0
+    share = (size - 1) / size
+    return 2 * share if name == "all_reduce" else share
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Tensors of one operation and size on one rank."""
+
+    rank: int
+    world: int
+    whole: torch.Tensor
+    part: torch.Tensor
+    parts: list[torch.Tensor]
+
+
+def _buffers(rank: Rank, size_bytes: int) -> _Buffers:
+    import torch
+
+    count = max(size_bytes // 4 // rank.world, 1) * rank.world
+    device = rank.device
+    # the pattern tells ranks and positions apart and stays exact in fp32
+    whole = (torch.arange(count, device=device) % 251).float() + rank.rank
+    part = torch.full((count // rank.world,), float(rank.rank), device=device)
+    return _Buffers(rank.rank, rank.world, whole, part, list(whole.clone().chunk(rank.world)))
+
+
+def _call(name: str, b: _Buffers) -> Callable[[], None]:
+    """The operation on fixed buffers."""
+    import torch.distributed as dist
+
+    root = b.rank == 0
+    # torch 2.13 renamed them
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+    def send_receive() -> None:
+        # there and back between ranks 0 and 1: half of it is one message
+        if b.rank == 0:
+            dist.send(b.whole, 1)
+            dist.recv(b.whole, 1)
+        elif b.rank == 1:
+            dist.recv(b.whole, 0)
+            dist.send(b.whole, 0)
+
+    calls: dict[str, Callable[[], Any]] = {
+        "broadcast": lambda: dist.broadcast(b.whole, 0),
+        "reduce": lambda: dist.reduce(b.whole, 0),
+        "all_reduce": lambda: dist.all_reduce(b.whole),
+        "all_gather": lambda: all_gather(b.whole, b.part),
+        "reduce_scatter": lambda: reduce_scatter(b.part, b.whole),
+        "scatter": lambda: dist.scatter(b.part, b.parts if root else None, src=0),
+        "gather": lambda: dist.gather(b.part, b.parts if root else None, dst=0),
+        "all_to_all": lambda: dist.all_to_all_single(b.whole, b.whole.clone()),
+        "send_receive": send_receive,
+    }
+    return calls[name]
+
+
+def _check(name: str, rank: Rank, size_bytes: int) -> None:
+    """Raise RankError where an operation gives a wrong result."""
+    import torch
+
+    b = _buffers(rank, size_bytes)
+    n, count = b.world, b.whole.numel()
+    base = (torch.arange(count, device=b.whole.device) % 251).float()
+    total = n * base + sum(range(n))
+    own = slice(b.rank * (count // n), (b.rank + 1) * (count // n))
+    owners = torch.arange(n, device=base.device).float()
+    expected: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
+        "broadcast": (b.whole, base),
+        "reduce": (b.whole, total if b.rank == 0 else b.whole),
+        "all_reduce": (b.whole, total),
+        "all_gather": (b.whole, owners.repeat_interleave(count // n)),
+        "reduce_scatter": (b.part, total[own]),
+        "scatter": (b.part, base[own]),
+        "gather": (b.parts[-1], torch.full_like(b.parts[-1], n - 1.0)),
+        "all_to_all": (b.whole, base[own].repeat(n) + owners.repeat_interleave(count // n)),
+        "send_receive": (b.whole, base if b.rank < 2 else b.whole),
+    }
+    _call(name, b)()
+    got, wanted = expected[name]
+    if name == "gather" and b.rank:
+        return
+    if not torch.equal(got, wanted):
+        raise RankError(
+            f"rank {rank.rank} of {n} disagrees: {name} of {size_bytes} bytes gave a wrong "
+            "result; check the installation of torch and its backend"
+        )
+
+
+# --- time ------------------------------------------------------------------------------------
+
+
+def _synchronise(rank: Rank) -> None:
+    if rank.device != "cpu":
+        import torch
+
+        torch.accelerator.synchronize()
+
+
+def _slowest(values: list[float]) -> list[float]:
+    """Each value's maximum over the ranks."""
+    import torch.distributed as dist
+
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, values)
+    return [max(column) for column in zip(*everyone, strict=True)]
+
+
+def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
+    """Time of one operation in loops of nothing else, several rounds [s]."""
+    import torch.distributed as dist
+
+    call = _call(name, _buffers(rank, size_bytes))
+    call()
+    start = time.perf_counter()
+    call()
+    _synchronise(rank)
+    one = _slowest([time.perf_counter() - start])[0]
+    repeats = int(min(max(_BUDGET_S / _ROUNDS / max(one, 1e-6), 1), 200))
+    rounds = []
+    for _ in range(_ROUNDS):
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        _synchronise(rank)
+        rounds.append((time.perf_counter() - start) / repeats)
+    return _slowest(rounds)
+
+
+def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
+    """Time of one operation between matrix products, as in a training step [s].
+
+    Ranks arrive apart and threads must wake: small messages take many times longer so.
+    """
+    import torch
+
+    call = _call(name, _buffers(rank, size_bytes))
+    a = torch.ones(512, 512, device=rank.device)
+    call()
+    measured = []
+    for _ in range(2 * _ROUNDS):
+        for _ in range(2):
+            a @ a
+        _synchronise(rank)
+        start = time.perf_counter()
+        call()
+        _synchronise(rank)
+        measured.append(time.perf_counter() - start)
+    return _slowest(measured)
+
+
+def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Rows of the table; inside an initialised process group of two or more ranks."""
+    rows = []
+    for name in operations:
+        half = 2 if name == "send_receive" else 1
+        for size in sizes:
+            rank.report(f"{name} of {size} bytes")
+            _check(name, rank, size)
+            alone = [value / half for value in _isolated(name, rank, size)]
+            row: dict[str, Any] = {
+                "name": name,
+                "bytes": size,
+                "ranks": rank.world,
+                # others can only make it slower: a low quantile is the operation itself
+                "time_s": float(np.quantile(alone, 0.2)),
+                "median_s": float(np.median(alone)),
+            }
+            row["bus_bytes_per_s"] = size / row["time_s"] * bus_factor(name, rank.world)
+            if name in _IN_STEP:
+                step = [value / half for value in _in_step(name, rank, size)]
+                row["in_step_s"] = float(np.median(step))
+            rows.append(row)
+    return rows
+
+
+def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Alpha and beta of each operation in the rows, with the fit's mean relative error."""
+    fits = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        mine = [row for row in rows if row["name"] == name]
+        if len(mine) >= 2:
+            size = mine[0]["ranks"]
+            wire = [row["bytes"] * bus_factor(name, size) for row in mine]
+            fit = alpha_beta(wire, [row["time_s"] for row in mine])
+            fits.append({"name": name, "ranks": size, **asdict(fit)})
+    return fits
+
+
+def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
+    """Entry of a rank: measure, fit, and how quiet it was."""
+    from planner.validate import quiet
+    from planner.validate.ranks.ranks import joined, num_cores
+
+    rank.report("meeting the other ranks")
+    with joined(rank):
+        shares = [quiet.probe_cpu_wall()]
+        watch, cpu = quiet.Watch(), time.process_time()
+        rows = measure(rank, payload["operations"], payload["sizes"])
+        import torch.distributed as dist
+
+        everyone: list[Any] = [None] * rank.world
+        shares.append(quiet.probe_cpu_wall())
+        dist.all_gather_object(everyone, (min(shares), time.process_time() - cpu))
+        load = quiet.Load(
+            min(item[0] for item in everyone),
+            watch.foreign_cores(sum(item[1] for item in everyone)),
+            rank.world,
+            num_cores(),
+        )
+    return {"rows": rows, "fits": fitted(rows), "load": load.as_dict(), "backend": rank.backend}
+
+
+def measure_collectives(
+    world: int,
+    *,
+    operations: Sequence[str] = OPERATIONS,
+    sizes: Sequence[int] = SIZES,
+    limit_s: float = 60.0,
+    progress: Callable[[int, str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure on `world` new local ranks. Raises RankError as `planner.validate.ranks.launch`."""
+    from planner.validate.ranks.launch import launch
+    from planner.validate.sharding.adapter import require_torch
+
+    require_torch()
+    unknown = sorted(set(operations) - set(OPERATIONS))
+    if unknown:
+        raise RankError(
+            f"unknown operation {', '.join(unknown)}; use some of {', '.join(OPERATIONS)}"
+        )
+    if world < 2:
+        raise RankError(f"world = {world}: a collective needs 2 or more ranks; raise --world")
+    if not sizes or min(sizes) < 4:
+        raise RankError(f"sizes {list(sizes)} must be 4 bytes or more each")
+    payload = {"operations": list(operations), "sizes": list(sizes)}
+    results = launch(
+        "planner.validate.measure.collectives:run_rank",
+        world,
+        payload,
+        limit_s=limit_s,
+        progress=progress,
+    )
+    first: dict[str, Any] = results[0]
+    return first
+
+
+def collectives_text(result: dict[str, Any]) -> str:
+    """Table and fits as lines to read."""
+    lines = [f"{'operation':16}{'bytes':>10}{'time us':>11}{'in a step us':>14}{'bus GB/s':>10}"]
+    for row in result["rows"]:
+        step = f"{1e6 * row['in_step_s']:14.1f}" if "in_step_s" in row else f"{'':14}"
+        lines.append(
+            f"{row['name']:16}{row['bytes']:10d}{1e6 * row['time_s']:11.1f}{step}"
+            f"{row['bus_bytes_per_s'] / 1e9:10.3f}"
+        )
+    for fit in result["fits"]:
+        lines.append(
+            f"{fit['name']:16}alpha {1e6 * fit['alpha_s']:8.1f} us, "
+            f"{fit['bytes_per_s'] / 1e9:7.3f} GB/s, mean error of the fit {100 * fit['mape']:.0f} %"
+        )
+    if result["load"]["why_not"]:
+        lines.append(f"not scored: {result['load']['why_not']}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m planner.validate collectives`."""
+    import argparse
+    import json
+    import sys
+
+    from planner.validate.ranks.ranks import external_rank
+
+    parser = argparse.ArgumentParser(prog="planner.validate collectives", description=__doc__)
+    parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")
+    parser.add_argument("--operation", action="append", choices=OPERATIONS)
+    parser.add_argument("--limit", type=float, default=60.0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    operations = tuple(given.operation or OPERATIONS)
+    outer = external_rank(given.limit)
+    if outer is not None:
+        from planner.validate.ranks.watchdog import watching
+
+        with watching(outer) as rank:
+            result = run_rank(rank, {"operations": operations, "sizes": SIZES}, lambda value: None)
+        if outer.rank:
+            return 0
+    else:
+        result = measure_collectives(
+            given.world,
+            operations=operations,
+            limit_s=given.limit,
+            progress=lambda rank, text: None if rank else print(text, file=sys.stderr),
+        )
+    print(json.dumps(result, indent=1) if given.json else collectives_text(result))
+    return 0

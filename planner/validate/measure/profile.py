@@ -1,0 +1,235 @@
+"""Profile: a machine description out of measurements, usable wherever a machine name is.
+
+Rates are fitted through the planner's own formulas, so that an estimate on the profile gives
+back what was measured; how far it misses stands in every source.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from planner.cost.network.topology import GroupView
+from planner.cost.step.compute import gemm_s
+from planner.describe.machine import Machine
+from planner.errors import PlannerError
+
+__all__ = ["machine_of", "toml_of"]
+
+_FITTED = {
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
+}
+
+
+def machine_of(name: str, measured: dict[str, Any]) -> Machine:
+    """The profile of one node, from `planner.validate.measure.calibrate`'s measurements."""
+    kernels, how = measured["kernels"], measured["how"]
+    fields = {
+        "name": name,
+        "title": f"Measured: {measured['num_devices']} x {kernels['device']['name']}",
+        "num_nodes": _quantity(1, how, "one node was measured"),
+        "device": _device(measured),
+        "node": _node(measured),
+        "notes": tuple(measured["notes"]),
+    }
+    return Machine.described(fields, where=name)
+
+
+def _quantity(value: float, how: str, what: str, kind: str = "measured") -> dict[str, Any]:
+    return {"value": float(value), "kind": kind, "source": f"{what}; {how}"}
+
+
+def _device(measured: dict[str, Any]) -> dict[str, Any]:
+    kernels, how = measured["kernels"], measured["how"]
+    device, runtime = kernels["device"], measured["runtime"]
+    share = measured["num_devices"] if runtime == "cpu" else 1
+    best = {
+        precision: max(r["flop_per_s"] for r in kernels["gemm"] if r["precision"] == precision)
+        for precision in dict.fromkeys(row["precision"] for row in kernels["gemm"])
+    }
+    sustained, gemm_error = _sustained(kernels, best, float(device["num_units"]))
+    attention, attention_error = _attention(kernels, best)
+    return {
+        "name": device["name"],
+        "runtime": runtime,
+        "memory_bytes": _quantity(device["memory_bytes"] / share, how, "what the device reports"),
+        "context_bytes": _quantity(device["context_bytes"], how, "resident after loading torch"),
+        "communicator_bytes": _quantity(
+            measured["communicator_bytes"], how, "growth at the first collective"
+        ),
+        "memory_bytes_per_s": _quantity(
+            kernels["copy_bytes_per_s"], how, "copy, read plus written, all devices at once"
+        ),
+        "peak_flop_per_s": {
+            precision: _quantity(rate, how, "fastest matrix product, not a datasheet peak")
+            for precision, rate in best.items()
+        },
+        "num_units": _quantity(device["num_units"], how, "units or threads of one device"),
+        "gemm_efficiency": _quantity(1, how, "the peak is itself the fastest product"),
+        "sustained_fraction": _quantity(
+            sustained, how, f"median over sizes through gemm_s, error {100 * gemm_error:.0f} %"
+        ),
+        "grouped_gemm_fraction": _grouped(kernels, how),
+        "attention_efficiency": _quantity(
+            attention, how, f"fused causal forward, error {100 * attention_error:.0f} %"
+        ),
+        "memory_efficiency": _quantity(1, how, "the bandwidth is itself a copy's"),
+        "launch_s": _quantity(kernels["launch_s"], how, "chain of tiny operations"),
+    }
+
+
+def _grouped(kernels: dict[str, Any], how: str) -> dict[str, Any]:
+    fraction = kernels["grouped_gemm_fraction"]
+    if fraction is None:
+        text = "not measured: this torch has no grouped product; SimuMax v1.2 has 0.62 on B200"
+        return _quantity(0.62, how, text, "assumed")
+    return _quantity(min(fraction, 1.0), how, "grouped over plain product in bf16")
+
+
+def _sustained(
+    kernels: dict[str, Any], best: dict[str, float], units: float
+) -> tuple[float, float]:
+    """Fraction of the fastest product that makes `gemm_s` right in the median; spread around."""
+    ratios = []
+    for row in kernels["gemm"]:
+        element = 4 if row["precision"] in ("fp32", "tf32") else 2
+        formula = gemm_s(
+            row["m"],
+            row["n"],
+            row["k"],
+            flop_per_s=best[row["precision"]],
+            bytes_per_s=kernels["copy_bytes_per_s"],
+            num_units=units,
+            element_bytes=element,
+            output_bytes=element,
+        )
+        ratios.append(float(formula) / row["time_s"])
+    middle = float(np.median(ratios))
+    error = float(np.mean(np.abs(np.array(ratios) / middle - 1)))
+    return float(np.clip(middle, 1e-6, 2.0)), error
+
+
+def _attention(kernels: dict[str, Any], best: dict[str, float]) -> tuple[float, float]:
+    """Efficiency of fused attention in the form that `planner.cost.step.compute` uses."""
+    found = []
+    for row in kernels["attention"]:
+        reach = min(1.0, row["dim"] / 128) ** 0.25 * row["sequence"] / (row["sequence"] + 512)
+        found.append(row["flop_per_s"] / best[row["precision"]] / reach)
+    middle = float(np.median(found))
+    error = float(np.mean(np.abs(np.array(found) / middle - 1)))
+    return float(np.clip(middle, 1e-6, 1.0)), error
+
+
+def _node(measured: dict[str, Any]) -> dict[str, Any]:
+    how, kernels, count = measured["how"], measured["kernels"], measured["num_devices"]
+    host = kernels["copy_bytes_per_s"] * (count if measured["runtime"] == "cpu" else 1)
+    copies = kernels["host_copies"]
+    link = min(copies.values()) if copies else kernels["copy_bytes_per_s"]
+    link_text = "pinned copies, the slower way" if copies else "device memory is host memory"
+    if count == 1:
+        fabric: dict[str, Any] = {
+            "kind": "none",
+            "efficiency": _quantity(1, how, "one device, not used", "assumed"),
+            "latency_s": _quantity(0, how, "one device, not used", "assumed"),
+        }
+    else:
+        latency, rate, error = _links(measured["collectives"])
+        text = f"all_reduce, all_gather, reduce_scatter in a step, error {100 * error:.0f} %"
+        fabric = {
+            "kind": "switch",
+            "device_bytes_per_s": _quantity(rate, how, text),
+            "efficiency": _quantity(1, how, "the rate is itself a collective's"),
+            "latency_s": _quantity(latency, how, text),
+        }
+    return {
+        "num_devices": count,
+        "num_cores": _quantity(measured["num_cores"], how, "cores this process may use"),
+        "host_memory_bytes": _quantity(measured["host_memory_bytes"], how, "what the system says"),
+        "host_memory_bytes_per_s": _quantity(host, how, "copies of all ranks together"),
+        "host_link_bytes_per_s": _quantity(link, how, link_text),
+        "num_nics": 0,
+        "fabric": fabric,
+    }
+
+
+def _links(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Latency and rate that bring the planner's formulas closest to the table, and the error.
+
+    A search over both, finer each time: it needs to know nothing of the formulas.
+    """
+    used = [row for row in rows if row["name"] in _FITTED and "in_step_s" in row]
+    if not used:
+        raise PlannerError("no collectives were measured; calibrate two or more devices")
+    low, high = np.log(1e-7), np.log(1e-1)
+    slow, fast = np.log(1e6), np.log(1e13)
+    best = (np.inf, 0.0, 0.0)
+    for _ in range(6):
+        grid = np.meshgrid(np.linspace(low, high, 25), np.linspace(slow, fast, 25))
+        errors = _miss(used, np.exp(grid[0]), np.exp(grid[1]))
+        place = np.unravel_index(int(np.argmin(errors)), errors.shape)
+        a, b = float(grid[0][place]), float(grid[1][place])
+        best = min(best, (float(errors[place]), a, b))
+        wide, tall = (high - low) / 8, (fast - slow) / 8
+        low, high, slow, fast = best[1] - wide, best[1] + wide, best[2] - tall, best[2] + tall
+    return float(np.exp(best[1])), float(np.exp(best[2])), best[0]
+
+
+def _miss(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
+    """Mean |log(formula / measured)| at every (latency, rate)."""
+    total = np.zeros_like(latency)
+    for row in rows:
+        n = np.full(latency.shape, float(row["ranks"]))
+        view = GroupView(
+            n,
+            n,
+            np.ones_like(n),
+            rate,
+            np.full_like(n, np.inf),
+            latency,
+            np.zeros_like(n),
+            *_further(n),
+        )
+        total += np.abs(np.log(_FITTED[row["name"]](view, float(row["bytes"])) / row["in_step_s"]))
+    return total / len(rows)
+
+
+def _further(n: Any) -> tuple[Any, ...]:
+    """Fields of the view that later versions append: times between nodes, not used on one."""
+    return tuple(np.zeros_like(n) for _ in range(len(GroupView.__slots__) - 7))
+
+
+# --- TOML ------------------------------------------------------------------------------------
+
+
+def toml_of(machine: Machine, comment: str) -> str:
+    """The profile as a TOML file that `planner.describe.catalogue.load_machine` reads."""
+    data = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    data.pop("name")
+    lines = [f"# {line}" for line in comment.splitlines()]
+    _table(lines, "", data)
+    return "\n".join(lines) + "\n"
+
+
+def _table(lines: list[str], path: str, data: dict[str, Any]) -> None:
+    inner = {k: v for k, v in data.items() if isinstance(v, dict) and "source" not in v}
+    for name, value in data.items():
+        if name not in inner:
+            lines.append(f"{name} = {_value(value)}")
+    for name, value in inner.items():
+        lines.extend(["", f"[{path}{name}]"])
+        _table(lines, f"{path}{name}.", value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 or abs(value) >= 1e15 else f"{value:.6e}"
+    return json.dumps(value)

@@ -1,0 +1,1 @@
+"""Ranks: start processes on this machine, watch them, collect what they return."""

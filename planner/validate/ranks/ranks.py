@@ -1,0 +1,192 @@
+"""Ranks: who am I, how do I meet the others, and how do I leave.
+
+A rank is started here (`planner.validate.ranks.launch`) or by torchrun, mpiexec or srun, whose
+environment is read. torch has no MPI backend in its wheels; mpiexec only numbers the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from planner.errors import PlannerError
+
+__all__ = ["Rank", "RankError", "external_rank", "joined", "num_cores"]
+
+_LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    (
+        "mpiexec (Open MPI)",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    ("mpiexec (MPICH, PALS)", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
+    ("mpiexec (PALS)", "PALS_RANKID", "PALS_NRANKS", "PALS_LOCAL_RANKID"),
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+_PORT = 29500
+
+
+class RankError(PlannerError):
+    """A rank that cannot start, dies, hangs or disagrees with the others."""
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _no_report(text: str) -> None:
+    del text
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank of a run."""
+
+    rank: int
+    world: int
+    local_rank: int
+    launcher: str
+    rendezvous: str
+    """Where the ranks meet: file:///path, or tcp://host:port."""
+    timeout_s: float
+    """A collective that waits longer fails."""
+    folder: Path | None = None
+    """Private folder of the run, where one exists; removed at its end."""
+    report: Callable[[str], None] = field(default=_no_report, compare=False)
+    """Says where the rank stands; a rank that says nothing for long is taken to hang."""
+
+    @property
+    def device(self) -> str:
+        """cuda or xpu where torch has one, else cpu."""
+        import torch
+
+        for name in ("cuda", "xpu"):
+            module = getattr(torch, name, None)
+            if module is not None and module.is_available() and not os.environ.get("PLANNER_CPU"):
+                return f"{name}:{self.local_rank % module.device_count()}"
+        return "cpu"
+
+    @property
+    def backend(self) -> str:
+        """nccl, xccl or gloo, by the device."""
+        return {"cuda": "nccl", "xpu": "xccl"}.get(self.device.split(":")[0], "gloo")
+
+
+def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None) -> Rank | None:
+    """The rank that torchrun, mpiexec or srun made of this process; None outside of them.
+
+    >>> rank = external_rank(60, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4",
+    ...     "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
+    >>> rank.rank, rank.world, rank.rendezvous
+    (1, 4, 'tcp://127.0.0.1:29500')
+    """
+    env = os.environ if environment is None else environment
+    for launcher, rank_name, world_name, local_name in _LAUNCHERS:
+        if rank_name not in env or world_name not in env:
+            continue
+        if launcher == "srun" and "SLURM_STEP_ID" not in env:
+            continue  # inside a batch script, not under srun
+        try:
+            rank, world = int(env[rank_name]), int(env[world_name])
+            local = int(env.get(local_name, rank))
+        except ValueError:
+            raise RankError(
+                f"{rank_name}={env[rank_name]!r} and {world_name}={env[world_name]!r} must be "
+                f"whole numbers; start under {launcher} again, or unset them"
+            ) from None
+        if not 0 <= rank < world:
+            raise RankError(
+                f"{rank_name}={rank} must lie between 0 and {world_name}-1 = {world - 1}; "
+                "unset both to let this command start the ranks itself"
+            )
+        return Rank(rank, world, local, launcher, _meeting_point(env, world), timeout_s)
+    return None
+
+
+def _meeting_point(env: Mapping[str, str], world: int) -> str:
+    """The address that torchrun sets; else the first node of the job, or this one."""
+    host = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR")
+    if host is None:
+        local = (
+            env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+            or env.get("PMI_LOCAL_SIZE")
+            or env.get("PALS_LOCAL_SIZE")
+        )
+        if local is not None and int(local) < world:
+            raise RankError(
+                f"{world} ranks on several nodes need a meeting point; set MASTER_ADDR to the "
+                "name of the first node"
+            )
+        host = "127.0.0.1"
+    return f"tcp://{host}:{env.get('MASTER_PORT', _PORT)}"
+
+
+@contextlib.contextmanager
+def joined(rank: Rank) -> Iterator[None]:
+    """Inside, torch.distributed is initialised; RankError where the ranks cannot meet."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    if rank.backend == "gloo" and rank.folder is not None:
+        # all ranks are here: nothing listens on the network
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    elif rank.backend != "gloo":
+        torch.accelerator.set_device_index(int(rank.device.split(":")[1]))
+    try:
+        dist.init_process_group(
+            rank.backend,
+            rank=rank.rank,
+            world_size=rank.world,
+            timeout=timedelta(seconds=rank.timeout_s),
+            **_store(rank),
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise RankError(_why_not(rank, error)) from error
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _store(rank: Rank) -> dict[str, Any]:
+    if rank.rendezvous.startswith("file:"):
+        return {"init_method": rank.rendezvous}
+    host, port = rank.rendezvous.removeprefix("tcp://").rsplit(":", 1)
+    if rank.launcher == "torchrun":
+        return {"init_method": "env://"}
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return {
+        "store": TCPStore(
+            host,
+            int(port),
+            rank.world,
+            rank.rank == 0,
+            timeout=timedelta(seconds=rank.timeout_s),
+        )
+    }
+
+
+def _why_not(rank: Rank, error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    port = rank.rendezvous.rsplit(":", 1)[-1]
+    if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+        return f"port {port} is in use on this node; set MASTER_PORT to a free one"
+    return (
+        f"rank {rank.rank} of {rank.world} could not meet the others at {rank.rendezvous} within "
+        f"{rank.timeout_s:.0f} s: {text[:200]}; check that all ranks started"
+    )

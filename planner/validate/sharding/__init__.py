@@ -1,0 +1,1 @@
+"""Sharding: what torch's own parallelisms do to a model and send."""

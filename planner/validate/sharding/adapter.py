@@ -1,0 +1,271 @@
+"""Adapter: every private or unstable torch call that tracing needs, each named and guarded.
+
+`PRIVATE` lists all names of torch in the package that are private or lie in a private module;
+`moved` says which of them the installed release lacks. When a new torch release moves one, this
+file is the one to change.
+"""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from planner.errors import PlannerError
+
+__all__ = [
+    "PRIVATE",
+    "TorchMissingError",
+    "communication_region",
+    "fake_mode",
+    "fake_world",
+    "group_ranks",
+    "moved",
+    "quiet_propagation",
+    "receive_buffers",
+    "require_torch",
+    "rms_norm",
+    "static_pipeline",
+    "unsharded_gradients",
+]
+
+PRIVATE: dict[str, tuple[str, ...]] = {
+    "torch._subclasses.fake_tensor.FakeTensorMode": (),
+    "torch.distributed._composable.replicate_with_fsdp.replicate": (),
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper": (),
+    "torch.distributed.distributed_c10d._resolve_process_group": (),
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": (
+        "unshard",
+        "wait_for_unshard",
+        "post_backward",
+    ),
+    "torch.distributed.pipelining._utils.InferenceMode": ("STATIC",),
+    "torch.distributed.pipelining.schedules._PipelineSchedule": ("_warmup_p2p",),
+    "torch.distributed.tensor._sharding_prop.ShardingPropagator": ("_fake_mode_lock",),
+    "torch.distributed.tensor.debug._clear_sharding_prop_cache": (),
+    "torch.testing._internal.distributed.fake_pg.FakeStore": (),
+    "torch.utils._python_dispatch.TorchDispatchMode": (),
+    "torch.utils._python_dispatch._disable_current_modes": (),
+    "torch.utils._pytree.tree_iter": (),
+}
+"""Private names of torch, and what is replaced or read of each."""
+_OLDEST = (2, 9)
+_TRIED = "2.13"
+
+
+class TorchMissingError(PlannerError):
+    """torch is absent, or too old to trace with."""
+
+
+def require_torch() -> str:
+    """Version of the installed torch, or an error that says what to install."""
+    try:
+        import torch
+    except ImportError as error:
+        raise TorchMissingError(
+            "tracing needs torch, which is not installed; run pip install 'torch>=2.9'"
+        ) from error
+    version = str(torch.__version__)
+    if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST:
+        raise TorchMissingError(
+            f"tracing needs torch 2.9 or later (tried with {_TRIED}), found {version}; "
+            "run pip install --upgrade torch"
+        )
+    return version
+
+
+def _private(path: str) -> Any:
+    """A private name of torch, or an error that says which one moved."""
+    import importlib
+
+    module, name = path.rsplit(".", 1)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise _moved(path) from error
+
+
+def _moved(path: str) -> TorchMissingError:
+    import torch
+
+    return TorchMissingError(
+        f"torch {torch.__version__} has no {path}, which tracing needs; "
+        f"install torch {_TRIED} or adapt planner/validate/sharding/adapter.py"
+    )
+
+
+def moved() -> tuple[str, ...]:
+    """Names of `PRIVATE` that the installed torch lacks."""
+    missing = []
+    for path, attributes in PRIVATE.items():
+        try:
+            found = _private(path)
+        except TorchMissingError:
+            missing.append(path)
+            continue
+        missing += [f"{path}.{name}" for name in attributes if not hasattr(found, name)]
+    return tuple(missing)
+
+
+@contextlib.contextmanager
+def fake_world(rank: int, world: int) -> Iterator[None]:
+    """A process group of `world` ranks of which only `rank` exists; collectives do nothing."""
+    import torch.distributed as dist
+
+    store = _private("torch.testing._internal.distributed.fake_pg.FakeStore")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    dist.init_process_group("fake", store=store(), rank=rank, world_size=world)
+    # cached shardings hold the groups of the world in which they were made
+    forget = _private("torch.distributed.tensor.debug._clear_sharding_prop_cache")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        forget()
+
+
+@contextlib.contextmanager
+def fake_mode() -> Iterator[None]:
+    """Tensors without data: shapes, strides and bytes are exact, values do not exist."""
+    mode = _private("torch._subclasses.fake_tensor.FakeTensorMode")
+    with mode(allow_non_fake_inputs=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def quiet_propagation() -> Iterator[None]:
+    """Keep DTensor's shape propagation out of the trace: it makes tensors of global shape."""
+    propagator = _private("torch.distributed.tensor._sharding_prop.ShardingPropagator")
+    disable = _private("torch.utils._python_dispatch._disable_current_modes")
+
+    class Guard:
+        def __init__(self) -> None:
+            self._open: list[Any] = []
+
+        def __enter__(self) -> None:
+            context = disable()
+            context.__enter__()
+            self._open.append(context)
+
+        def __exit__(self, *exception: Any) -> None:
+            self._open.pop().__exit__(*exception)
+
+    if not hasattr(propagator, "_fake_mode_lock"):
+        raise _moved("torch.distributed.tensor._sharding_prop.ShardingPropagator._fake_mode_lock")
+    before = propagator._fake_mode_lock
+    propagator._fake_mode_lock = Guard()
+    try:
+        yield
+    finally:
+        propagator._fake_mode_lock = before
+
+
+@contextlib.contextmanager
+def static_pipeline() -> Iterator[None]:
+    """Let pipeline stages trust their given shapes: asking a neighbour needs real data."""
+    base = _private("torch.distributed.pipelining.schedules._PipelineSchedule")
+    static = _private("torch.distributed.pipelining._utils.InferenceMode").STATIC
+    before = base._warmup_p2p
+
+    def warmup(self: Any, stages: Any, *_: Any) -> None:
+        for stage in stages:
+            stage._inference_mode = static
+
+    base._warmup_p2p = warmup
+    try:
+        yield
+    finally:
+        base._warmup_p2p = before
+
+
+def receive_buffers(stage: Any) -> list[Any]:
+    """Buffers that a pipeline stage receives into, of all micro-batches and both directions."""
+    try:
+        infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
+        return [info.buffer for made in infos for info in made if info.buffer is not None]
+    except AttributeError as error:
+        raise _moved(f"PipelineStage.{error.name}") from error
+
+
+@contextlib.contextmanager
+def communication_region(enter: Any) -> Iterator[None]:
+    """Call `enter(name)` around FSDP's gathering, copying out and reduction of a group."""
+    group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
+    named = {"unshard": "gather", "wait_for_unshard": "gather", "post_backward": "reduce"}
+    before = {name: getattr(group, name) for name in named}
+
+    def wrapped(name: str) -> Any:
+        original = before[name]
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with enter(named[name], self):
+                return original(self, *args, **kwargs)
+
+        return call
+
+    for name in named:
+        setattr(group, name, wrapped(name))
+    try:
+        yield
+    finally:
+        for name, original in before.items():
+            setattr(group, name, original)
+
+
+def group_ranks(handle: Any) -> tuple[int, ...]:
+    """Global ranks of the process group that a collective was given."""
+    import torch
+    import torch.distributed as dist
+
+    resolve = _private("torch.distributed.distributed_c10d._resolve_process_group")
+    if isinstance(handle, str):
+        handle = resolve(handle)
+    elif isinstance(handle, torch.ScriptObject):
+        handle = dist.ProcessGroup.unbox(handle)
+    return tuple(dist.get_process_group_ranks(handle))
+
+
+def rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    """RMS norm that keeps what CUDA's fused kernel keeps: input, weight, one fp32 per row.
+
+    On CPU the norm is decomposed and keeps 7 bytes per element more. Shapes only, no values.
+    """
+    import torch
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    if isinstance(x, DTensor):
+        partial = [Replicate() if p.is_replicate() else Partial() for p in x.placements]
+        local = weight.to_local(grad_placements=partial) if isinstance(weight, DTensor) else weight
+        out = rms_norm(x.to_local(), local, eps)
+        return DTensor.from_local(out, x.device_mesh, x.placements, run_check=False)
+
+    class Norm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any) -> Any:
+            rows = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+            ctx.save_for_backward(x, weight, rows)
+            return torch.empty_like(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            x, weight, _ = ctx.saved_tensors
+            return torch.empty_like(x), torch.empty_like(weight)
+
+    return Norm.apply(x, weight)
+
+
+def unsharded_gradients(group: Any) -> list[Any]:
+    """Gradients of an FSDP group that its reduction is about to read."""
+    params = [getattr(param, "_unsharded_param", None) for param in group.fsdp_params]
+    found = [param.grad for param in params if param is not None and param.grad is not None]
+    return found + [
+        param.unsharded_accumulated_grad
+        for param in group.fsdp_params
+        if param.unsharded_accumulated_grad is not None
+    ]

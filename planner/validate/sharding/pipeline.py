@@ -1,0 +1,92 @@
+"""Pipeline: run a stage under torch's own schedules, its neighbours being fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from planner.describe.layout import Layout
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+from planner.validate import adapter
+from planner.validate.sharding.models import Stage
+from planner.validate.sharding.shard import Meshes
+
+__all__ = ["Pipeline", "stage_tensors"]
+
+_SCHEDULES: dict[str, Callable[..., Any]] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "none": Schedule1F1B,
+}
+
+
+def stage_tensors(
+    model: Model, layout: Layout, workload: Workload, index: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Example input and output of a stage: token numbers, residual streams or logits."""
+    rows = workload.sequence_length
+    local = rows // layout.tp if layout.sequence_parallel else rows
+    stream = torch.empty(
+        layout.micro_batch, local, model.hidden_size, dtype=dtype, requires_grad=True
+    )
+    tokens = torch.zeros((layout.micro_batch, rows), dtype=torch.long)
+    logits = torch.empty(layout.micro_batch, rows, model.vocab_size // layout.tp, dtype=dtype)
+    return (
+        tokens if index == 0 else stream,
+        logits if index == layout.pp - 1 else stream,
+    )
+
+
+class Pipeline:
+    """One stage with its schedule."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        layout: Layout,
+        index: int,
+        meshes: Meshes,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        example: tuple[Tensor, Tensor],
+    ) -> None:
+        if layout.schedule not in _SCHEDULES:
+            raise LayoutError(f"schedule {layout.schedule} is not traced; use one of gpipe, 1f1b")
+        assert meshes.pipeline is not None
+        self.first, self.last = index == 0, index == layout.pp - 1
+        self._stage = PipelineStage(
+            stage,
+            index,
+            layout.pp,
+            torch.device("cpu"),
+            input_args=example[0],
+            output_args=example[1],
+            group=meshes.pipeline.get_group(),
+        )
+        self._schedule = _SCHEDULES[layout.schedule](
+            self._stage, layout.grad_accumulation, loss_fn=loss
+        )
+
+    def receive_buffers(self) -> list[Tensor]:
+        """Where activations and gradients arrive: one of each for every micro-batch."""
+        return adapter.receive_buffers(self._stage)
+
+    def step(
+        self,
+        batches: list[tuple[Tensor, Tensor]],
+        context: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """All micro-batches forward and backward."""
+        inputs = (torch.cat([tokens for tokens, _ in batches]),) if self.first else ()
+        target: dict[str, Any] = {}
+        if self.last:
+            target = {"target": torch.cat([labels for _, labels in batches]), "losses": []}
+        with context():
+            # outputs are dropped at once, as in torchtitan
+            self._schedule.step(*inputs, **target, return_outputs=False)

@@ -1,0 +1,217 @@
+"""Shard: apply a layout to a stage with torch's own DTensor, checkpointing and FSDP2."""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.validate.sharding.models import ExpertFeedForward, Stage
+
+__all__ = ["Meshes", "apply", "optimizer_groups"]
+
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Meshes:
+    """Device meshes of one rank, with tp fastest, then the data axis, then pp."""
+
+    data: DeviceMesh
+    tensor: DeviceMesh | None
+    pipeline: DeviceMesh | None
+
+    @classmethod
+    def of(cls, layout: Layout) -> Meshes:
+        """Meshes of a layout inside an initialised process group."""
+        shape = (layout.pp, layout.dp * layout.cp, layout.tp)
+        world = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
+        data = world["dp"]
+        shard = layout.dp_shard * layout.cp
+        if shard and shard < layout.dp * layout.cp and layout.zero_stage >= 2:
+            split = (layout.pp, layout.dp * layout.cp // shard, shard, layout.tp)
+            names = ("pp", "replicate", "shard", "tp")
+            data = init_device_mesh("cpu", split, mesh_dim_names=names)["replicate", "shard"]
+        return cls(
+            data,
+            world["tp"] if layout.tp > 1 else None,
+            world["pp"] if layout.pp > 1 else None,
+        )
+
+
+def compute_dtype(workload: Workload) -> torch.dtype:
+    """Type of activations."""
+    return _DTYPES.get(workload.precision, torch.bfloat16)
+
+
+def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> None:
+    """Split over tp, wrap for recompute, shard or replicate over the data axis."""
+    if meshes.tensor is not None:
+        _tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
+    stage.tie()
+    if layout.recompute != "none":
+        _recompute(stage, layout.recompute)
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype(workload), reduce_dtype=torch.float32)
+    if layout.zero_stage == 0:
+        _groups(stage, partial(replicate, mesh=meshes.data, mp_policy=policy), {}, {})
+    else:
+        shard = partial(
+            fully_shard,
+            mesh=meshes.data,
+            mp_policy=policy,
+            shard_placement_fn=_placement(layout.dp_shard or layout.dp),
+        )
+        layers = {"reshard_after_forward": layout.zero_stage == 3}
+        _groups(stage, shard, layers, {"reshard_after_forward": False})
+
+
+def _groups(
+    stage: Stage, shard: Callable[..., Any], layers: dict[str, Any], head: dict[str, Any]
+) -> None:
+    """Group parameters as torchtitan does: embedding, each layer, final norm with head."""
+    tied = stage.tied
+    if stage.first and not tied:
+        shard([module for module in (stage.embedding, stage.position) if module], **layers)
+    for layer in stage.layers.values():
+        shard(layer, **layers)
+    if stage.last and not tied:
+        # gathered again at once in backward, so it stays
+        shard([stage.norm, stage.head], **head)
+    # what is left (tied tables, final norm) stays gathered over backward
+    shard(stage)
+
+
+def _placement(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
+    """Experts are sharded inside each expert where there are fewer of them than ranks."""
+
+    def choose(param: nn.Parameter) -> Shard | None:
+        return Shard(1) if param.dim() == 3 and param.shape[0] < ranks else None
+
+    return choose
+
+
+def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
+    stream = Shard(1) if sequence else Replicate()
+    plan: dict[str, Any] = {}
+    if stage.first:
+        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+        if sequence and stage.position is not None:
+            plan["position"] = SequenceParallel(sequence_dim=0, use_local_output=True)
+            stage.num_row_shards, stage.row_shard = mesh.size(), mesh.get_local_rank()
+    if stage.last:
+        plan["head"] = ColwiseParallel(
+            input_layouts=stream, output_layouts=Shard(-1), use_local_output=False
+        )
+        if sequence:
+            plan["norm"] = SequenceParallel()
+    parallelize_module(stage, mesh, plan)
+    for layer in stage.layers.values():
+        parallelize_module(layer, mesh, _layer_plan(layer, stream, sequence))
+        if isinstance(layer.ffn, ExpertFeedForward):
+            _split_experts(layer.ffn, mesh)
+
+
+def _split_experts(experts: ExpertFeedForward, mesh: DeviceMesh) -> None:
+    """Columns of the first products and rows of the last, inside every expert."""
+    split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
+    owners = [(experts, name, place) for name, place in split.items()]
+    for owner, name, place in [*owners, (experts.router, "weight", Replicate())]:
+        whole = owner.get_parameter(name)
+        owner.register_parameter(name, nn.Parameter(distribute_tensor(whole, mesh, [place])))
+
+
+def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]:
+    plan: dict[str, Any] = {
+        "attention": PrepareModuleInput(
+            input_layouts=(stream, None), desired_input_layouts=(Replicate(), None)
+        ),
+        "ffn": PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate()),
+        "attention.wo": RowwiseParallel(output_layouts=stream),
+        "ffn.down": RowwiseParallel(output_layouts=stream),
+    }
+    for name in ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up"):
+        plan[name] = ColwiseParallel()
+    if sequence:
+        plan["attention_norm"] = plan["ffn_norm"] = SequenceParallel()
+    for name in ("attention.q_norm", "attention.k_norm"):
+        plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
+    if isinstance(layer.ffn, ExpertFeedForward):
+        plan["ffn"] = PrepareModuleInputOutput(
+            input_layouts=stream,
+            desired_input_layouts=Replicate(),
+            output_layouts=Partial(),
+            desired_output_layouts=stream,
+        )
+    present = {name for name, _ in layer.named_modules()}
+    return {name: style for name, style in plan.items() if name in present}
+
+
+# --- recompute -------------------------------------------------------------------------------
+
+
+def _kept_operators() -> set[Any]:
+    """Operators whose results torchtitan's selective policy keeps."""
+    aten, functional = torch.ops.aten, torch.ops._c10d_functional
+    return {
+        aten.mm.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        functional.reduce_scatter_tensor.default,
+        aten.max.default,
+    }
+
+
+def _selective() -> Any:
+    """Keep attention, reduce-scatters and every second matrix product."""
+    seen = {False: 0, True: 0}
+    kept = _kept_operators()
+
+    def policy(context: Any, func: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        if func == torch.ops.aten.mm.default:
+            seen[context.is_recompute] += 1
+            if seen[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if func in kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def _recompute(stage: Stage, mode: str) -> None:
+    for name, layer in list(stage.layers.items()):
+        if mode == "full":
+            wrapped = checkpoint_wrapper(layer, preserve_rng_state=False)
+        else:
+            wrapped = checkpoint_wrapper(layer, context_fn=_selective, preserve_rng_state=False)
+        stage.layers[name] = wrapped
+
+
+def optimizer_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Parameters by mesh and placement: one fused update cannot mix them."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for param in module.parameters():
+        key = (getattr(param, "device_mesh", None), str(getattr(param, "placements", "")))
+        groups.setdefault(key, []).append(param)
+    return [{"params": params} for params in groups.values()]

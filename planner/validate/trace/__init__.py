@@ -1,0 +1,1 @@
+"""Trace: exact bytes of one rank of any layout, with no device."""

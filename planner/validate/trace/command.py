@@ -1,0 +1,84 @@
+"""Command: what `planner validate trace` does, without the command line's own wiring."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from planner.cost.estimate import Question
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+from planner.units import format_bytes
+from planner.validate.trace.compare import Comparison, compare
+from planner.validate.trace.trace import trace
+from planner.validate.trace.tracer import Tracer
+
+__all__ = ["compare_trace", "report_text", "run"]
+
+
+def compare_trace(
+    model: str,
+    *,
+    world: int,
+    machine: str = "dgx-h100",
+    stage: int = 0,
+    optimizer: Literal["fused", "foreach"] = "fused",
+    full_depth: bool = False,
+    workload: Workload | None = None,
+    tracer: Tracer | None = None,
+    **degrees: Any,
+) -> Comparison:
+    """Trace a layout by its degrees; dp is what is left of the world."""
+    others = 1
+    for axis in ("tp", "pp", "cp"):
+        others *= degrees.get(axis, 1)
+    if world < 1 or world % others:
+        raise LayoutError(f"world = {world} must be a multiple of tp * pp * cp = {others}")
+    layout = Layout(**{"dp": world // others, **degrees})
+    workload = workload or Workload()
+    question = Question(load_model(model), load_machine(machine), workload, load_framework("fsdp2"))
+    found = trace(
+        question, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
+    )
+    return compare(question, layout, found)
+
+
+def report_text(comparison: Comparison) -> str:
+    """The comparison as a plain table."""
+    found = comparison.trace
+    depth = f"{found.num_layers} layers"
+    if found.depths != (found.num_layers,):
+        depth += f" extended from {' and '.join(map(str, found.depths))}"
+    lines = [
+        f"{found.model}, {found.layout}, stage {found.stage}, {depth}, torch {found.torch}",
+        f"peak in {found.peak_phase}; estimated at {comparison.estimated_moment}",
+        "",
+        f"{'part':<22}{'traced':>14}{'estimated':>14}{'difference':>12}",
+    ]
+    for part in comparison.parts:
+        lines.append(
+            f"{part.name:<22}{format_bytes(part.traced_bytes):>14}"
+            f"{format_bytes(part.estimated_bytes):>14}{part.error:>12.2%}"
+        )
+    lines += [
+        "",
+        f"{'collective':<22}{'axis':<14}{'count':>7}{'said':>7}"
+        f"{'traced':>14}{'estimated':>14}{'difference':>12}",
+    ]
+    for item in comparison.collectives:
+        lines.append(
+            f"{item.name:<22}{item.group:<14}{item.count:>7}{item.estimated_count:>7}"
+            f"{format_bytes(item.traced_bytes):>14}{format_bytes(item.estimated_bytes):>14}"
+            f"{item.error:>12.2%}"
+        )
+    return "\n".join(lines)
+
+
+def run(model: str, *, as_json: bool = False, **options: Any) -> str:
+    """Text or JSON of a comparison: everything the command prints."""
+    comparison = compare_trace(model, **options)
+    if as_json:
+        return json.dumps(comparison.as_dict(), indent=2, sort_keys=True)
+    return report_text(comparison)

@@ -1,0 +1,169 @@
+"""Expected: the collectives that the planner takes one rank to issue in a step of FSDP2.
+
+Counts and full buffers, from the blocks alone; a trace is compared with them.
+
+    data axis     a gather per parameter group in forward, in ZeRO-3 again in backward except
+                  for the head, which stays gathered; one fp32 reduction per group
+    tensor axis   sequence parallelism: gather and reduce-scatter around each region in both
+                  directions; else one all-reduce each. Recomputation repeats the forward's
+                  except for the last reduction, whose result nothing needs
+    pipeline      one message per micro-batch, neighbour and direction
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from planner.cost.estimate import Question
+from planner.cost.shards.pipeline import stage_counts
+from planner.cost.shards.states import local_params, untied
+from planner.describe.layout import Layout, Layouts
+from planner.describe.model.block import Block
+from planner.validate.trace.trace import Collective
+
+__all__ = ["expected_collectives"]
+
+_ACCUMULATED = 4
+_LOSS_REDUCTIONS = 3
+"""Maximum, sum of exponentials and chosen logit of each token, in fp32."""
+
+
+class _Sums:
+    """Counts and bytes by operation and axis."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def add(self, name: str, group: str, count: float, size: float) -> None:
+        """`count` operations of `size` bytes each."""
+        if count and size:
+            self._found[name, group][0] += count
+            self._found[name, group][1] += count * size
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """What was added, in a fixed order."""
+        return tuple(
+            Collective(name, group, round(count), round(size))
+            for (name, group), (count, size) in sorted(self._found.items())
+        )
+
+
+def expected_collectives(
+    question: Question, layout: Layout, stage: int = 0
+) -> tuple[Collective, ...]:
+    """Collectives of one rank of a stage in one step."""
+    sums = _Sums()
+    counts = [
+        float(np.max(count))
+        for count in stage_counts(question.blocks, Layouts.of(layout), stage, question.framework)
+    ]
+    held = [(b, c) for b, c in zip(question.blocks, counts, strict=True) if c]
+    if layout.dp * layout.cp > 1:
+        _data(sums, question, layout, held)
+    if layout.tp > 1:
+        _tensor(sums, question, layout, held)
+    if layout.pp > 1:
+        _pipeline(sums, question, layout, stage)
+    return sums.collectives()
+
+
+def _groups(
+    question: Question, layout: Layout, held: list[tuple[Block, float]]
+) -> list[tuple[float, float, bool]]:
+    """Parameter groups: how many, elements of each with padding, whether they stay gathered."""
+    sizes = {}
+    for block, count in held:
+        # a shared table is the embedding's; what is left is the final norm
+        own = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
+        local = local_params(own, Layouts.of(layout), question.workload, question.framework)
+        sizes[block.name] = (block, count, float(local.gathered))
+    tied = layout.pp == 1 and any(block.tied_elsewhere for block, _ in held)
+    layers = [(c, size, False) for b, c, size in sizes.values() if b.kind == "layer"]
+    ends = [(b.kind, size) for b, _, size in sizes.values() if b.kind != "layer"]
+    if tied:
+        return [*layers, (1.0, sum(size for _, size in ends), True)]
+    return layers + [(1.0, size, kind == "head") for kind, size in ends]
+
+
+def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]) -> None:
+    element = question.workload.compute_bytes
+    reduce_bytes = question.framework.states(question.workload.precision).reduce_bytes
+    ranks = (layout.dp_shard or layout.dp) * layout.cp
+    hybrid = ranks < layout.dp * layout.cp
+    axis = "dp_shard" if hybrid else "dp"
+    passes = layout.grad_accumulation
+    for count, elements, stays in _groups(question, layout, held):
+        if layout.zero_stage == 0:
+            sums.add("all_reduce", "dp", count, elements * reduce_bytes)
+            continue
+        # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
+        # so does ZeRO-1 without a pipeline
+        often = 1 if layout.pp > 1 or layout.zero_stage == 1 else passes
+        gathers = often
+        if layout.zero_stage == 3 and layout.pp == 1:
+            gathers = passes * (1 if stays else 2)
+        elif layout.zero_stage == 3 and not stays:
+            # a backward pass leaves the weights gathered for the forward pass after it
+            gathers = passes + 1
+        sums.add("all_gather", axis, count * gathers, elements * element)
+        sums.add("reduce_scatter", axis, count * often, elements * reduce_bytes)
+        if hybrid:
+            sums.add("all_reduce", "dp_replicate", count * often, elements * reduce_bytes / ranks)
+
+
+def _tensor(
+    sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
+) -> None:
+    workload, model = question.workload, question.model
+    tokens = layout.micro_batch * workload.sequence_length
+    stream = float(tokens * model.hidden_size * workload.compute_bytes)
+    passes, sequence = layout.grad_accumulation, layout.sequence_parallel
+    again = layout.recompute != "none"
+    for block, count in held:
+        times = count * passes
+        if block.kind == "layer":
+            regions = block.num_tp_collectives
+            if sequence:
+                # selective recomputation keeps the results of reduce-scatters
+                repeated = regions - 1 if layout.recompute == "full" else 0
+                sums.add("all_gather", "tp", times * regions * (3 if again else 2), stream)
+                sums.add("reduce_scatter", "tp", times * (2 * regions + repeated), stream)
+            else:
+                repeated = regions - 1 if again else 0
+                sums.add("all_reduce", "tp", times * (2 * regions + repeated), stream)
+        elif sequence:
+            sums.add("all_gather", "tp", times, stream)
+            sums.add("reduce_scatter", "tp", times, stream)
+        else:
+            sums.add("all_reduce", "tp", times, stream)
+        if block.kind == "head":
+            sums.add("all_reduce", "tp", times * _LOSS_REDUCTIONS, 4.0 * tokens)
+        _small(sums, block, count, layout, workload.compute_bytes)
+
+
+def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int) -> None:
+    """Gradients of replicated weights whose ranks saw different tokens or heads."""
+    times = count * layout.grad_accumulation
+    if layout.pp > 1 or layout.zero_stage < 2:
+        # gradients accumulate unreduced, in fp32, over the micro-batches
+        times, element = count, _ACCUMULATED
+    for weight in block.weights:
+        per_head = weight.name.endswith("qk_norm")
+        routes = weight.name == "router"
+        per_token = weight.name in ("norm", "final_norm", "position")
+        if weight.split == "replicated" and (
+            per_head or routes or (per_token and layout.sequence_parallel)
+        ):
+            size = float(weight.rows * weight.columns * element)
+            sums.add("all_reduce", "tp", times * weight.copies, size)
+
+
+def _pipeline(sums: _Sums, question: Question, layout: Layout, stage: int) -> None:
+    tokens = layout.micro_batch * question.workload.sequence_length
+    split = layout.tp if layout.sequence_parallel else 1
+    size = tokens * question.model.hidden_size * question.workload.compute_bytes / split
+    neighbours = (stage > 0) + (stage < layout.pp - 1)
+    for name in ("send", "receive"):
+        sums.add(name, "pp", neighbours * layout.grad_accumulation, size)

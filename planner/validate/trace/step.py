@@ -1,0 +1,340 @@
+"""Step: build a stage, shard it, run one training step on fake tensors, and read it out."""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from planner.describe.layout import Layout
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.validate import adapter, models, shard
+from planner.validate.sharding.pipeline import Pipeline, stage_tensors
+from planner.validate.sharding.recorder import CollectiveRecorder
+from planner.validate.sharding.timeline import Live, StorageTimeline
+
+__all__ = ["measure", "measure_on_rank"]
+
+_RESIDENT = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "inputs",
+    "receive_buffers",
+    "unsharded_gradients",
+)
+
+
+class _Step:
+    """One rank's model, optimizer and inputs, and the step that is traced."""
+
+    def __init__(
+        self,
+        model: Model,
+        layout: Layout,
+        workload: Workload,
+        layers: range,
+        stage: int,
+        optimizer: str,
+    ) -> None:
+        self.model, self.layout, self.workload = model, layout, workload
+        self.index, self.layers, self.kind = stage, list(layers), optimizer
+        self.timeline, self.recorder = StorageTimeline(), CollectiveRecorder()
+        self.keys: dict[str, set[int]] = {name: set() for name in _RESIDENT}
+        self.head_inputs: set[int] = set()
+        self.recording = False
+        self.starts: list[int] = []
+
+    def build(self) -> None:
+        """The sharded stage on meta, outside fake mode: meshes need real data."""
+        first, last = self.index == 0, self.index == self.layout.pp - 1
+        self.meshes = shard.Meshes.of(self.layout)
+        with torch.device("meta"):
+            self.stage = models.build_stage(
+                self.model,
+                self.layers,
+                first=first,
+                last=last,
+                eager=self.workload.attention == "eager",
+                kernel=adapter.rms_norm,
+            )
+        shard.apply(self.stage, self.layout, self.workload, self.meshes)
+        self.stage.marks = self._mark
+
+    def materialise(self) -> None:
+        """Give the parameters fake storage, and make optimizer and inputs."""
+        self.stage.to_empty(device="cpu")
+        self.optimizer = torch.optim.AdamW(
+            shard.optimizer_groups(self.stage),
+            fused=self.kind == "fused",
+            foreach=self.kind == "foreach",
+        )
+        rows = self.workload.sequence_length
+        dtype = shard.compute_dtype(self.workload)
+        shape = (self.layout.micro_batch, rows)
+        self.rope = self.stage.tables(rows, torch.device("cpu"), dtype)
+        self.stage.default_rope = self.rope
+        self.batches = [
+            (torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long))
+            for _ in range(self.layout.grad_accumulation)
+        ]
+        self.pipeline = None
+        if self.layout.pp > 1:
+            self.pipeline = Pipeline(
+                self.stage,
+                self.layout,
+                self.index,
+                self.meshes,
+                self._loss,
+                stage_tensors(self.model, self.layout, self.workload, self.index, dtype),
+            )
+
+    # --- phases ------------------------------------------------------------------------------
+
+    def _place(self, name: str) -> str:
+        """A layer's place counted from the nearer end, so that depths can be compared."""
+        if not name.startswith("layer "):
+            return name
+        index, total = self.layers.index(int(name.split()[1])), len(self.layers)
+        if index < 2:
+            return f"layer {index}"
+        return f"layer {index - total}" if index >= total - 2 else "layer between"
+
+    def _mark(self, name: str, x: Tensor) -> Tensor:
+        """Note that forward enters a part, and that backward leaves it towards the one before."""
+        after = "head" if self.stage.last else "output"
+        names = ["embedding", *(f"layer {i}" for i in self.layers), after]
+        self.timeline.phase = f"forward {self._place(name)}"
+        if self.recording and name == "head":
+            self.head_inputs.add(self.timeline.watch(x))
+        if x.requires_grad:
+            before = self._place(names[names.index(name) - 1])
+
+            def leave(_: Tensor) -> None:
+                self.timeline.phase = f"backward {before}"
+                if name == "output":
+                    self.starts.append(len(self.timeline.events))
+
+            x.register_hook(leave)
+        return x
+
+    @contextlib.contextmanager
+    def _communicating(self, name: str, group: Any) -> Iterator[None]:
+        if name == "reduce":
+            gradients = adapter.unsharded_gradients(group)
+            self.keys["unsharded_gradients"] |= {self.timeline.watch(g) for g in gradients}
+        with self.timeline.within(name):
+            yield
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        self.timeline.phase = "forward loss"
+        loss = models.cross_entropy(logits, labels)
+
+        def begin(_: Tensor) -> None:
+            self.timeline.phase = "backward loss"
+            self.starts.append(len(self.timeline.events))
+
+        def leave(_: Tensor) -> None:
+            self.timeline.phase = "backward head"
+
+        loss.register_hook(begin)
+        logits.register_hook(leave)
+        return loss
+
+    def _parallel_loss(self) -> contextlib.AbstractContextManager[None]:
+        return loss_parallel() if self.layout.tp > 1 else contextlib.nullcontext()
+
+    def _passes(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.step(self.batches, self._parallel_loss)
+            return
+        for number, (tokens, labels) in enumerate(self.batches):
+            last = number == len(self.batches) - 1
+            if self.layout.zero_stage < 2:
+                # gradients are summed whole, and reduced once
+                self.stage.set_requires_gradient_sync(last)  # type: ignore[operator]
+            if self.layout.zero_stage == 1:
+                self.stage.set_reshard_after_backward(last)  # type: ignore[operator]
+            with self._parallel_loss():
+                # the logits are not kept over backward, as in torchtitan
+                loss = self._loss(self.stage(tokens), labels)
+                loss.backward()
+
+    def run(self) -> None:
+        """Forward, backward, update."""
+        self._passes()
+        self.timeline.phase = "optimizer"
+        self.timeline.moment("optimizer")
+        if self.recording:
+            self.keys["gradients"] |= {
+                self.timeline.watch(p.grad) for p in self.stage.parameters() if p.grad is not None
+            }
+        self.optimizer.step()
+        self.timeline.phase = "end"
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _warm_up(self) -> None:
+        """Make what a step finds left by the one before: states, a pipeline's buffers."""
+        if self.pipeline is not None:
+            self.run()
+            return
+        for param in self.stage.parameters():
+            param.grad = torch.empty_like(param)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def trace(self) -> None:
+        """Record one step."""
+        self._warm_up()
+        for keys in self.keys.values():
+            keys.clear()
+        watch, follow = self.timeline.watch, self.keys
+        with self.timeline, self.recorder:
+            self.timeline.restart()
+            self.starts.clear()
+            follow["parameters"] |= {watch(p) for p in self.stage.parameters()}
+            follow["optimizer_states"] |= {
+                watch(value)
+                for state in self.optimizer.state.values()
+                for value in state.values()
+                if isinstance(value, Tensor) and value.dim()  # a count of steps is a number
+            }
+            if self.pipeline is not None:
+                follow["receive_buffers"] |= {watch(b) for b in self.pipeline.receive_buffers()}
+            inputs = [t for pair in self.batches for t in pair] + list(self.rope or ())
+            follow["inputs"] |= {watch(tensor) for tensor in inputs}
+            self.recording = True
+            self.timeline.moment("start")
+            self.run()
+            self.timeline.moment("stop")
+
+    # --- reading out -------------------------------------------------------------------------
+
+    def category(self, live: Live) -> str:
+        """What a storage is."""
+        for name in _RESIDENT:
+            if live.key in self.keys[name]:
+                return name
+        if live.region:
+            return {"gather": "gathered_parameters", "reduce": "reduction_buffers"}[live.region]
+        if live.phase.startswith("forward"):
+            ends = live.phase in ("forward head", "forward loss")
+            return "logits" if ends or live.key in self.head_inputs else "activations"
+        return "temporaries"
+
+    def parts(self, until: int) -> dict[str, int]:
+        """Bytes by category after a number of events."""
+        found: Counter[str] = Counter()
+        for live in self.timeline.live(until):
+            found[self.category(live)] += live.bytes
+        return dict(sorted(found.items()))
+
+    def highest(self, names: tuple[str, ...], phase: str = "") -> int:
+        """Events until the categories `names` together are largest, in one phase or in all."""
+        sizes: dict[int, int] = {}
+        made: dict[int, str] = {}
+        total = best = 0
+        where = self.timeline.moments["start"]
+        for index, event in enumerate(self.timeline.events[: self.timeline.moments["stop"]]):
+            if event.key not in made and event.bytes:
+                live = Live(event.key, event.bytes, event.phase, event.region)
+                made[event.key] = self.category(live)
+            if made.get(event.key) in names:
+                total += event.bytes - sizes.get(event.key, 0)
+                sizes[event.key] = event.bytes
+            if total > best and index >= where and phase in ("", event.phase):
+                best, where = total, index + 1
+        return where
+
+
+def _collectives(step: _Step) -> list[dict[str, Any]]:
+    axes = _axes(step.layout)
+    return [
+        {
+            "name": item.name,
+            "group": axes(item.ranks),
+            "count": item.count,
+            "bytes": item.bytes,
+        }
+        for item in step.recorder.operations()
+        if len(item.ranks) > 1  # alone a rank sends nothing
+    ]
+
+
+def _axes(layout: Layout) -> Any:
+    """Names the axis along which a group's ranks differ."""
+    data = layout.dp * layout.cp
+    shard_ranks = (layout.dp_shard or layout.dp) * layout.cp
+
+    def name(ranks: tuple[int, ...]) -> str:
+        steps = {b - a for a, b in itertools.pairwise(ranks)}
+        stride, size = min(steps), len(ranks)
+        if stride >= layout.tp * data:
+            return "pp"
+        if stride >= layout.tp * shard_ranks and shard_ranks < data:
+            return "dp_replicate"
+        if stride >= layout.tp and size <= data:
+            return "dp_shard" if shard_ranks < data else "dp"
+        return "tp" if size <= layout.tp else "world"
+
+    return name
+
+
+def measure(
+    model: Model, layout: Layout, workload: Workload, layers: range, stage: int, optimizer: str
+) -> dict[str, Any]:
+    """Bytes and collectives of one rank of a stage that holds `layers`."""
+    step = _Step(model, layout, workload, layers, stage, optimizer)
+    rank = stage * layout.dp * layout.cp * layout.tp
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(adapter.fake_world(rank, layout.world))
+        step.build()
+        stack.enter_context(adapter.quiet_propagation())
+        stack.enter_context(adapter.static_pipeline())
+        stack.enter_context(adapter.communication_region(step._communicating))
+        stack.enter_context(adapter.fake_mode())
+        step.materialise()
+        step.trace()
+        return _readout(step)
+
+
+def measure_on_rank(
+    model: Model, layout: Layout, workload: Workload, layers: range, stage: int, optimizer: str
+) -> dict[str, Any]:
+    """The same of this rank of a real process group, with real tensors on the CPU."""
+    step = _Step(model, layout, workload, layers, stage, optimizer)
+    step.build()
+    with adapter.quiet_propagation(), adapter.communication_region(step._communicating):
+        step.materialise()
+        step.trace()
+        return _readout(step)
+
+
+def _readout(step: _Step) -> dict[str, Any]:
+    moments = step.timeline.moments
+    resident = step.parts(moments["optimizer"])
+    peaks = step.timeline.peaks(moments["start"], moments["stop"])
+    # a step starts many backward passes: the one with most in flight
+    starts = [step.parts(start) for start in step.starts]
+    loss = "backward loss"
+    return {
+        "states": {name: resident.get(name, 0) for name in _RESIDENT[:3]},
+        "start_of_backward": max(starts, key=lambda parts: parts.get("activations", 0)),
+        "loss": (
+            step.parts(step.highest(("logits", "temporaries"), loss)) if loss in peaks else {}
+        ),
+        "peaks": {phase: step.parts(where) for phase, (_, where) in peaks.items()},
+        "collectives": _collectives(step),
+    }

@@ -1,0 +1,245 @@
+"""Trace: exact bytes and collectives of one rank, from torch's own sharding, at any scale.
+
+The model is built and sharded by FSDP2, DTensor and torch's pipeline schedules in one process
+under a fake process group with fake tensors. Deep stages are traced at two depths and extended
+linearly, which is exact: every part of a step is linear in the number of equal layers, and the
+phases are extended one by one before the highest is taken.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.cost.estimate import Question
+from planner.cost.shards.pipeline import stage_counts
+from planner.describe.layout import Layout, Layouts
+from planner.errors import LayoutError
+from planner.validate.trace.tracer import TraceError, Tracer
+
+__all__ = ["Collective", "Trace", "TraceError", "requests_of", "trace"]
+
+_DEPTHS = (4, 6)
+"""Layers traced of a deeper stage: fewer than four and other phases hold the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Operations of one kind over the groups of one axis, in one step of one rank."""
+
+    name: str
+    group: str
+    count: int
+    bytes: int
+    """Full buffers: gathered tensors, and tensors before reduction or scattering."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one rank of one stage holds and sends in a step."""
+
+    model: str
+    layout: Layout
+    stage: int
+    num_layers: int
+    depths: tuple[int, ...]
+    """Numbers of layers that were traced; more than one where the result is extended."""
+    torch: str
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_states_bytes: int
+    start_of_backward_bytes: dict[str, int]
+    """Alive when a backward pass starts, with most micro-batches in flight, by category."""
+    peak_bytes: int
+    peak_phase: str
+    peak_parts_bytes: dict[str, int]
+    phases_bytes: dict[str, int]
+    """Peak of every phase."""
+    loss_parts_bytes: dict[str, int]
+    """Alive when the loss's backward needs most, by category; empty where there is no head."""
+    collectives: tuple[Collective, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The trace as JSON-able data."""
+        return {**asdict(self), "layout": self.layout.model_dump()}
+
+
+def trace(
+    question: Question,
+    layout: Layout,
+    *,
+    stage: int = 0,
+    optimizer: str = "fused",
+    full_depth: bool = False,
+    tracer: Tracer | None = None,
+) -> Trace:
+    """Trace one rank of a pipeline stage: the first of the stage, whose shards are largest.
+
+    Counted: parameters, gradients, AdamW states, activations, gathered parameters, gradient
+    reduction, temporaries of every operator. Left out: the device's context, the allocator's
+    rounding and reserve, communicator buffers. Many traces can share a `tracer`.
+    """
+    _check(question, layout, stage)
+    first, dense, count = _layers(question, layout, stage)
+    depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
+    if full_depth or count <= depths[-1]:
+        depths = (count,)
+    with Tracer() if tracer is None else nullcontext(tracer) as worker:
+        answers = [
+            worker.ask(_request(question, layout, stage, optimizer, first, depth))
+            for depth in depths
+        ]
+    result = answers[0]
+    if len(depths) > 1:
+        result = _extended(answers[0], answers[1], depths, count)
+    return _trace(question, layout, stage, depths, count, result)
+
+
+def _check(question: Question, layout: Layout, stage: int) -> None:
+    framework, model = question.framework.name, question.model
+    asked = question.workload.dropout
+    dropout = model.dropout if asked is None else asked
+    wrong = [
+        (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
+        (layout.cp > 1, f"cp = {layout.cp} is not traced; use cp = 1"),
+        (layout.ep > 1, f"ep = {layout.ep} is not traced; use ep = 1"),
+        (layout.vpp > 1, f"vpp = {layout.vpp} is not traced; use vpp = 1"),
+        (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
+        (
+            question.workload.optimizer != "adamw",
+            f"optimizer {question.workload.optimizer} is not traced; use adamw",
+        ),
+        (
+            question.workload.lora_rank > 0 or bool(question.workload.frozen),
+            "adapters and frozen parts are not traced; train all weights",
+        ),
+        (
+            question.workload.precision in ("fp8",),
+            "fp8 products are not traced; use bf16",
+        ),
+        (
+            dropout > 0,
+            f"dropout = {dropout:g} is not traced; use a workload with dropout 0",
+        ),
+        (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
+    ]
+    for found, message in wrong:
+        if found:
+            raise LayoutError(message)
+
+
+def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, int]:
+    """First layer of a stage, dense layers before its expert layers, and all its layers."""
+    blocks = question.blocks
+    counts = stage_counts(blocks, Layouts.of(layout), stage, question.framework)
+    pairs = [
+        (block, int(np.max(count)))
+        for block, count in zip(blocks, counts, strict=True)
+        if block.kind == "layer"
+    ]
+    before = 0
+    for earlier in range(stage):
+        passed = stage_counts(blocks, Layouts.of(layout), earlier, question.framework)
+        before += sum(
+            int(np.max(c)) for b, c in zip(blocks, passed, strict=True) if b.kind == "layer"
+        )
+    dense = sum(count for block, count in pairs if not block.dispatch_top_k)
+    total = sum(count for _, count in pairs)
+    return before, dense if dense < total else 0, total
+
+
+def requests_of(question: Question, layout: Layout) -> list[dict[str, Any]]:
+    """What a worker is asked about each pipeline stage, with all its layers."""
+    found = []
+    for stage in range(layout.pp):
+        _check(question, layout, stage)
+        first, _, count = _layers(question, layout, stage)
+        found.append(_request(question, layout, stage, "fused", first, count))
+    return found
+
+
+def _request(
+    question: Question, layout: Layout, stage: int, optimizer: str, first: int, depth: int
+) -> dict[str, Any]:
+    return {
+        "model": question.model.model_dump(),
+        "layout": layout.model_dump(),
+        "workload": question.workload.model_dump(),
+        "stage": stage,
+        "optimizer": optimizer,
+        "first_layer": first,
+        "num_layers": depth,
+    }
+
+
+# --- depth -----------------------------------------------------------------------------------
+
+
+def _extended(
+    low: dict[str, Any], high: dict[str, Any], depths: tuple[int, ...], count: int
+) -> dict[str, Any]:
+    """Both answers continued linearly to `count` layers."""
+    steps = (count - depths[1]) / (depths[1] - depths[0])
+
+    def line(a: int, b: int) -> int:
+        return round(b + (b - a) * steps)
+
+    def parts(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+        names = sorted({*a, *b})
+        return {name: line(a.get(name, 0), b.get(name, 0)) for name in names}
+
+    few = {(c["name"], c["group"]): c for c in low["collectives"]}
+    return {
+        **high,
+        "states": parts(low["states"], high["states"]),
+        "start_of_backward": parts(low["start_of_backward"], high["start_of_backward"]),
+        "loss": parts(low["loss"], high["loss"]),
+        # phases of layers between the ends exist only at the larger depth; they lie between
+        "peaks": {
+            phase: parts(low["peaks"][phase], found)
+            for phase, found in high["peaks"].items()
+            if phase in low["peaks"]
+        },
+        "collectives": [
+            {
+                **c,
+                "count": line(few[c["name"], c["group"]]["count"], c["count"]),
+                "bytes": line(few[c["name"], c["group"]]["bytes"], c["bytes"]),
+            }
+            for c in high["collectives"]
+        ],
+    }
+
+
+def _trace(
+    question: Question,
+    layout: Layout,
+    stage: int,
+    depths: tuple[int, ...],
+    count: int,
+    result: dict[str, Any],
+) -> Trace:
+    phases = {phase: sum(parts.values()) for phase, parts in result["peaks"].items()}
+    phase = max(phases, key=lambda name: phases[name])
+    states = result["states"]
+    return Trace(
+        model=question.model.name,
+        layout=layout,
+        stage=stage,
+        num_layers=count,
+        depths=depths,
+        torch=result["torch"],
+        parameters_bytes=states["parameters"],
+        gradients_bytes=states["gradients"],
+        optimizer_states_bytes=states["optimizer_states"],
+        start_of_backward_bytes=result["start_of_backward"],
+        peak_bytes=phases[phase],
+        peak_phase=phase,
+        peak_parts_bytes=result["peaks"][phase],
+        phases_bytes=phases,
+        loss_parts_bytes=result["loss"],
+        collectives=tuple(Collective(**item) for item in result["collectives"]),
+    )

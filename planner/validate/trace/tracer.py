@@ -1,0 +1,111 @@
+"""Tracer: the worker process that traces, asked one step after the other.
+
+Importing torch takes longer than tracing a small model, so one worker answers many requests. A
+step that aborts the interpreter ends the worker, not the caller; the next request starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any, Self
+
+from planner.errors import PlannerError
+
+__all__ = ["TraceError", "Tracer"]
+
+
+class TraceError(PlannerError):
+    """torch could not run the traced step."""
+
+
+class Tracer:
+    """A worker, started by its first request and ended with its `with` block."""
+
+    def __init__(self, limit_s: float = 900.0) -> None:
+        self._limit_s = limit_s
+        self._process: subprocess.Popen[str] | None = None
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end()
+        self._said.close()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request; TraceError says why there is none."""
+        worker = self._worker()
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            worker.kill()
+
+        timer = threading.Timer(self._limit_s, stop)
+        timer.start()
+        try:
+            worker.stdin.write(json.dumps(request) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if not line:
+            raise TraceError(self._why(late.is_set()))
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise TraceError(answer["error"])
+        return answer
+
+    def _worker(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "planner.validate.trace.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                text=True,
+            )
+        return self._process
+
+    def _why(self, late: bool) -> str:
+        """What ended the worker, which is gone afterwards."""
+        self._end()
+        if late:
+            return (
+                f"the traced step took longer than {self._limit_s:.0f} s; trace fewer micro-batches"
+            )
+        self._said.seek(0)
+        # torch puts the rank before every line
+        said = re.sub(r"\[rank\d+\]: ?", "", self._said.read())
+        reason = said.strip().splitlines()[-1:] or ["no message"]
+        self._said.seek(0)
+        self._said.truncate()
+        return (
+            f"torch failed in the traced step ({reason[0][:300]}); "
+            "try a smaller layout, and report it with the layout"
+        )
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # it ended before it read all
+                    pipe.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

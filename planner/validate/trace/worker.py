@@ -1,0 +1,77 @@
+"""Worker: one traced step in its own process, request and answer as JSON lines.
+
+A trace can abort the interpreter and leaves process groups behind, so it never runs in the
+caller's process. `python -m planner.validate.trace.worker` reads requests from standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+from planner.errors import PlannerError
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    from planner.validate import adapter
+
+    version = adapter.require_torch()
+    from planner.validate.trace.step import measure
+
+    return {**measure(*_arguments(request)), "torch": version}
+
+
+def _arguments(request: dict[str, Any]) -> tuple[Any, ...]:
+    """What a request asks to measure."""
+    from planner.describe.layout import Layout
+    from planner.describe.model.model import Model
+    from planner.describe.workload import Workload
+
+    return (
+        Model.model_validate_json(json.dumps(request["model"])),
+        Layout.model_validate_json(json.dumps(request["layout"])),
+        Workload.model_validate_json(json.dumps(request["workload"])),
+        range(request["first_layer"], request["first_layer"] + request["num_layers"]),
+        request["stage"],
+        request["optimizer"],
+    )
+
+
+def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> list[dict[str, Any]]:
+    """The same steps on real ranks: what this one holds and sends in every case.
+
+    `payload["cases"]` lists, for every case, one request per pipeline stage.
+    """
+    del send
+    warnings.simplefilter("ignore")
+    from planner.validate.ranks.ranks import joined
+    from planner.validate.trace.step import measure_on_rank
+
+    found = []
+    with joined(rank):
+        for number, requests in enumerate(payload["cases"], 1):
+            rank.report(f"step {number} of {len(payload['cases'])}")
+            stage = rank.rank * len(requests) // rank.world
+            found.append(measure_on_rank(*_arguments(requests[stage])))
+    return found
+
+
+def main() -> None:
+    """Answer every request line; an error that a user can cure comes back as `error`."""
+    warnings.simplefilter("ignore")
+    # torch's own prints must not mix with the answers
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        try:
+            answer = _answer(json.loads(line))
+        except PlannerError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

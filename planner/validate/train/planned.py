@@ -1,0 +1,94 @@
+"""Planned: the planner's own estimate of a small GPT case: peak memory, and time on a profile.
+
+Nothing is fitted to the case: the peak follows from the description of the software, and the time
+from a profile of rates of matrix products, copies, attention, launches and collectives. It is the
+estimate that `planner estimate` prints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.cost.estimate import Question, estimate_layouts
+from planner.describe.catalogue import load_framework, load_machine
+from planner.describe.framework import Framework
+from planner.describe.layout import Layout, Layouts
+from planner.describe.machine import Machine
+from planner.describe.workload import Workload
+
+__all__ = ["PEAK_TOLERANCE", "planned_peak", "planned_time"]
+
+PEAK_TOLERANCE = 0.1
+"""Relative; in shards this small single temporaries decide the peak."""
+_SCHEDULES = {"": "none", "gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved-1f1b"}
+_LEFT_OUT = ("runtime_context", "allocator_reserve")
+
+
+def planned_peak(case: dict[str, Any]) -> dict[str, Any]:
+    """Estimated peak of the fullest rank beside the measured one; why not where there is none.
+
+    Left out: the device's context and the allocator's reserve, as in what the ranks count.
+    """
+    if case["task"] != "gpt":
+        return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is no transformer"}
+    estimate = _estimate(case, load_machine("laptop"))  # the peak depends on no rate
+    memory = estimate.memory_bytes
+    peak = memory["total"] - sum(memory.get(part, 0.0) for part in _LEFT_OUT)
+    error = peak / max(case["peak_bytes_per_rank"]) - 1
+    return {
+        "planned_peak_bytes": round(peak),
+        "peak_error": error,
+        "peak_within": abs(error) <= PEAK_TOLERANCE,
+        "peak_why_not": "",
+    }
+
+
+def planned_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """Estimated step time of a finished case; empty where none is described."""
+    if case["task"] != "gpt":
+        return {}
+    estimate = _estimate(case, machine)
+    found: dict[str, Any] = {
+        "planned_step_time_s": estimate.step_time_s,
+        "planned_parts_s": estimate.step_time_parts_s,
+    }
+    if case["step_time_s"]:
+        found["planned_error"] = estimate.step_time_s / case["step_time_s"] - 1
+    return found
+
+
+def _estimate(case: dict[str, Any], machine: Machine) -> Any:
+    from planner.validate.train.tasks import GptTask
+
+    task, spread = GptTask(**case["sizes"]), case["spread"]
+    layout = Layout.described(
+        {
+            "dp": spread["dp"],
+            "tp": spread["tp"],
+            "pp": spread["pp"],
+            "vpp": spread["chunks"],
+            "sequence_parallel": spread["sequence_parallel"],
+            "zero_stage": spread["zero_stage"],
+            "micro_batch": task.batch // spread["dp"] // spread["micro_batches"],
+            "grad_accumulation": spread["micro_batches"],
+            "schedule": _SCHEDULES[spread["schedule"]],
+        }
+    )
+    workload = Workload(
+        sequence_length=task.sequence, global_batch=task.batch, precision="fp32", dropout=0.0
+    )
+    question = Question(task.model, machine, workload, _framework(case))
+    return estimate_layouts(question, Layouts.stack([layout]))[0]
+
+
+def _framework(case: dict[str, Any]) -> Framework:
+    """The software of a strategy, as `planner.validate.train.strategies` builds it."""
+    if case["strategy"] in ("single", "ddp", "zero1"):
+        return load_framework("ddp")
+    framework = load_framework("fsdp2")
+    # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
+    states = framework.full.replaced(optimizer_temporary_bytes=4.0)
+    if case["spread"]["zero_stage"] < 2:
+        # plain modules: the parameter is what computes
+        states = states.replaced(sharded_weight_bytes=4.0, master_bytes=0.0)
+    return framework.replaced(full=states)

@@ -1,0 +1,247 @@
+"""Predict: the step time of a strategy from what was measured at other shapes.
+
+    step = overhead(strategy) + compute(shapes of the rank) + copies + collectives
+
+Compute is fitted to single-rank steps of the fit shapes, run on all ranks at once so that they
+share caches and memory as in the real step. Collectives come from the table measured between
+matrix products on the same ranks. What a strategy costs besides (DTensor's dispatch, hooks,
+wake-ups) is its step at a tiny shape less the parts above. The shapes that are scored are in
+none of the fits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.validate import collectives, quiet, theory
+from planner.validate.measure.fitting import interpolate, relative_least_squares
+from planner.validate.ranks.ranks import Rank
+from planner.validate.train.strategies import Spread, Trainer, suited
+from planner.validate.train.tasks import MlpTask, Task
+
+__all__ = ["FIT_SHAPES", "Calibration", "predicted_s"]
+
+FIT_SHAPES = (
+    (16, 64, 1),
+    (16, 64, 4),
+    (32, 512, 1),
+    (32, 512, 4),
+    (128, 512, 1),
+    (256, 512, 1),
+    (64, 768, 1),
+    (192, 768, 1),
+    (32, 1280, 4),
+    (96, 1280, 1),
+)
+"""Rows per pass, width, passes; four layers. The scored shape is in none of them."""
+TINY = MlpTask(batch=16, width=64)
+_DEPTH = 4
+_REPEATS = 7
+_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
+_TABLE_SIZES = tuple(4096 * 8**k for k in range(5))
+
+Float = NDArray[np.float64]
+
+
+def features(rows: float, passes: float, matrices: Sequence[tuple[int, int]]) -> list[float]:
+    """What a step's time is linear in: constant, passes, FLOP, weight traffic, state, streams."""
+    elements = sum(n * k for n, k in matrices)
+    streams = sum(n + k for n, k in matrices)
+    return [
+        1.0,
+        passes * len(matrices),
+        6.0 * rows * passes * elements,
+        passes * elements,
+        elements,
+        passes * rows * streams,
+    ]
+
+
+def _matrices(task: Task, spread: Spread) -> Iterator[tuple[int, int]]:
+    """Output and input width of the products of one rank, one entry per layer it holds."""
+    width, tp = task.width, spread.tp
+    for layer in range(task.depth // spread.pp):
+        yield (width // tp, width) if layer % 2 == 0 else (width, width // tp)
+
+
+class Calibration:
+    """Fits and tables of one world, measured on its own ranks."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        shares = [quiet.probe_cpu_wall()]
+        self.coefficients, self.fit_error = self._fit_compute()
+        self.copy_bytes_per_s = self._copy_rate()
+        self.table: dict[str, tuple[list[float], list[float]]] = {}
+        if rank.world > 1:
+            rows = collectives.measure(rank, _OPERATIONS, _TABLE_SIZES)
+            for name in _OPERATIONS:
+                mine = [row for row in rows if row["name"] == name]
+                self.table[name] = (
+                    [row["bytes"] for row in mine],
+                    [row["in_step_s"] for row in mine],
+                )
+        shares.append(quiet.probe_cpu_wall())
+        self.cpu_wall = 1 - self._agreed([1 - min(shares)])[0]
+        """Share of a core that the worst rank got while this was measured."""
+        self._overheads: dict[Spread, float] = {}
+
+    # --- measure -----------------------------------------------------------------------------
+
+    def _fit_compute(self) -> tuple[Float, float]:
+        columns, times = [], []
+        for rows, width, passes in FIT_SHAPES:
+            self._rank.report(f"calibrating compute at {rows} x {width} x {passes}")
+            columns.append(features(rows, passes, [(width, width)] * _DEPTH))
+            times.append(self._compute_step(rows, width, passes))
+        return relative_least_squares(columns, self._agreed(times))
+
+    def _agreed(self, values: list[float]) -> list[float]:
+        """The slowest rank's, which the others would wait for."""
+        if self._rank.world == 1:
+            return values
+        return collectives._slowest(values)
+
+    def _compute_step(self, rows: int, width: int, passes: int) -> float:
+        """Median step of the perceptron with nothing to communicate [s]."""
+        task = MlpTask(batch=rows, width=width, depth=_DEPTH)
+        alone = replace(self._rank, world=1, rank=0)
+        trainer = Trainer(task, Spread("single"), alone)
+        x, y = (tensor.to(trainer.device) for tensor in task.batch_of(0))
+        times = []
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            for _ in range(passes):
+                assert trainer.module is not None
+                task.loss(trainer.module(x), y).div(passes).backward()
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad(set_to_none=True)
+            trainer.synchronise()
+            times.append(time.perf_counter() - start)
+        return float(np.median(times[2:]))
+
+    def _copy_rate(self) -> float:
+        """Bytes read and written by a copy per second, all ranks at once [B/s].
+
+        Into fresh memory, as FSDP's buffers are: the kernel must clear its pages first.
+        """
+        import torch
+
+        source = torch.ones(4_000_000, device=self._rank.device)
+        times = []
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            target = torch.empty_like(source)
+            target.copy_(source)
+            del target
+            if source.device.type != "cpu":
+                torch.accelerator.synchronize()
+            times.append(time.perf_counter() - start)
+        return 2 * source.numel() * 4 / self._agreed([float(np.median(times))])[0]
+
+    def overhead_s(self, spread: Spread) -> float:
+        """What a strategy costs besides, from its step at the tiny shape [s]."""
+        if spread not in self._overheads:
+            task = suited(replace(TINY, batch=8 * spread.dp * spread.micro_batches), spread)
+            self._rank.report(f"calibrating the overhead of {spread.strategy}")
+            trainer = Trainer(task, spread, self._rank)
+            times = []
+            for step in range(3 + 2 * _REPEATS):
+                start = time.perf_counter()
+                trainer.step(step)
+                trainer.synchronise()
+                times.append(time.perf_counter() - start)
+            measured = float(np.median(self._agreed(times[3:])))
+            self._overheads[spread] = measured - self._parts_s(task, spread)
+        return self._overheads[spread]
+
+    # --- predict -----------------------------------------------------------------------------
+
+    def _parts_s(self, task: Task, spread: Spread) -> float:
+        return (
+            self._compute_s(task, spread)
+            + self._copies_s(task, spread)
+            + self._collectives_s(task, spread)
+        )
+
+    def _compute_s(self, task: Task, spread: Spread) -> float:
+        """Passes of the slowest pipeline rank and the bubble around them, and the update [s]."""
+        rows = task.batch / spread.dp / spread.micro_batches
+        m, p = spread.micro_batches, spread.pp
+        bubble = (p - 1) / spread.chunks / m
+        matrices = list(_matrices(task, spread))
+        cost = self.coefficients * np.array(features(rows, m, matrices))
+        # state and constant come once a step, everything else with every pass
+        stretched = np.array([1, 1 + bubble, 1 + bubble, 1 + bubble, 1, 1 + bubble])
+        if spread.zero_stage >= 1:
+            stretched[4] = 1 / spread.dp
+        return float(cost @ stretched)
+
+    def _copies_s(self, task: Task, spread: Spread) -> float:
+        """FSDP's copies into and out of its flat buffers [s]."""
+        if spread.zero_stage < 2:
+            return 0.0
+        gathered = {2: 1, 3: 2}[spread.zero_stage]
+        whole = 4 * sum(n * k for n, k in _matrices(task, spread))
+        return 2 * whole * (gathered + 1) / self.copy_bytes_per_s
+
+    def _collectives_s(self, task: Task, spread: Spread) -> float:
+        """Every call at its own size, one after the other: gloo on a CPU hides nothing [s]."""
+        total = 0.0
+        for (name, _), value in theory.expected_bytes(task, spread, 0).items():
+            if name == "receive":
+                continue
+            operation = "send_receive" if name == "send" else name
+            sizes, times = self.table[operation]
+            calls = _calls(name, value, task, spread)
+            total += float(interpolate(calls, sizes, times).sum())
+        return total
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was measured, for the results."""
+        return {
+            "fit_shapes": [list(shape) for shape in FIT_SHAPES],
+            "fit_error": self.fit_error,
+            "cpu_wall": self.cpu_wall,
+            "coefficients": self.coefficients.tolist(),
+            "copy_bytes_per_s": self.copy_bytes_per_s,
+            "in_step_table": {
+                name: {"bytes": sizes, "time_s": times}
+                for name, (sizes, times) in self.table.items()
+            },
+        }
+
+
+def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
+    """The sizes of an operation's calls in one step that something waits for [B]."""
+    layers = task.depth // spread.pp
+    if name == "send":
+        made = spread.micro_batches * (2 * spread.chunks - 1 if spread.chunks > 1 else 1)
+        # only filling and draining the pipeline waits for messages
+        return [value / made] * (2 * (spread.pp - 1))
+    if name == "broadcast":
+        # ZeroRedundancyOptimizer sends every tensor by itself
+        bias = 4.0 * task.width
+        return [value / layers - bias, bias] * layers
+    if spread.tp > 1:
+        pairs = layers // 2
+        plain = 1 if spread.sequence_parallel else 2 * pairs - 1
+        count = plain if name == "all_reduce" else max(2 * (pairs - 1), 1)
+    elif name == "all_reduce":
+        count = max(round(value / 25e6), 1)  # DDP's buckets
+    else:
+        count = layers * (2 if name == "all_gather" and spread.zero_stage == 3 else 1)
+    return [value / count] * count
+
+
+def predicted_s(calibration: Calibration, task: Task, spread: Spread) -> float | None:
+    """Step time of the perceptron under a strategy; None for other tasks [s]."""
+    if not isinstance(task, MlpTask) or (spread.tp > 1 and spread.dp > 1):
+        return None
+    return calibration.overhead_s(spread) + calibration._parts_s(task, spread)

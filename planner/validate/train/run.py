@@ -1,0 +1,324 @@
+"""Run: real ranks train small shards under every strategy, and the estimate is held against them.
+
+Correctness first: losses and final parameters equal the single process. Then bytes per step and
+rank, exactly. Then times, where the cores were ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.describe.catalogue import load_machine
+from planner.errors import PlannerError
+from planner.validate.ranks.ranks import Rank, RankError, external_rank, num_cores
+from planner.validate.ranks.results import ResultsFile
+from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
+
+__all__ = ["STRATEGIES", "RunOptions", "exit_code", "run", "run_text"]
+
+# repeated from planner.validate.train.strategies, which imports torch; a test keeps them equal
+STRATEGIES = (
+    "single",
+    "ddp",
+    "zero1",
+    "zero2",
+    "zero3",
+    "tp",
+    "sp",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "3d",
+)
+TASKS = ("mlp", "gpt")
+MAX_WORLD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to validate."""
+
+    strategies: tuple[str, ...] = ("all",)
+    tasks: tuple[str, ...] = TASKS
+    world: int = 2
+    timed_steps: int = 10
+    attempts: int = 2
+    """How often a case is timed while the cores are busy with something else."""
+    limit_s: float = 60.0
+    """A rank without progress for this long is taken to hang [s]."""
+    output: Path | None = None
+    """JSON of the results; cases that it holds are not run again."""
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Sizes of a task that differ from its defaults."""
+    profile: str = ""
+    """Machine name or profile; the planner's own estimate of the GPT cases stands beside them."""
+    fault: str = ""
+    """For tests: `kind:rank:step`, kind one of die, hang, disagree."""
+
+
+def run(options: RunOptions) -> dict[str, Any] | None:
+    """Validate; the results, or None in ranks other than 0 of an external launcher.
+
+    Raises RankError with the rank to blame, ResultsError where results cannot be written.
+    """
+    _require_torch()
+    outer = external_rank(options.limit_s)
+    world = outer.world if outer else options.world
+    _check(options, world)
+    machine = load_machine(options.profile) if options.profile else None
+    cases, skipped = _cases(options, world)
+    writes = outer is None or outer.rank == 0
+    results = ResultsFile(options.output if writes else None, _settings(options, world))
+    results.extra = {"skipped": skipped, "num_cores": num_cores()}
+    todo = [case for case in cases if not results.has(case["key"])]
+    if outer is not None:
+        todo = _agreed(outer, cases, todo)
+    progress = _Progress(len(cases), len(cases) - len(todo), quiet=not writes)
+    payload = {"cases": todo, "fault": options.fault}
+
+    def finished(case: dict[str, Any]) -> None:
+        case |= planned_peak(case)
+        if machine is not None:
+            case |= planned_time(case, machine)
+        results.add(case)
+        progress.finished(case)
+
+    if todo and outer is not None:
+        _run_inside(outer, payload, finished)
+    elif todo:
+        from planner.validate.ranks.launch import launch
+
+        launch(
+            "planner.validate.train.training:run_cases",
+            world,
+            payload,
+            limit_s=options.limit_s,
+            progress=progress.at,
+            on_result=finished,
+        )
+    results.extra["times"] = _times(results.cases)
+    if writes:
+        results.save()
+    return results.as_dict() if writes else None
+
+
+def _times(cases: dict[str, Any]) -> dict[str, Any]:
+    """Errors of the predicted step times over the cases that were timed on quiet cores."""
+    errors = [
+        abs(case["time_error"])
+        for case in cases.values()
+        if case.get("time_error") is not None and case["load"]["scored"]
+    ]
+    return {
+        "num_scored": len(errors),
+        "num_not_scored": sum(
+            1 for case in cases.values() if case["load"] and not case["load"]["scored"]
+        ),
+        "median_error": statistics.median(errors) if errors else None,
+        "worst_error": max(errors, default=None),
+    }
+
+
+def _require_torch() -> None:
+    from planner.validate.sharding.adapter import require_torch
+
+    require_torch()
+
+
+def _check(options: RunOptions, world: int) -> None:
+    if not 1 <= world <= MAX_WORLD and external_rank(options.limit_s) is None:
+        raise RankError(
+            f"world = {world} must lie between 1 and {MAX_WORLD}; for more ranks start under "
+            "torchrun, mpiexec or srun"
+        )
+    if options.limit_s < 5:
+        raise RankError(f"limit = {options.limit_s} s must be at least 5 s")
+    if options.timed_steps < 0 or options.attempts < 1:
+        raise RankError(
+            f"steps = {options.timed_steps} must not be negative, and attempts = "
+            f"{options.attempts} must be at least 1"
+        )
+    if not isinstance(options.sizes, dict) or not all(
+        name in TASKS and isinstance(fields, dict) for name, fields in options.sizes.items()
+    ):
+        raise RankError('sizes must name sizes by task, such as {"mlp": {"width": 256}}')
+    for name in options.strategies:
+        if name != "all" and name not in STRATEGIES:
+            raise RankError(f"unknown strategy {name!r}; use all or {', '.join(STRATEGIES)}")
+    for name in options.tasks:
+        if name not in TASKS:
+            raise RankError(f"unknown task {name!r}; use one of {', '.join(TASKS)}")
+
+
+def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The cases in order, and which strategies `all` left out and why."""
+    from planner.validate.train.strategies import spread_of, suited
+    from planner.validate.train.tasks import make_task
+
+    cases, skipped = [], []
+    everything = "all" in options.strategies
+    for task in options.tasks:
+        for strategy in STRATEGIES if everything else options.strategies:
+            try:
+                suited(make_task(task, options.sizes.get(task)), spread_of(strategy, world))
+            except PlannerError as error:
+                if not everything:
+                    raise
+                skipped.append(str(error))
+                continue
+            cases.append(
+                {
+                    "key": f"{task}/{strategy}/{world}",
+                    "task": task,
+                    "strategy": strategy,
+                    "sizes": options.sizes.get(task, {}),
+                    "timed_steps": options.timed_steps,
+                    "attempts": options.attempts,
+                }
+            )
+    if not cases:
+        raise RankError(f"no strategy fits world = {world}: {'; '.join(skipped[:3])}")
+    return cases, sorted(set(skipped))
+
+
+def _settings(options: RunOptions, world: int) -> dict[str, Any]:
+    import torch
+
+    return {
+        "world": world,
+        "timed_steps": options.timed_steps,
+        "sizes": options.sizes,
+        "profile": options.profile,
+        "torch": str(torch.__version__),
+    }
+
+
+def _agreed(
+    outer: Rank, cases: list[dict[str, Any]], todo: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Under an external launcher only rank 0 sees the results: all ranks run all cases."""
+    del outer
+    return todo if len(todo) == len(cases) else cases
+
+
+def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
+    """Be one rank of torchrun, mpiexec or srun; a watchdog ends it should it hang."""
+    from planner.validate.ranks.watchdog import watching
+    from planner.validate.train.training import run_cases
+
+    with watching(outer) as rank:
+        run_cases(rank, payload, finished)
+
+
+class _Progress:
+    """Lines on standard error, at most one per step of rank 0."""
+
+    def __init__(self, total: int, done: int, *, quiet: bool) -> None:
+        self._total, self._done, self._quiet, self._last = total, done, quiet, ""
+        if done and not quiet:
+            print(f"{done} of {total} cases were done before", file=sys.stderr)
+
+    def at(self, rank: int, text: str) -> None:
+        """Where a rank stands."""
+        if rank == 0 and text != self._last and not self._quiet:
+            self._last = text
+            print(f"[{self._done + 1}/{self._total}] {text}", file=sys.stderr, flush=True)
+
+    def finished(self, case: dict[str, Any]) -> None:
+        """A case is done."""
+        self._done += 1
+        if not self._quiet:
+            print(f"[{self._done}/{self._total}] {case_line(case)}", file=sys.stderr, flush=True)
+
+
+def case_line(case: dict[str, Any]) -> str:
+    """One case in one line."""
+    sent = max(case["sent_bytes_per_rank"])
+    text = (
+        f"{case['task']:4}{case['strategy']:12}world {case['world']}  equal to 1 process "
+        f"(loss {case['loss_error']:.0e})  {sent / 1e6:9.3f} MB sent, "
+        f"{'as expected' if case['bytes_equal'] else 'NOT AS EXPECTED'}"
+    )
+    if case.get("planned_peak_bytes"):
+        peak, error = max(case["peak_bytes_per_rank"]), case["peak_error"]
+        within = "within" if case["peak_within"] else "NOT WITHIN"
+        text += (
+            f"  peak {peak / 1e6:.1f} MB, estimate {100 * error:+.1f} % ({within} "
+            f"{100 * PEAK_TOLERANCE:.0f} %)"
+        )
+    if case["step_time_s"] is not None:
+        text += f"  {1e3 * case['step_time_s']:8.1f} ms"
+        predicted = case.get("predicted_step_time_s")
+        if predicted:
+            text += f" (predicted {1e3 * predicted:.1f})"
+        if case.get("planned_step_time_s"):
+            text += f" (planned {1e3 * case['planned_step_time_s']:.1f})"
+        if case["load"]["why_not"]:
+            text += f"  not scored: {case['load']['why_not']}"
+    return text
+
+
+def run_text(results: dict[str, Any]) -> str:
+    """Results as lines to read."""
+    lines = [case_line(case) for case in results["cases"]]
+    times = results.get("times") or {}
+    if times.get("num_scored"):
+        lines.append(
+            f"predicted step times: median error {100 * times['median_error']:.0f} %, worst "
+            f"{100 * times['worst_error']:.0f} % over {times['num_scored']} cases; "
+            f"{times['num_not_scored']} not scored"
+        )
+    lines += [f"left out: {reason}" for reason in results.get("skipped", [])]
+    return "\n".join(lines)
+
+
+def exit_code(results: dict[str, Any] | None) -> int:
+    """0 where everything is as expected, 1 where bytes differ."""
+    cases = results["cases"] if results else []
+    return 0 if all(c["bytes_equal"] and c["state_bytes_equal"] for c in cases) else 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m planner.validate run`."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="planner.validate run", description=__doc__)
+    parser.add_argument("--strategy", action="append", help="all, or names (repeatable)")
+    parser.add_argument("--task", action="append", choices=TASKS, help="default: both")
+    parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps; 0 times nothing")
+    parser.add_argument("--attempts", type=int, default=2, help="timings while cores are busy")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds until a rank hangs")
+    parser.add_argument("--profile", default="", help="measured profile to hold the GPT against")
+    parser.add_argument("--output", "-o", type=Path, help="results as JSON, resumed if there")
+    parser.add_argument("--sizes", type=json.loads, default={}, help='{"mlp": {"width": 256}}')
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--cpu", action="store_true", help="use no accelerator")
+    parser.add_argument("--fault", default="", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.cpu:
+        os.environ["PLANNER_CPU"] = "1"
+    results = run(
+        RunOptions(
+            strategies=tuple(given.strategy or ("all",)),
+            tasks=tuple(given.task or TASKS),
+            world=given.world,
+            timed_steps=given.steps,
+            attempts=given.attempts,
+            limit_s=given.limit,
+            output=given.output,
+            sizes=given.sizes,
+            profile=given.profile,
+            fault=given.fault,
+        )
+    )
+    if results is not None:
+        print(json.dumps(results, indent=1) if given.json else run_text(results))
+    return exit_code(results)

@@ -1,0 +1,336 @@
+"""Training: what every rank does with a case: train, compare with one process, count, time.
+
+Runs inside a rank. Each case starts from the same weights; the single process that it must
+equal is run by rank 0 and sent to the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from planner.validate import quiet, theory
+from planner.validate.ranks.ranks import Rank, RankError, joined, num_cores
+from planner.validate.sharding.recorder import CollectiveRecorder
+from planner.validate.sharding.timeline import StorageTimeline
+from planner.validate.train.predict import Calibration, predicted_s
+from planner.validate.train.strategies import Spread, Trainer, spread_of, suited
+from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task
+
+__all__ = ["LOSS_TOLERANCE", "PARAMETER_TOLERANCE", "run_cases"]
+
+LOSS_TOLERANCE = 1e-6
+"""Relative, in fp32: six digits."""
+PARAMETER_TOLERANCE = 1e-6
+"""Absolute plus relative, for every element."""
+CHECKED_STEPS = 4
+"""The last of them is recorded; torch's buckets and buffers have settled by then."""
+_WARMUP = 3
+
+Send = Callable[[Any], None]
+
+
+def run_cases(rank: Rank, payload: dict[str, Any], send: Send) -> list[dict[str, Any]]:
+    """All cases of one world, in order; rank 0 sends each result as it comes."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    results = []
+    references: dict[str, tuple[list[float], Tensors]] = {}
+    rank.report("meeting the other ranks")
+    with joined(rank):
+        for case in payload["cases"]:
+            result = _Case(rank, case, payload.get("fault", "")).run(references)
+            results.append(result)
+            if rank.rank == 0:
+                send(result)
+    return results
+
+
+class _Case:
+    """One strategy on one task."""
+
+    def __init__(self, rank: Rank, case: dict[str, Any], fault: str) -> None:
+        self.rank, self.case, self.fault = rank, case, fault
+        self.spread = spread_of(case["strategy"], rank.world)
+        self.task = suited(make_task(case["task"], case["sizes"]), self.spread)
+
+    def run(self, references: dict[str, tuple[list[float], Tensors]]) -> dict[str, Any]:
+        case = self.case
+        self._say("the single process it must equal")
+        key = repr(self.task)
+        if key not in references:
+            references.clear()
+            references[key] = self._reference()
+        self._say("building")
+        trainer = Trainer(self.task, self.spread, self.rank)
+        losses, recorder = self._checked(trainer)
+        correct = self._compare(trainer, losses, references[key])
+        counted = self._counted(trainer, recorder)
+        peaks = self._peaks(trainer)
+        timed = self._attempts(trainer)
+        return {
+            "key": case["key"],
+            "task": self.task.name,
+            "sizes": asdict(self.task),
+            "strategy": case["strategy"],
+            "world": self.rank.world,
+            "spread": asdict(self.spread),
+            "device": self.rank.device.split(":")[0],
+            "torch": str(torch.__version__),
+            "num_params": self.task.num_params,
+            **correct,
+            **counted,
+            "peak_bytes_per_rank": peaks,
+            **timed,
+        }
+
+    def _say(self, what: str) -> None:
+        self.rank.report(f"{self.task.name} {self.case['strategy']}: {what}")
+
+    # --- correctness -------------------------------------------------------------------------
+
+    def _reference(self) -> tuple[list[float], Tensors]:
+        """Losses and final parameters of the single process."""
+        made: list[Any] = [None]
+        if self.rank.rank == 0:
+            trainer = Trainer(self.task, Spread("single"), self.rank)
+            losses = [trainer.step(i) for i in range(CHECKED_STEPS)]
+            made = [(losses, trainer.parameters())]
+        dist.broadcast_object_list(made, src=0)
+        reference: tuple[list[float], Tensors] = made[0]
+        return reference
+
+    def _checked(self, trainer: Trainer) -> tuple[list[float], CollectiveRecorder]:
+        losses, recorder = [], CollectiveRecorder()
+        for step in range(CHECKED_STEPS):
+            self._say(f"step {step + 1} of {CHECKED_STEPS}")
+            self._fail_on_purpose(step, trainer)
+            if step < CHECKED_STEPS - 1:
+                losses.append(trainer.step(step))
+            else:
+                with recorder:
+                    losses.append(trainer.step(step))
+        return losses, recorder
+
+    def _fail_on_purpose(self, step: int, trainer: Trainer) -> None:
+        """For tests: `kind:rank:step` makes a rank die, hang or compute something else."""
+        if not self.fault:
+            return
+        kind, rank, when = self.fault.split(":")
+        if int(rank) != self.rank.rank or int(when) != step:
+            return
+        if kind == "die":
+            os.kill(os.getpid(), 9)
+        elif kind == "hang":
+            time.sleep(1e6)
+        elif kind == "disagree":
+            with torch.no_grad():
+                next(trainer.chunks[0].parameters()).mul_(1.01)
+
+    def _compare(
+        self, trainer: Trainer, losses: list[float], reference: tuple[list[float], Tensors]
+    ) -> dict[str, Any]:
+        """Raise RankError in the rank whose result differs from the single process."""
+        self._say("comparing with the single process")
+        expected_losses, expected = reference
+        parameters = trainer.parameters()
+        worst, where = 0.0, ""
+        for name, value in parameters.items():
+            target = expected[name]
+            bound = PARAMETER_TOLERANCE * (1 + target.abs())
+            error = float(((value - target).abs() / bound).max())
+            if not error <= worst:
+                worst, where = error, name
+        everyone: list[Any] = [None] * self.rank.world
+        dist.all_gather_object(everyone, (losses, worst, where))
+        # where gradients are summed one rank's fault reaches all: the worst is named
+        error, rank = max((_rank_error(item[1]), rank) for rank, item in enumerate(everyone))
+        if error > 1:
+            raise RankError(
+                f"rank {rank} of {self.rank.world} disagrees with the single process in "
+                f"{self.task.name} {self.case['strategy']}: parameter {everyone[rank][2]} differs "
+                f"by {error:.3g} times the tolerance of {PARAMETER_TOLERANCE:g}"
+            )
+        whole = _mean_losses([item[0] for item in everyone])
+        gaps = [abs(a / b - 1) for a, b in zip(whole, expected_losses, strict=True)]
+        if not max(gaps) <= LOSS_TOLERANCE:
+            raise RankError(
+                f"{self.task.name} {self.case['strategy']}: the losses {whole} differ from the "
+                f"single process's {expected_losses} by more than {LOSS_TOLERANCE:g}"
+            )
+        return {
+            "equal": True,
+            "losses": whole,
+            "reference_losses": expected_losses,
+            "loss_error": max(gaps),
+            "parameter_error_in_tolerances": max(item[1] for item in everyone),
+        }
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    def _counted(self, trainer: Trainer, recorder: CollectiveRecorder) -> dict[str, Any]:
+        """Counted and expected bytes of every rank, by operation and axis."""
+        counted: Counter[tuple[str, str]] = Counter()
+        calls: Counter[tuple[str, str]] = Counter()
+        for item in recorder.operations():
+            key = (item.name, trainer.axis_of(item.ranks))
+            counted[key] += item.bytes
+            calls[key] += item.count
+        expected = theory.expected_bytes(self.task, self.spread, trainer.pp_rank)
+        rows = [
+            {
+                "name": name,
+                "axis": axis,
+                "count": calls[name, axis],
+                "counted_bytes": counted[name, axis],
+                "expected_bytes": expected[name, axis],
+            }
+            for name, axis in sorted({*counted, *expected})
+        ]
+        states = {
+            "counted": trainer.state_bytes(),
+            "expected": theory.expected_state_bytes(
+                self.task, self.spread, trainer.pp_rank, trainer.dp_rank
+            ),
+        }
+        sent = sum(
+            theory.wire_bytes(name, value, trainer.degree(axis))
+            for (name, axis), value in counted.items()
+        )
+        everyone: list[Any] = [None] * self.rank.world
+        dist.all_gather_object(everyone, (rows, states, sent))
+        equal = all(
+            row["counted_bytes"] == row["expected_bytes"] for item in everyone for row in item[0]
+        )
+        kept = all(item[1]["expected"] in (None, item[1]["counted"]) for item in everyone)
+        return {
+            "bytes_equal": equal,
+            "state_bytes_equal": kept,
+            "sent_bytes_per_rank": [item[2] for item in everyone],
+            "traffic_per_rank": [item[0] for item in everyone],
+            "state_bytes_per_rank": [item[1] for item in everyone],
+        }
+
+    def _peaks(self, trainer: Trainer) -> list[int]:
+        """Highest sum of live tensors in a step, every rank [B].
+
+        Counted: what torch's operators make. Left out on a CPU: DDP's buckets, made in C++.
+        """
+        self._say("peak memory")
+        if self.rank.device != "cpu":
+            torch.accelerator.reset_peak_memory_stats()
+            trainer.step(CHECKED_STEPS)
+            peak = int(torch.accelerator.max_memory_allocated())
+        else:
+            timeline = StorageTimeline()
+            with timeline:
+                timeline.restart()
+                for tensor in trainer.kept():
+                    timeline.watch(tensor)
+                timeline.moment("start")
+                trainer.step(CHECKED_STEPS)
+                timeline.moment("stop")
+            moments = timeline.moments
+            phases = timeline.peaks(moments["start"], moments["stop"])
+            peak = max(size for size, _ in phases.values())
+        everyone: list[Any] = [None] * self.rank.world
+        dist.all_gather_object(everyone, peak)
+        return everyone
+
+    # --- time --------------------------------------------------------------------------------
+
+    def _attempts(self, trainer: Trainer) -> dict[str, Any]:
+        """Time until the cores were ours, a few times at most."""
+        count = self.case["timed_steps"]
+        if not count:
+            return {"step_time_s": None, "load": None}
+        timed: dict[str, Any] = {}
+        for attempt in range(self.case["attempts"]):
+            timed = self._timed(trainer, count) | {"attempts": attempt + 1}
+            why_not = timed["load"]["why_not"]
+            if not why_not or "ranks share" in why_not:
+                break
+        return timed
+
+    def _timed(self, trainer: Trainer, count: int) -> dict[str, Any]:
+        """Step times without recording; the slowest rank of each step counts."""
+        calibration = None
+        if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
+            # next to what it predicts, so that both see the same neighbours
+            calibration = Calibration(self.rank)
+        for step in range(_WARMUP):
+            trainer.step(step)
+        dist.barrier()
+        watch, cpu = quiet.Watch(), time.process_time()
+        times, shares = [], [quiet.probe_cpu_wall()]
+        for step in range(count):
+            if step % 5 == 0:
+                self._say(f"timed step {step + 1} of {count}")
+                shares.append(quiet.probe_cpu_wall(0.02))
+            start = time.perf_counter()
+            trainer.step(step)
+            trainer.synchronise()
+            times.append(time.perf_counter() - start)
+        shares.append(quiet.probe_cpu_wall())
+        load, slowest = self._together(watch, time.process_time() - cpu, shares, times)
+        found = {
+            "step_time_s": statistics.median(slowest),
+            "step_time_best_s": min(slowest),
+            "step_time_p90_s": sorted(slowest)[math.ceil(0.9 * len(slowest)) - 1],
+            "threads_per_rank": torch.get_num_threads(),
+        }
+        if calibration is not None:
+            found |= _prediction(calibration, self.task, self.spread, found)
+            load = replace(load, cpu_wall=min(load.cpu_wall, calibration.cpu_wall))
+        return found | {"load": load.as_dict()}
+
+    def _together(
+        self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]
+    ) -> tuple[quiet.Load, list[float]]:
+        """Load over all ranks, and the slowest rank's time of each step; the same on each."""
+        everyone: list[Any] = [None] * self.rank.world
+        dist.all_gather_object(everyone, (times, cpu_s, min(shares), platform.node()))
+        here = [item for item in everyone if item[3] == platform.node()]
+        foreign: list[Any] = [watch.foreign_cores(sum(item[1] for item in here))]
+        dist.broadcast_object_list(foreign, src=0)
+        load = quiet.Load(min(item[2] for item in everyone), foreign[0], len(here), num_cores())
+        return load, [max(step) for step in zip(*(item[0] for item in everyone), strict=True)]
+
+
+def _prediction(
+    calibration: Calibration, task: Task, spread: Spread, timed: dict[str, Any]
+) -> dict[str, Any]:
+    predicted = predicted_s(calibration, task, spread)
+    if predicted is None:
+        return {"predicted_step_time_s": None}
+    return {
+        "predicted_step_time_s": predicted,
+        "time_error": predicted / timed["step_time_s"] - 1,
+        "calibration": calibration.as_dict(),
+    }
+
+
+def _rank_error(error: float) -> float:
+    """An error that compares: NaN is the worst."""
+    return math.inf if math.isnan(error) else error
+
+
+def _mean_losses(everyone: list[list[float]]) -> list[float]:
+    """Mean over the ranks that have a loss, step by step: their shares of the batch are equal."""
+    whole = []
+    for values in zip(*everyone, strict=True):
+        known = [value for value in values if not math.isnan(value)]
+        whole.append(sum(known) / len(known) if known else math.nan)
+    return whole

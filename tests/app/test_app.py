@@ -1,0 +1,388 @@
+"""The explorer's logic, without a browser: every page, wrong input, addresses, sessions."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import zipfile
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("plotly")
+
+from streamlit.testing.v1 import AppTest
+
+from planner.app import link, words
+from planner.app.pages.scaling import node_counts
+from planner.app.pages.trust import _object, _scored, _text
+from planner.describe.catalogue import load_model
+from planner.describe.layout import Layout
+from planner.errors import PlannerError
+from tests import ROOT
+
+_APP = str(ROOT / "app.py")
+_PAGES = ("fit", "one_layout", "machines", "collectives", "trust", "learn")
+_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AppTest leaves its page behind as __main__, which a process started later would run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
+def _app(page: str = "fit", **query: str) -> AppTest:
+    """A page of the app, drawn once."""
+    app = AppTest.from_string(f"from planner.app import {page}\n{page}.page()", default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def _said(app: AppTest) -> str:
+    return " ".join(
+        str(item.value) for kind in (app.success, app.error, app.warning, app.info) for item in kind
+    )
+
+
+def test_app_opens_on_the_first_page() -> None:
+    app = AppTest.from_file(_APP, default_timeout=60).run()
+    assert not app.exception
+    assert app.title[0].value == "Which strategy fits?"
+    assert "fits on 4 nodes of polaris" in app.success[0].value
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_every_page_draws(page: str) -> None:
+    app = _app(page)
+    assert not app.exception
+    assert not app.error
+    assert app.title
+
+
+def test_a_change_changes_the_verdict() -> None:
+    app = _app()
+    before = app.success[0].value
+    app.number_input(key="nodes").set_value(1).run()
+    assert not app.exception
+    assert _said(app) != before
+    app.selectbox(key="model").set_value("llama-3.1-405b").run()
+    assert "does not fit on 1 node of polaris" in app.error[0].value
+    assert not app.success
+
+
+def test_address_restores_the_controls() -> None:
+    app = _app(
+        model="mistral-7b",
+        machine="vsc-5",
+        nodes="2",
+        batch="64",
+        seq="2048",
+        precision="fp16",
+        tokens="300B",
+    )
+    assert app.selectbox(key="model").value == "mistral-7b"
+    assert app.number_input(key="nodes").value == 2
+    assert "mistral-7b fits on 2 nodes of vsc-5" in app.success[0].value
+    assert any("node-hours for 300 B tokens" in str(m.delta) for m in app.metric)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nodes", "-5"),
+        ("nodes", "1e99"),
+        ("nodes", "<b>"),
+        ("model", "../../etc/passwd"),
+        ("machine", "<script>alert(1)</script>"),
+        ("batch", "0"),
+        ("precision", "fp3"),
+        ("view", "x"),
+        ("layout", "~~~"),
+        ("layout", "fsdp2~tp.-3"),
+        ("config", "AAAA"),
+        ("config", "%00"),
+        ("tokens", "nan"),
+        ("frameworks", "nothing"),
+    ],
+)
+def test_hostile_addresses_end_in_words(name: str, value: str) -> None:
+    app = _app("fit", **{name: value})
+    assert not app.exception
+    assert app.title
+
+
+@pytest.mark.parametrize("value", ["~~~", "fsdp2~tp.-3", "nothing~dp.4", "fsdp2~dp.7", "x" * 9000])
+def test_hostile_layouts_end_in_words(value: str) -> None:
+    app = _app("one_layout", layout=value)
+    assert not app.exception
+    assert app.error or app.success
+
+
+def test_too_many_nodes_name_the_machine() -> None:
+    app = _app(nodes="5000")
+    assert not app.exception
+    assert "560 nodes of polaris" in app.error[0].value.replace("\\", "")
+
+
+def test_tokens_that_are_no_number() -> None:
+    app = _app()
+    app.text_input(key="tokens").set_value("<img src=x onerror=alert(1)>").run()
+    assert not app.exception
+    assert "\\<img" in app.error[0].value
+    assert "<img" not in app.error[0].value.replace("\\<img", "")
+
+
+def test_nothing_fits_names_the_fix() -> None:
+    app = _app(model="llama-3.1-405b", nodes="1")
+    assert "does not fit" in app.error[0].value
+    assert not app.exception
+
+
+@pytest.mark.parametrize(
+    "view", ["Step time", "Heatmap tp x pp", "Memory against time", "Scaling", "Why, and notes"]
+)
+def test_every_view_draws(view: str) -> None:
+    app = _app(view=view)
+    assert not app.exception
+    assert not app.error
+
+
+def test_scaling_works_on_request() -> None:
+    app = _app(model="gpt2", nodes="2", view="Scaling")
+    app.button(key="scale_start").click().run()
+    assert not app.exception
+    assert any("Node-hours are for" in str(c.value) for c in app.caption)
+
+
+def test_node_counts_stay_on_the_machine() -> None:
+    assert node_counts(10_624, 10_000)[-1] == 10_000
+    assert node_counts(1, 1) == [1]
+    assert len(node_counts(560, 64)) <= 7
+
+
+def test_two_sessions_share_nothing() -> None:
+    first, second = _app(model="gpt2", nodes="1"), _app()
+    first.number_input(key="nodes").set_value(2).run()
+    second.run()
+    assert second.selectbox(key="model").value == "llama-3-8b"
+    assert "on 2 nodes" in first.success[0].value
+    assert "on 4 nodes" in second.success[0].value
+
+
+def test_one_layout_follows_the_form() -> None:
+    packed = link.pack_layout(
+        Layout(dp=4, tp=4, zero_stage=1, grad_accumulation=64, sequence_parallel=True),
+        "megatron-lm",
+    )
+    app = _app("one_layout", layout=packed)
+    assert not app.exception
+    assert "4 x tensor" in _said(app)
+
+
+@pytest.mark.parametrize(
+    "idea",
+    ["Data parallel", "Collectives", "ZeRO", "Tensor", "Pipeline", "3D", "Offload", "Choosing"],
+)
+def test_every_idea_draws(idea: str) -> None:
+    app = _app("learn", idea=idea)
+    assert not app.exception
+    assert not app.error
+
+
+def test_collectives_refuse_more_ranks_than_devices() -> None:
+    app = _app("collectives", ranks="100000")
+    assert "2,240" in app.error[0].value
+    assert not app.exception
+
+
+# --- uploads ---------------------------------------------------------------------------------
+
+
+def _zip_of_zeros() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b"0" * 10_000)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"not json", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"[1, 2]", "no JSON object"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"[" * 200_000, "nested too deeply|not valid JSON"),
+        (b"1" * 5000, "thousands of digits|no JSON object"),
+        (b" " * 50_000_000, "50.0 MB"),
+        (_zip_of_zeros(), "UTF-8|JSON"),
+    ],
+)
+def test_wrong_uploads_get_one_sentence(data: bytes, said: str) -> None:
+    with pytest.raises(PlannerError, match=said):
+        link.parse_config(data)
+
+
+def test_unknown_family_is_named() -> None:
+    with pytest.raises(PlannerError, match="model_type"):
+        link.read_model({**_CONFIG, "model_type": "nobody"}, "config.json")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd",
+        "<script>",
+        "a\x00b.json",
+        "x" * 900,
+        "",
+        "..",
+        "[a](http://b)",
+        "$x$",
+        "config.json",
+    ],
+)
+def test_hostile_file_names_become_harmless(name: str) -> None:
+    model = link.read_model(_CONFIG, name)
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,40}", model.name)
+
+
+def test_uploaded_model_travels_in_the_address() -> None:
+    packed = link.pack_config({**_CONFIG, "junk": "x" * 5000}, "tiny.json")
+    assert len(packed) < 400
+    model = link.unpack_model(packed)
+    assert model == link.read_model(_CONFIG, "tiny.json")
+    app = _app(config=packed, nodes="1")
+    assert "tiny fits on 1 node" in app.success[0].value
+    assert not app.exception
+
+
+@pytest.mark.parametrize("packed", ["", "!!!", "AAAA", "é", "eJwDAAAAAAE=", "A" * 100_000])
+def test_damaged_addresses_are_said_to_be_so(packed: str) -> None:
+    with pytest.raises(PlannerError, match="damaged"):
+        link.unpack_model(packed)
+
+
+def test_compressed_bomb_stays_small() -> None:
+    import base64
+    import zlib
+
+    packed = base64.urlsafe_b64encode(zlib.compress(b"[" + b" " * 4_000_000 + b"]", 9)).decode()
+    with pytest.raises(PlannerError):
+        link.unpack_model(packed)
+
+
+def test_layouts_survive_the_address() -> None:
+    for layout in (
+        Layout(),
+        Layout(
+            dp=8,
+            dp_shard=4,
+            tp=2,
+            sequence_parallel=True,
+            zero_stage=3,
+            recompute="selective",
+            offload="all-cpu",
+        ),
+        Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8),
+    ):
+        assert link.unpack_layout(link.pack_layout(layout, "fsdp2")) == (layout, "fsdp2")
+
+
+@pytest.mark.parametrize("text", ["", "x", "a,b\n1,2", "\x00" * 50])
+def test_wrong_tables_get_one_sentence(text: str) -> None:
+    with pytest.raises(PlannerError, match=r"\A[^\n]*no table of runs[^\n]*\Z"):
+        _scored(text)
+
+
+def test_table_without_rows_scores_nothing() -> None:
+    assert not _scored("n_gpus,gpu\n").scores
+
+
+def test_run_files_are_limited_in_size() -> None:
+    with pytest.raises(PlannerError, match="at most 5 MB"):
+        _text(b"x" * 6_000_000)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "1", '"a"'])
+def test_log_layout_must_be_an_object(text: str) -> None:
+    with pytest.raises(PlannerError, match="JSON object"):
+        _object(text)
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>alert(1)</script>",
+        "[a](http://b)",
+        "![x](y)",
+        "$a$",
+        "`x`",
+        "**b**",
+        ":material/home:",
+        "# h",
+        "a | b",
+    ],
+)
+def test_escape_leaves_nothing_alive(text: str) -> None:
+    escaped = words.escape(text)
+    rest = escaped
+    for char in "\\`*_{}[]()<>#|$~:":
+        rest = rest.replace("\\" + char, "")
+    assert not set(rest) & set("`*_{}[]()<>#|$~:")
+
+
+def test_download_parses() -> None:
+    import planner
+
+    plan = planner.plan(
+        "gpt2", "polaris", nodes=1, workload=planner.Workload(global_batch=64, sequence_length=1024)
+    )
+    found: dict[str, Any] = json.loads(plan.to_json())
+    assert found["fits"] is True
+
+
+def test_files_to_run_are_offered() -> None:
+    app = _app()
+    assert not app.exception
+    assert "Files to run it (ZIP)" in [button.label for button in app.get("download_button")]
+    assert "No files to run" not in " ".join(str(item.value) for item in app.caption)
+
+
+def test_files_that_cannot_be_written_are_a_sentence() -> None:
+    app = _app(machine="summit", model="gpt2", seq="1024", precision="fp16")
+    assert not app.exception
+    assert "Files to run it (ZIP)" not in [button.label for button in app.get("download_button")]
+    said = " ".join(str(item.value) for item in app.caption)
+    assert "No files to run this layout" in said
+
+
+def test_config_forbids_reporting_and_the_outside() -> None:
+    import tomllib
+
+    path = ROOT / ".streamlit" / "config.toml"
+    config = tomllib.loads(path.read_text())
+    assert config["browser"]["gatherUsageStats"] is False
+    assert config["server"]["address"] == "127.0.0.1"
+    assert config["server"]["maxUploadSize"] <= 5
+    assert "theme" in config
+
+
+def test_catalogue_names_are_harmless() -> None:
+    assert load_model("gpt2").name == words.escape("gpt2")

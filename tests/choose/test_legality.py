@@ -1,0 +1,187 @@
+"""Legality: every rule says value, rule and remedy; search and single check agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.choose.legality import RULES, check, check_division, check_sequence, legal
+from planner.cost.estimate import Question
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout, Layouts
+from planner.describe.workload import Workload
+from planner.errors import DescriptionError, LayoutError
+
+
+def question(
+    model: str = "llama-3-8b",
+    framework: str = "megatron-lm",
+    machine: str = "polaris",
+    **fields: object,
+) -> Question:
+    workload = Workload.described({"sequence_length": 4096, "global_batch": 64, **fields})
+    return Question(load_model(model), load_machine(machine), workload, load_framework(framework))
+
+
+LEGAL = Layout(dp=4, tp=4, zero_stage=1, micro_batch=2, grad_accumulation=8)
+
+
+def test_a_legal_layout_passes() -> None:
+    check(question(), LEGAL)
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "message"),
+    [
+        ({}, {"tp": 3}, r"tp = 3 .* use one of 1, 2, 4"),
+        (
+            {"model": "gpt2-xl", "sequence_length": 1024},
+            {"tp": 2},
+            r"tp = 2 does not divide num_heads = 25; use one of 1, 5, 25",
+        ),
+        (
+            {"model": "gpt2", "sequence_length": 1024},
+            {"tp": 8, "dp": 2},
+            r"num_heads = 12; use one of 1, 2, 3, 4, 6, 12",
+        ),
+        (
+            {"machine": "aurora", "framework": "megatron-deepspeed"},
+            {"tp": 8},
+            r"neither divides nor is a multiple of the 12 ranks",
+        ),
+        (
+            {"framework": "nanotron", "model": "llama-3-70b"},
+            {"tp": 16, "dp": 1},
+            r"num_kv_heads = 8",
+        ),
+        (
+            {"framework": "megatron-deepspeed"},
+            {"pp": 5, "schedule": "1f1b"},
+            r"pp \* vpp = 5 does not divide the 32 layers",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 33, "zero_stage": 0, "schedule": "1f1b", "sequence_parallel": True},
+            r"exceeds the 32 layers",
+        ),
+        ({}, {"cp": 3}, r"cp = 3: the sequence of 4096"),
+        ({}, {"tp": 1, "sequence_parallel": True}, r"needs tp > 1"),
+        ({}, {"dp": 7}, r"global batch 64 is not a multiple of dp = 7; use 63 or 70"),
+        ({}, {"micro_batch": 3}, r"micro_batch \* grad_accumulation must be 16"),
+        ({}, {"ep": 2}, r"llama-3-8b has no experts"),
+        ({"model": "mixtral-8x7b"}, {"ep": 3}, r"ep = 3 must divide num_experts = 8"),
+        ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
+        ({"framework": "deepspeed"}, {}, r"deepspeed has no tp axis"),
+        ({}, {"dp_shard": 2}, r"hybrid sharding needs"),
+        (
+            {"framework": "ddp"},
+            {"tp": 1, "zero_stage": 0, "recompute": "selective"},
+            r"recompute = selective is not offered by ddp; use recompute = none, ",
+        ),
+        ({}, {"pp": 2}, r"a pipeline needs a schedule"),
+        ({}, {"schedule": "1f1b"}, r"a schedule\s+a pipeline"),
+        ({}, {"pp": 2, "vpp": 2, "schedule": "1f1b"}, r"only interleaved-1f1b has several chunks"),
+        (
+            {},
+            {
+                "pp": 2,
+                "vpp": 2,
+                "schedule": "interleaved-1f1b",
+                "micro_batch": 16,
+                "grad_accumulation": 1,
+            },
+            r"not a multiple of pp = 2",
+        ),
+        ({}, {"offload": "optimizer-nvme"}, r"offload 'optimizer-nvme' at ZeRO stage 1"),
+        (
+            {"machine": "aurora", "framework": "deepspeed"},
+            {"tp": 1, "zero_stage": 3, "offload": "all-nvme"},
+            r"no node-local NVMe",
+        ),
+        ({}, {"tiles": 2}, r"memory-centric tiling needs DeepSpeed ZeRO-3"),
+        ({"model": "gpt2"}, {"dp": 4}, r"sequence length 4096 exceeds the 1024 learned positions"),
+        ({"machine": "aurora", "framework": "megatron-lm"}, {}, r"does not run on xpu"),
+    ],
+)
+def test_each_rule_has_its_sentence(
+    asked: dict[str, Any], changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(LayoutError, match=message) as caught:
+        check(question(**asked), LEGAL.replaced(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_convolutional_network_is_counted_but_not_planned() -> None:
+    with pytest.raises(DescriptionError, match="only transformers"):
+        check(question("resnet-50"), LEGAL)
+
+
+def test_three_heads_over_two_ranks() -> None:
+    three = load_model("gpt2").replaced(num_heads=3, num_kv_heads=3, head_dim=256)
+    q = Question(
+        three,
+        load_machine("polaris"),
+        Workload(sequence_length=1024, global_batch=64),
+        load_framework("megatron-lm"),
+    )
+    with pytest.raises(LayoutError, match=r"tp = 2 does not divide num_heads = 3; use one of 1, 3"):
+        check(q, Layout(tp=2, grad_accumulation=64))
+
+
+degree = st.sampled_from([1, 2, 3, 4, 8])
+
+
+@given(
+    st.sampled_from(["llama-3-8b", "mixtral-8x7b", "gpt2-xl"]),
+    st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "ddp", "nanotron"]),
+    st.builds(
+        Layout,
+        dp=degree,
+        tp=degree,
+        pp=degree,
+        vpp=degree,
+        cp=degree,
+        ep=degree,
+        zero_stage=st.integers(0, 3),
+        micro_batch=degree,
+        grad_accumulation=st.integers(1, 64),
+        sequence_parallel=st.booleans(),
+        tiles=st.sampled_from([1, 2]),
+        recompute=st.sampled_from(["none", "selective", "full"]),
+        schedule=st.sampled_from(["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
+        offload=st.sampled_from(["none", "optimizer-cpu", "all-cpu", "all-nvme"]),
+    ),
+)
+def test_mask_and_sentence_agree(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework, sequence_length=1024)
+    needs = {name for rule in RULES for name in rule.needs}
+    mask, dropped = legal(q, Layouts.stack([layout]), needs)
+    assert sum(dropped.values()) == int(not mask[0])
+    if mask[0]:
+        check(q, layout)
+    else:
+        with pytest.raises(LayoutError):
+            check(q, layout)
+
+
+def test_learned_positions_limit_the_sequence() -> None:
+    check_sequence(question("llama-3-8b", sequence_length=1_000_000))  # rotary: no table
+    check_sequence(question("gpt2", sequence_length=1024))
+    with pytest.raises(LayoutError, match="use --seq-length 1024 or less"):
+        check_sequence(question("gpt2", sequence_length=1025))
+
+
+def test_dp_follows_from_nodes() -> None:
+    polaris = load_machine("polaris")
+    assert check_division(polaris, 4, None, 8) == 2
+    assert check_division(polaris, None, None, 8) == 1
+    assert check_division(polaris, 4, 2, 8) == 2
+    with pytest.raises(LayoutError, match="use one of 1, 2, 4, 8, 16"):
+        check_division(polaris, 4, None, 3)
+    with pytest.raises(LayoutError, match="use dp = 2"):
+        check_division(polaris, 4, 3, 8)
+    with pytest.raises(LayoutError, match="nodes = 0 must be at least 1"):
+        check_division(polaris, 0, None, 8)

@@ -1,0 +1,203 @@
+"""Plan and estimate: from names to answers, and through JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import planner
+from planner.choose.planning import DEFAULT_FRAMEWORKS, Plan, estimate, plan
+from planner.describe.workload import Workload
+from planner.errors import DescriptionError, LayoutError, PlannerError
+
+SMALL = Workload(sequence_length=1024, global_batch=64)
+
+
+@pytest.fixture(scope="module")
+def answer() -> Plan:
+    return plan("gpt2-xl", "polaris", nodes=4, workload=SMALL.replaced(tokens=1e9))
+
+
+def test_json_round_trip(answer: Plan) -> None:
+    text = answer.to_json()
+    assert Plan.from_json(text) == answer
+    assert Plan.from_json(text).to_json() == text
+
+
+def test_json_keys_that_others_read(answer: Plan) -> None:
+    data = json.loads(answer.to_json())
+    assert data["fits"] is True
+    best = data["best"]
+    assert {
+        "dp",
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "zero_stage",
+        "micro_batch",
+        "grad_accumulation",
+        "recompute",
+        "schedule",
+        "offload",
+    } <= set(best["layout"])
+    assert {
+        "step_time_s",
+        "step_time_parts_s",
+        "tokens_per_s",
+        "mfu",
+        "memory_bytes",
+        "host_memory_bytes",
+        "framework",
+        "worst_stage",
+    } <= set(best)
+    assert "total" in best["memory_bytes"]
+    assert data["ranked"][0] == best
+    assert {"name", "fits", "why", "fix"} <= set(data["strategies"][0])
+    assert set(data["dropped"][0]) == {"reason", "count"}
+
+
+def test_figures_agree_with_each_other(answer: Plan) -> None:
+    assert answer.num_devices == 16
+    for found in answer.ranked:
+        tokens = 64 * 1024
+        assert found.tokens_per_s == pytest.approx(tokens / found.step_time_s)
+        assert 0 < found.mfu < 1
+        assert found.memory_bytes["total"] <= 42412802048
+        assert found.layout.global_batch == 64
+        assert found.layout.world == 16
+    assert answer.best is not None
+    assert answer.duration_s(answer.best) == pytest.approx(1e9 / answer.best.tokens_per_s)
+    hours = 4 * answer.duration_s(answer.best) / 3600
+    assert answer.node_hours(answer.best) == pytest.approx(hours)
+    counted = sum(d.count for d in answer.dropped if "exceeded" in d.reason)
+    assert answer.num_candidates > counted
+
+
+def test_ranked_is_sorted_over_all_frameworks(answer: Plan) -> None:
+    times = [round(found.step_time_s, 9) for found in answer.ranked]
+    assert times == sorted(times)
+
+
+def test_mfu_is_model_operations_over_peak() -> None:
+    # 6 N + 12 l h s per token over 312 TFLOP/s of 4 devices (nanoGPT's estimate_mfu)
+    found = estimate(
+        "gpt2",
+        "polaris",
+        planner.Layout(dp=4, micro_batch=16),
+        framework="ddp",
+        workload=Workload(sequence_length=1024, global_batch=64),
+    )
+    per_token = 6 * (124_439_808 - 1024 * 768) + 12 * 12 * 768 * 1024
+    assert found.mfu == pytest.approx(found.tokens_per_s * per_token / (4 * 312e12), rel=2e-3)
+
+
+def test_top_limits_the_ranking() -> None:
+    three = plan("gpt2", "polaris", nodes=1, workload=SMALL, top=3)
+    more = plan("gpt2", "polaris", nodes=1, workload=SMALL, top=30)
+    assert len(three.ranked) == 3
+    assert more.ranked[:3] == three.ranked
+
+
+def test_nothing_fits_is_a_result() -> None:
+    answer = plan("llama-3.1-405b", "vsc-5", nodes=1, workload=Workload(global_batch=64))
+    assert (answer.fits, answer.best, answer.ranked) == (False, None, ())
+    assert all(not verdict.fits for verdict in answer.strategies)
+    assert Plan.from_json(answer.to_json()) == answer
+
+
+def test_only_frameworks_that_run_on_the_device() -> None:
+    aurora = plan("gpt2", "aurora", nodes=1, workload=SMALL.replaced(global_batch=48))
+    used = {verdict.estimate.framework for verdict in aurora.strategies if verdict.estimate}
+    assert "megatron-lm" not in used
+    assert plan(
+        "gpt2",
+        "aurora",
+        nodes=1,
+        workload=SMALL.replaced(global_batch=48),
+        frameworks=["megatron-deepspeed"],
+    ).fits
+    polaris = plan("gpt2", "polaris", nodes=1, workload=SMALL)
+    used = {verdict.estimate.framework for verdict in polaris.strategies if verdict.estimate}
+    assert used <= set(DEFAULT_FRAMEWORKS) - {"megatron-deepspeed"}
+    with pytest.raises(LayoutError, match="does not run on xpu"):
+        plan("gpt2", "aurora", nodes=1, workload=SMALL, frameworks=["megatron-lm"])
+
+
+def test_more_nodes_are_never_slower() -> None:
+    times = []
+    for nodes in (1, 2, 4, 8):
+        best = plan(
+            "llama-3-8b",
+            "polaris",
+            nodes=nodes,
+            workload=Workload(sequence_length=4096, global_batch=128),
+        ).best
+        assert best is not None
+        times.append(best.step_time_s)
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"), [(0, "at least 1"), (-1, "at least 1"), (561, "560 nodes")]
+)
+def test_impossible_nodes(nodes: int, message: str) -> None:
+    with pytest.raises(LayoutError, match=message):
+        plan("gpt2", "polaris", nodes=nodes, workload=SMALL)
+
+
+def test_precision_that_the_device_lacks() -> None:
+    with pytest.raises(PlannerError, match="'fp8' is not supported by NVIDIA A100"):
+        plan("gpt2", "polaris", nodes=1, workload=SMALL.replaced(precision="fp8"))
+
+
+def test_convolutional_models_are_refused_in_one_sentence() -> None:
+    with pytest.raises(DescriptionError, match="only transformers"):
+        plan("resnet-50", "polaris", nodes=1, workload=SMALL)
+
+
+def test_estimate_takes_the_first_framework_that_allows_the_layout() -> None:
+    found = estimate("llama-3-8b", "polaris", planner.Layout(dp=4, tp=4, zero_stage=1))
+    assert found.framework == "megatron-lm"
+    assert found.layout.world == 16
+    with pytest.raises(LayoutError, match="tp = 3"):
+        estimate("llama-3-8b", "polaris", planner.Layout(tp=3))
+
+
+def test_estimate_equals_the_plan_s_row() -> None:
+    answer = plan("gpt2-xl", "polaris", nodes=4, workload=SMALL)
+    assert answer.best is not None
+    found = estimate(
+        "gpt2-xl", "polaris", answer.best.layout, workload=SMALL, framework=answer.best.framework
+    )
+    assert found == answer.best
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"model": 1}', "[" * 100_000, "nan"])
+def test_text_that_is_no_plan(text: str) -> None:
+    with pytest.raises(DescriptionError, match="not a plan"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert-large",
+        "vit-h-14",
+        "gemma-2-27b",
+        "opt-66b",
+        pytest.param("deepseek-v3", marks=pytest.mark.slow),
+    ],
+)
+def test_every_kind_of_transformer_is_planned(name: str) -> None:
+    sequence = 257 if name == "vit-h-14" else 512
+    answer = plan(
+        name, "selene", nodes=64, workload=Workload(sequence_length=sequence, global_batch=512)
+    )
+    assert answer.fits
+    assert answer.best is not None
+    assert math.isfinite(answer.best.step_time_s)
+    assert answer.best.mfu < 0.8

@@ -1,0 +1,188 @@
+"""Search: complete, legal, sorted, deterministic, and nothing dropped silently."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from planner.choose.legality import check
+from planner.choose.planning import plan
+from planner.choose.search import candidates, order, search
+from planner.cost.estimate import Question
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+
+FRAMEWORKS = ["ddp", "deepspeed", "fsdp2", "megatron-lm", "nanotron", "accelerate", "horovod"]
+
+
+def question(
+    model: str = "gpt2-xl",
+    framework: str = "megatron-lm",
+    machine: str = "polaris",
+    sequence: int = 1024,
+    batch: int = 24,
+) -> Question:
+    return Question(
+        load_model(model),
+        load_machine(machine),
+        Workload(sequence_length=sequence, global_batch=batch),
+        load_framework(framework),
+    )
+
+
+def brute_force(q: Question, world: int) -> set[Layout]:
+    """Every layout that passes `check`, one by one, without the variants search leaves out."""
+    ways, batch, found = divisors(world), q.workload.global_batch, set()
+    experts = q.model.experts.num_experts if q.model.experts else 1
+    axes = q.framework.axes
+    for tp, pp, cp, ep in itertools.product(
+        ways if "tp" in axes else [1],
+        ways if "pp" in axes else [1],
+        ways if "cp" in axes else [1],
+        divisors(experts) if "ep" in axes else [1],
+    ):
+        if world % (tp * pp * cp):
+            continue
+        if cp > max(q.workload.sequence_length // 1024, 1):
+            continue  # slices below 1024 tokens
+        dp = world // (tp * pp * cp)
+        for vpp, sequence, zero, micro, recompute, schedule, offload in itertools.product(
+            range(1, 13), (False, True), range(4), divisors(batch), RECOMPUTE, SCHEDULES, OFFLOAD
+        ):
+            if (vpp > 1) != (schedule == "interleaved-1f1b") or (pp > 1) != (schedule != "none"):
+                continue  # no schedule: refused by `check` as well, skipped here for speed
+            chunks, layers = pp * vpp, q.model.num_layers
+            if vpp > 1 and chunks <= layers and -(-layers // chunks) * chunks > 1.05 * layers:
+                continue  # uneven chunks
+            if schedule == "gpipe" and "1f1b" in q.framework.schedules:
+                continue
+            if q.framework.sequence_parallel == "with-tp" and sequence != (tp > 1):
+                continue
+            if dp * cp == 1 and zero != min(q.framework.zero_stages):
+                continue  # sharding over one rank is none
+            if batch % (dp * micro) or micro > 64:
+                continue
+            layout = Layout(
+                dp=dp,
+                tp=tp,
+                pp=pp,
+                cp=cp,
+                ep=ep,
+                vpp=vpp,
+                sequence_parallel=sequence,
+                zero_stage=zero,
+                micro_batch=micro,
+                grad_accumulation=batch // dp // micro,
+                recompute=recompute,
+                schedule=schedule,
+                offload=offload,  # type: ignore[arg-type]
+            )
+            try:
+                check(q, layout)
+            except LayoutError:
+                continue
+            found.add(layout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "world", "batch"),
+    [
+        ("gpt2", "ddp", 4, 8),
+        ("gpt2", "deepspeed", 4, 4),
+        ("gpt2", "megatron-lm", 4, 4),
+        ("gpt2", "fsdp2", 4, 4),
+        ("gpt2", "nanotron", 4, 4),
+        ("mixtral-8x7b", "megatron-lm", 2, 2),
+    ],
+)
+def test_candidates_are_exactly_the_legal_layouts(
+    model: str, framework: str, world: int, batch: int
+) -> None:
+    q = question(model, framework, batch=batch)
+    layouts, _ = candidates(q, world)
+    found = [layouts[i] for i in range(len(layouts))]
+    assert len(set(found)) == len(found)
+    plain = {layout for layout in found if layout.dp_shard == 0}
+    assert plain == brute_force(q, world)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("model", "world", "batch"),
+    [("llama-3-8b", 16, 32), ("mixtral-8x7b", 12, 24), ("gpt2-xl", 8, 8)],
+)
+def test_every_candidate_is_legal_and_fills_the_world(
+    model: str, framework: str, world: int, batch: int
+) -> None:
+    q = question(model, framework, batch=batch)
+    layouts, dropped = candidates(q, world)
+    assert len(layouts) > 0
+    assert np.all(layouts.world == world)
+    assert np.all(layouts.global_batch == batch)
+    assert all(count > 0 for count in dropped.values())
+    for i in range(0, len(layouts), max(len(layouts) // 200, 1)):
+        check(q, layouts[i])
+
+
+def test_hybrid_sharding_stays_on_the_node() -> None:
+    layouts, _ = candidates(question("llama-3-8b", "fsdp2", batch=32), 16)
+    hybrid = layouts.dp_shard < layouts.dp
+    assert hybrid.any()
+    assert np.all((layouts.dp_shard * layouts.tp * layouts.cp)[hybrid] == 4)
+    assert np.all(layouts.zero_stage[hybrid] == 3)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_order_is_sorted_and_fits(framework: str) -> None:
+    found = search(question("gpt2-xl", framework, batch=32), 16)
+    estimates = found.estimates
+    ranked = order(estimates)
+    assert len(ranked) == int(np.count_nonzero(estimates.fits))
+    time = estimates.step_time_s[ranked]
+    assert np.all(np.diff(time) >= -1e-9)
+    assert order(estimates, 7).tolist() == ranked[:7].tolist()
+    over = found.dropped.get("device memory is exceeded", 0)
+    assert over == int(np.count_nonzero(~estimates.fits_device))
+
+
+def test_order_does_not_depend_on_how_candidates_were_generated() -> None:
+    estimates = search(question(batch=32), 16).estimates
+    shuffled = np.random.default_rng(7).permutation(len(estimates))
+    first = order(estimates, 50)
+    again = order(estimates.take(shuffled), 50)
+    assert [estimates[int(i)].layout for i in first] == [
+        estimates[int(shuffled[i])].layout for i in again
+    ]
+
+
+def test_two_runs_are_byte_identical() -> None:
+    def once() -> str:
+        return plan("llama-3-8b", "polaris", nodes=4, workload=Workload(global_batch=64)).to_json()
+
+    assert once() == once()
+
+
+def test_nothing_legal_is_a_result() -> None:
+    # a prime global batch below the number of ranks
+    found = search(question("gpt2", "ddp", batch=3), 16)
+    assert len(found.estimates) == 0
+    assert order(found.estimates).tolist() == []
+    assert found.dropped["global batch is not a multiple of dp"] > 0
+
+
+def test_every_ranked_layout_passes_check() -> None:
+    workload = Workload(global_batch=64, sequence_length=1024)
+    answer = plan("gpt2-xl", "polaris", nodes=4, workload=workload)
+    assert len(answer.ranked) == 20
+    for estimate in answer.ranked:
+        framework = load_framework(estimate.framework)
+        check(
+            Question(load_model("gpt2-xl"), load_machine("polaris"), workload, framework),
+            estimate.layout,
+        )
+        assert estimate.fits

@@ -1,0 +1,114 @@
+"""Strategies: every classic one is judged; what does not fit says what bursts and what helps."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.choose.planning import Plan, plan
+from planner.choose.strategies import CLASSIC, Strategy
+from planner.describe.layout import Layouts
+from planner.describe.workload import Workload
+
+NAMES = [
+    "single device",
+    "DDP",
+    "ZeRO-1",
+    "ZeRO-2",
+    "ZeRO-3 / FSDP",
+    "hybrid FSDP",
+    "ZeRO + CPU offload",
+    "ZeRO + NVMe offload",
+    "TP",
+    "PP",
+    "TP + PP",
+    "3D (TP + PP + DP)",
+]
+
+
+@pytest.fixture(scope="module")
+def mistral() -> Plan:
+    return plan(
+        "mistral-7b", "vsc-5", nodes=2, workload=Workload(sequence_length=4096, global_batch=64)
+    )
+
+
+@pytest.fixture(scope="module")
+def llama() -> Plan:
+    return plan(
+        "llama-3.1-70b",
+        "polaris",
+        nodes=16,
+        workload=Workload(sequence_length=8192, global_batch=256),
+    )
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return plan(
+        "gpt2", "polaris", nodes=2, workload=Workload(sequence_length=1024, global_batch=64)
+    )
+
+
+def test_all_classics_are_judged(mistral: Plan) -> None:
+    assert [strategy.name for strategy in CLASSIC] == NAMES
+    assert [verdict.name for verdict in mistral.strategies] == NAMES
+
+
+@pytest.mark.parametrize("name", ["mistral", "llama", "small"])
+def test_verdicts_agree_with_their_estimates(name: str, request: pytest.FixtureRequest) -> None:
+    answer: Plan = request.getfixturevalue(name)
+    rules = {strategy.name: strategy for strategy in CLASSIC}
+    for verdict in answer.strategies:
+        if verdict.estimate is None:
+            assert not verdict.fits
+            assert verdict.why.startswith("no legal layout")
+            continue
+        assert verdict.fits == verdict.estimate.fits
+        rule: Strategy = rules[verdict.name]
+        assert bool(rule.holds(Layouts.of(verdict.estimate.layout)))
+        assert verdict.estimate.layout.world == (1 if rule.single else answer.num_devices)
+        if verdict.fits:
+            assert verdict.fix == ""
+            # no classic strategy beats the best of all layouts
+            if not rule.single:
+                assert answer.best is not None
+                assert verdict.estimate.step_time_s >= answer.best.step_time_s * (1 - 1e-9)
+        else:
+            assert "more than" in verdict.why
+            assert verdict.fix
+
+
+def test_mistral_7b_does_not_fit_one_a100_40(mistral: Plan) -> None:
+    # 16 bytes for 7.24e9 parameters are 107.9 GiB; a VSC-5 A100 has 40
+    fits = {verdict.name: verdict.fits for verdict in mistral.strategies}
+    assert not fits["single device"]
+    assert not fits["DDP"]
+    assert fits["ZeRO-3 / FSDP"]
+    assert fits["ZeRO + CPU offload"]
+    assert "no legal layout" in mistral.strategies[-1].why  # 3D needs eight devices
+
+
+def test_a_small_model_fits_anywhere(small: Plan) -> None:
+    fits = {verdict.name: verdict.fits for verdict in small.strategies}
+    assert fits["single device"]
+    assert fits["DDP"]
+    assert fits["ZeRO-3 / FSDP"]
+
+
+def test_what_bursts_is_named_with_its_size(llama: Plan) -> None:
+    ddp = next(verdict for verdict in llama.strategies if verdict.name == "DDP")
+    assert not ddp.fits
+    assert ddp.estimate is not None
+    assert "TiB" in ddp.why or "GiB" in ddp.why
+    parts = {k: v for k, v in ddp.estimate.memory_bytes.items() if k != "total"}
+    assert max(parts, key=lambda part: parts[part]).replace("_", " ") in ddp.why
+    assert "ZeRO stage 0 -> " in ddp.fix
+
+
+def test_no_disk_no_nvme_offload() -> None:
+    answer = plan(
+        "gpt2", "aurora", nodes=1, workload=Workload(sequence_length=1024, global_batch=48)
+    )
+    verdict = answer.strategies[NAMES.index("ZeRO + NVMe offload")]
+    assert (verdict.fits, verdict.estimate) == (False, None)
+    assert "NVMe" in verdict.why

@@ -1,0 +1,503 @@
+"""Memory: published figures, traced figures, and properties that must hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.choose.legality import check
+from planner.cost.estimate import Question, estimate_layouts, stage_memory
+from planner.cost.memory.activations import stage_activations
+from planner.cost.memory.gradients import reduced_once, reduction
+from planner.cost.memory.host import host_memory
+from planner.cost.memory.peak import DEVICE_PARTS, state_parts, training_state_bytes
+from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, stage_state
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.layout import Layout, Layouts
+from planner.describe.model.block import Block
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+
+TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]
+
+
+def question(model: str, framework: str, machine: str = "selene", **fields: object) -> Question:
+    workload = Workload.described({"sequence_length": 2048, "global_batch": 64, **fields})
+    return Question(load_model(model), load_machine(machine), workload, load_framework(framework))
+
+
+def layer_bytes(q: Question, layout: Layout) -> float:
+    """Activations that one layer keeps for one micro-batch [B]."""
+    layers = [block for block in q.blocks if block.kind == "layer"]
+    layouts = Layouts.of(layout)
+    kept = stage_activations(tuple(layers), layouts, 0, q.workload, q.framework)
+    return float(kept.layers) / sum(block.count for block in layers)
+
+
+# --- published -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "gb"),
+    # Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5 B parameters on 64 ranks
+    [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)],
+)
+def test_zero_paper_figure_1(stage: int, gb: float) -> None:
+    assert float(training_state_bytes(7.5e9, 64, stage)) / 1e9 == pytest.approx(gb, rel=5e-3)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_device_states_are_those_of_the_zero_paper(stage: int) -> None:
+    # deepspeed with 16-bit gradients: 2 + 2 + 12 bytes; buckets and activations are other parts
+    q = question("ptdp-7.5b", "deepspeed", precision="fp16")
+    # gradients are there from the second micro-batch on, whatever the moment of the peak
+    parts = stage_memory(q, Layout(dp=64, zero_stage=stage, grad_accumulation=2))[0]
+    states = parts["weights"] + parts["gradients"] + parts["optimizer_states"]
+    expected = float(training_state_bytes(q.model.num_params, 64, stage))
+    assert states == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tp", "formula"),
+    # Korthikanti et al. 2022, arXiv:2205.05198, table 2, per layer and in units of s b h:
+    # dropout 0.1, eager attention, 16 bits
+    [
+        ({}, 1, lambda s, h, a, t: 34 + 5 * a * s / h),
+        ({}, 8, lambda s, h, a, t: 10 + 24 / t + 5 * a * s / (h * t)),
+        ({"sequence_parallel": True}, 8, lambda s, h, a, t: (34 + 5 * a * s / h) / t),
+        ({"recompute": "selective"}, 8, lambda s, h, a, t: 10 + 24 / t),
+        ({"recompute": "selective", "sequence_parallel": True}, 8, lambda s, h, a, t: 34 / t),
+        ({"recompute": "full"}, 8, lambda s, h, a, t: 2),
+        ({"recompute": "full", "sequence_parallel": True}, 8, lambda s, h, a, t: 2 / t),
+    ],
+)
+@pytest.mark.parametrize("model", ["gpt3-175b", "mt-nlg-530b"])
+def test_korthikanti_table_2(model: str, fields: dict, tp: int, formula) -> None:  # type: ignore[no-untyped-def, type-arg]
+    q = question(model, "megatron-lm-2021", precision="fp16", attention="eager")
+    assert q.model.dropout == 0.1
+    s, h, a = 2048, q.model.hidden_size, q.model.num_heads
+    layout = Layout(tp=tp, micro_batch=3, **fields)
+    kept = layer_bytes(q, layout) / (s * 3 * h)
+    assert kept == pytest.approx(formula(s, h, a, tp), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("framework", "per_sbh"),
+    # torch 2.13, one Llama-3-8B layer traced in bf16 with flash attention: every storage that
+    # autograd keeps; 8 + 4 + 4 g + 8 f/h + 4 a/h with fused norms, g = kv/heads
+    [("fsdp2", 41.03), ("deepspeed", 54.0), ("accelerate", 54.0)],
+)
+def test_traced_llama_layer(framework: str, per_sbh: float) -> None:
+    q = question("llama-3-8b", framework)
+    kept = layer_bytes(q, Layout(micro_batch=2)) / (2048 * 2 * 4096)
+    assert kept == pytest.approx(per_sbh, rel=2e-3)
+
+
+def test_traced_nanogpt_layer() -> None:
+    # torch 2.13 under autocast, no dropout, flash attention: 36 + 4 heads/h bytes per s b h
+    q = question("gpt2", "ddp", sequence_length=1024)
+    kept = layer_bytes(q, Layout(micro_batch=4)) / (1024 * 4 * 768)
+    assert kept == pytest.approx(36 + 4 * 12 / 768, rel=1e-3)
+
+
+def test_bucket_of_zero_2_costs_a_small_model_more_than_it_saves() -> None:
+    # DeepSpeed's reduce_bucket_size of 5e8 elements, against what sharding gradients saves on two
+    # ranks; gpt2 has 1.24e8 parameters
+    q = question("gpt2", "deepspeed", machine="polaris", sequence_length=1024, global_batch=2)
+    plain, sharded = (
+        stage_memory(q, Layout(dp=2, zero_stage=stage, grad_accumulation=2))[0] for stage in (1, 2)
+    )
+    saved = plain["gradients"] - sharded["gradients"]
+    assert saved == pytest.approx(q.model.num_params, rel=0.01)  # 2 bytes, half of them
+    assert sharded["communication_buffers"] > saved
+
+
+def test_two_fp32_copies_are_loaded_on_a_vsc_5_node() -> None:
+    # 7.24e9 parameters x 4 bytes x 2 ranks = 57.9 GB of host memory
+    q = question("mistral-7b", "ddp", machine="vsc-5", precision="fp32", global_batch=2)
+    parts = host_memory(q.blocks, Layouts.of(Layout(dp=2)), q.machine, q.workload, q.framework)
+    assert float(parts["checkpoint_load"]) == pytest.approx(57.9e9, rel=2e-3)
+
+
+def test_sharded_loading_reads_a_rank_s_shard() -> None:
+    # 70.6e9 parameters of 2 bytes over 64 ranks; four ranks a node that read all of it would need
+    # 564 GB of the 550 GB that a Polaris node has
+    q = question("llama-3-70b", "fsdp2", machine="polaris")
+    parts = host_memory(
+        q.blocks, Layouts.of(Layout(dp=64, zero_stage=3)), q.machine, q.workload, q.framework
+    )
+    assert float(parts["checkpoint_load"]) == pytest.approx(4 * 2 * 70.55e9 / 64, rel=0.01)
+
+
+def test_mistral_weights_in_fp32() -> None:
+    q = question("mistral-7b", "ddp", precision="fp32")
+    assert stage_memory(q, Layout(dp=64))[0]["weights"] == pytest.approx(28.97e9, rel=2e-3)
+
+
+def test_optimizer_bytes() -> None:
+    # Adam: two fp32 moments; 8-bit Adam: arXiv:2110.02861, one fp32 scale per 256 values
+    assert OPTIMIZER_BYTES["adamw"] == 8
+    assert OPTIMIZER_BYTES["adam-8bit"] == 2 + 8 / 256
+    sizes = {
+        name: sum(
+            stage_memory(question("gpt2", "deepspeed", optimizer=name), Layout(dp=64))[0][part]
+            for part in ("weights", "optimizer_states")
+        )
+        for name in OPTIMIZER_BYTES
+    }
+    num_params = 124_439_808
+    assert sizes["adamw"] - sizes["sgd"] == pytest.approx(8 * num_params)
+    assert sizes["sgd-momentum"] - sizes["sgd"] == pytest.approx(4 * num_params)
+    assert 0 < sizes["adafactor"] - sizes["sgd"] < 0.02 * num_params
+    assert sizes["sgd-momentum"] < sizes["muon"] < sizes["adamw"]
+
+
+def test_adapters_keep_states_for_themselves_only() -> None:
+    # Hu et al. 2021, arXiv:2106.09685: rank r on q and v adds 2 r (in + out) parameters a layer
+    q = question("gpt2", "deepspeed", lora_rank=8, lora_targets=["query", "value"])
+    state = stage_state(q.blocks, Layouts.of(Layout(dp=64)), 0, q.workload, q.framework)
+    assert float(state.trainable) == 12 * 2 * 8 * (768 + 768)
+
+
+# --- properties ------------------------------------------------------------------------------
+
+LAYOUTS = st.builds(
+    Layout,
+    dp=st.sampled_from([1, 2, 4, 8]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    zero_stage=st.integers(0, 3),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    sequence_parallel=st.booleans(),
+    micro_batch=st.sampled_from([1, 2, 4]),
+    grad_accumulation=st.sampled_from([1, 2, 8]),
+    schedule=st.sampled_from(["none", "gpipe", "1f1b", "zero-bubble"]),
+)
+FRAMEWORKS = st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "nanotron"])
+MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework)
+    estimate = estimate_layouts(q, Layouts.of(layout))[0]
+    parts = {k: v for k, v in estimate.memory_bytes.items() if k != "total"}
+    assert tuple(parts) == DEVICE_PARTS
+    assert all(0 <= value < np.inf for value in parts.values())
+    assert estimate.memory_bytes["total"] == pytest.approx(sum(parts.values()))
+    host = {k: v for k, v in estimate.host_memory_bytes.items() if k != "total"}
+    assert all(0 <= value < np.inf for value in host.values())
+    assert estimate.host_memory_bytes["total"] == pytest.approx(sum(host.values()))
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_estimate_reports_the_worst_of_all_stages(
+    model: str, framework: str, layout: Layout
+) -> None:
+    q = question(model, framework)
+    totals = [sum(stage.values()) for stage in stage_memory(q, layout)]
+    estimate = estimate_layouts(q, Layouts.of(layout))[0]
+    assert estimate.memory_bytes["total"] == pytest.approx(max(totals), rel=1e-12)
+    assert totals[estimate.worst_stage] == pytest.approx(max(totals), rel=1e-12)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama-3-8b", "gemma-2-27b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
+def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) -> None:
+    q = question(model, framework, global_batch=128)
+    layers = q.model.num_layers
+    for pp in (p for p in (3, 4, 7, 16, 28, 32, 61) if p <= layers):
+        for schedule in ("1f1b", "gpipe", "zero-bubble"):
+            for micro in (1, 16):
+                layout = Layout(
+                    pp=pp, micro_batch=micro, grad_accumulation=128 // micro, schedule=schedule
+                )  # type: ignore[arg-type]
+                worst = max(sum(stage.values()) for stage in stage_memory(q, layout))
+                total = estimate_layouts(q, Layouts.of(layout)).memory_bytes
+                assert float(total) == pytest.approx(worst, rel=1e-12)
+
+
+@given(
+    st.sampled_from(TRANSFORMERS),
+    FRAMEWORKS,
+    st.sampled_from([1, 2, 3, 5, 8, 64]),
+    st.sampled_from([1, 2, 4]),
+)
+def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, tp: int) -> None:
+    q = question(model, framework)
+    layouts = Layouts.of(Layout(dp=dp, tp=tp, zero_stage=3))
+    for block in q.blocks:
+        local = local_params(block, layouts, q.workload, q.framework)
+        whole = sum(weight.num_params for weight in block.weights)
+        assert float(local.owned) * dp * tp >= whole * (1 - 1e-12)
+        assert float(local.owned) * dp >= float(local.whole) * (1 - 1e-12)
+        assert float(local.whole) * tp >= whole * (1 - 1e-12)
+        if dp == tp == 1:
+            assert float(local.owned) == float(local.whole) == whole
+
+
+@given(st.sampled_from(TRANSFORMERS), st.sampled_from([1, 2, 4, 8]))
+def test_stages_hold_every_parameter(model: str, pp: int) -> None:
+    q = question(model, "megatron-lm")
+    layouts = Layouts.of(Layout(pp=pp))
+    state = stage_state(q.blocks, layouts, np.arange(pp), q.workload, q.framework)
+    total = float(np.sum(state.whole))
+    copies = sum(b.tied_elsewhere for b in q.blocks) if pp > 1 else 0
+    assert total == pytest.approx(q.model.num_params + copies, rel=1e-12)
+
+
+def test_rows_are_gathered_with_their_padding() -> None:
+    """FSDP2 gathers ceil(rows / ranks) rows of every rank: 1000 ranks make 129000 of 128256."""
+    q = question("llama-3-8b", "fsdp2")
+    embedding = q.blocks[0]
+    (table,) = embedding.weights
+    local = local_params(
+        embedding, Layouts.of(Layout(dp=1000, zero_stage=1)), q.workload, q.framework
+    )
+    rows = -(-table.rows // 1000) * 1000
+    assert float(local.gathered) == rows * table.columns > float(local.whole)
+    plain = local_params(embedding, Layouts.of(Layout(dp=1000)), q.workload, q.framework)
+    assert float(plain.gathered) == float(plain.whole) == table.num_params
+
+
+def test_a_shared_table_split_unevenly_is_counted_once() -> None:
+    """GPT-2's 50257 rows over 8 ranks: 6283 on each, once."""
+    q = question("gpt2", "fsdp2")
+    state = stage_state(q.blocks, Layouts.of(Layout(tp=8)), 0, q.workload, q.framework)
+    layers = [b for b in q.blocks if b.kind == "layer"]
+    rest = sum(
+        b.count * float(local_params(b, Layouts.of(Layout(tp=8)), q.workload, q.framework).whole)
+        for b in layers
+    )
+    assert float(state.whole) - rest == (6283 + 1024) * 768 + 2 * 768
+
+
+@pytest.mark.parametrize(("ep", "share"), [(1, 8), (2, 2)])
+def test_tp_divides_experts_that_are_not_spread(ep: int, share: int) -> None:
+    """torchtitan: with ep = 1 tp splits every expert, else only ep spreads them."""
+    q = question("mixtral-8x7b", "fsdp2")
+    experts = q.model.experts
+    assert experts is not None
+    layer = q.blocks[1]
+    routed = replace(layer, weights=tuple(w for w in layer.weights if w.expert))
+    layouts = Layouts.of(Layout(dp=2, tp=8, ep=ep, sequence_parallel=True))
+    local = local_params(routed, layouts, q.workload, q.framework)
+    assert float(local.whole) == routed.num_params / share
+
+
+def test_a_stage_has_buffers_for_all_micro_batches() -> None:
+    """Second of four stages, 8 micro-batches, 3 in flight: 5 inputs, 8 gradients, 3 outputs."""
+    q = question("llama-3-8b", "fsdp2")
+    layout = Layout(pp=4, grad_accumulation=8, schedule="1f1b")
+    stream = 2048 * 4096 * 2
+    for stage, waiting, after in ((0, 8 + 4, 8), (1, 5 + 8 + 3, 16), (3, 7, 8)):
+        kept = stage_activations(q.blocks, Layouts.of(layout), stage, q.workload, q.framework)
+        assert float(kept.boundary.waiting) == waiting * stream
+        assert float(kept.boundary.after) == after * stream
+    other = question("llama-3-8b", "megatron-lm")
+    kept = stage_activations(other.blocks, Layouts.of(layout), 1, other.workload, other.framework)
+    assert float(kept.boundary.waiting) == 0
+
+
+@pytest.mark.parametrize(
+    ("zero", "pp", "passes", "once"),
+    [
+        (0, 1, 4, True),
+        (1, 1, 4, True),
+        (2, 1, 4, False),
+        (3, 1, 4, False),
+        (2, 4, 8, True),
+        (1, 1, 1, False),
+    ],
+)
+def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: bool) -> None:
+    """Below ZeRO-2, and in a pipeline of torch, sums over the passes are whole until the end."""
+    q = question("llama-3-8b", "fsdp2")
+    layout = Layout(
+        dp=8,
+        pp=pp,
+        zero_stage=zero,
+        grad_accumulation=passes,
+        schedule="1f1b" if pp > 1 else "none",
+    )
+    layouts = Layouts.of(layout)
+    assert bool(reduced_once(layouts, q.framework)) is once
+    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    kept = stage_activations(q.blocks, layouts, 0, q.workload, q.framework)
+    parts = state_parts(state, layouts, q.workload, q.framework)
+    found = reduction(state, kept, parts["gradients"], layouts, q.workload, q.framework)
+    if once:
+        assert float(found.before) == 4 * float(state.whole)
+    else:
+        assert float(found.before) == (float(parts["gradients"]) if passes > 1 else 0)
+
+
+def test_no_gradients_exist_before_the_first_backward_pass() -> None:
+    """GPipe has all its activations before any gradient; 1F1B has sums by then."""
+    q = question("llama-3-8b", "fsdp2")
+    found = {}
+    for schedule in ("gpipe", "1f1b"):
+        layout = Layout(dp=8, pp=4, grad_accumulation=8, schedule=schedule, zero_stage=2)
+        layouts = Layouts.of(layout)
+        state = stage_state(q.blocks, layouts, 1, q.workload, q.framework)
+        kept = stage_activations(q.blocks, layouts, 1, q.workload, q.framework)
+        parts = state_parts(state, layouts, q.workload, q.framework)
+        found[schedule] = reduction(
+            state, kept, parts["gradients"], layouts, q.workload, q.framework
+        )
+    whole = float(found["1f1b"].before)
+    assert whole == float(found["1f1b"].at_end) == float(found["gpipe"].at_end) > 0
+    assert float(found["gpipe"].before) == 0
+
+
+def test_hybrid_sharding_shards_experts_over_its_group() -> None:
+    q = question("mixtral-8x7b", "fsdp2")
+    layer = q.blocks[1]
+    layouts = Layouts.of(Layout(dp=64, dp_shard=8, zero_stage=3))
+    local = local_params(layer, layouts, q.workload, q.framework)
+    assert float(local.owned) == float(local.whole) / 8
+
+
+@given(MODELS, FRAMEWORKS, st.integers(0, 3))
+def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: int) -> None:
+    q = question(model, framework)
+    rows = [Layout(dp=dp, zero_stage=zero) for dp in (1, 2, 3, 4, 8, 64, 1000)]
+    layouts = Layouts.stack(rows)
+    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    parts = state_parts(state, layouts, q.workload, q.framework)
+    # weights sharded by rows are gathered with their padding, which grows with the ranks
+    padding = (state.gathered - state.whole) * q.framework.states(q.workload.precision).weight_bytes
+    parts["weights"] = parts["weights"] - np.where(layouts.zero_stage < 3, padding, 0.0)
+    for name in ("weights", "optimizer_states"):
+        assert np.all(np.diff(parts[name]) <= 0)
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework)
+    layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
+    kept = stage_activations(q.blocks, layouts, 0, q.workload, q.framework)
+    for part in (kept.layers, kept.working, kept.logits):
+        assert np.all(np.diff(part) >= 0)
+    assert np.all(np.diff(estimate_layouts(q, layouts).memory_bytes) >= 0)
+
+
+@given(MODELS, FRAMEWORKS, LAYOUTS)
+def test_recompute_keeps_less(model: str, framework: str, layout: Layout) -> None:
+    q = question(model, framework, attention="eager")
+    none, selective, full = (
+        layer_bytes(q, layout.replaced(recompute=mode)) for mode in ("none", "selective", "full")
+    )
+    assert none >= selective >= full > 0
+
+
+@pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "deepspeed", "ddp", "nanotron"])
+def test_one_layout_equals_a_row_of_many(framework: str) -> None:
+    q = question("llama-3-8b", framework)
+    rows = [
+        Layout(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            zero_stage=zero,
+            schedule="1f1b" if pp > 1 else "none",
+            micro_batch=2,
+            grad_accumulation=64 // dp // 2,
+            recompute=recompute,
+        )
+        for dp in (1, 4)
+        for tp in (1, 4)
+        for pp in (1, 4)
+        for zero in (0, 1, 2, 3)
+        for recompute in ("none", "selective", "full")
+    ]
+    legal = []
+    for row in rows:
+        try:
+            check(q, row)
+        except LayoutError:
+            continue
+        legal.append(row)
+    assert len(legal) >= 2
+    many = estimate_layouts(q, Layouts.stack(legal))
+    for index, row in enumerate(legal):
+        for one in (Layouts.of(row), Layouts.stack([row])):
+            assert estimate_layouts(q, one)[0] == many[index]
+
+
+def test_offload_moves_bytes_from_the_device_to_the_host() -> None:
+    q = question("llama-3-8b", "deepspeed", machine="polaris", global_batch=4)
+    here = Layout(dp=4, zero_stage=3)
+    kept = estimate_layouts(q, Layouts.of(here))[0]
+    moved = estimate_layouts(q, Layouts.of(here.replaced(offload="optimizer-cpu")))[0]
+    gone = estimate_layouts(q, Layouts.of(here.replaced(offload="all-cpu")))[0]
+    disk = estimate_layouts(q, Layouts.of(here.replaced(offload="all-nvme")))[0]
+    assert moved.memory_bytes["optimizer_states"] == 0 < kept.memory_bytes["optimizer_states"]
+    assert gone.memory_bytes["total"] < moved.memory_bytes["total"] < kept.memory_bytes["total"]
+    # 12 bytes of states a parameter, all ranks of the node together
+    assert moved.host_memory_bytes["offloaded_states"] >= 12 * q.model.num_params
+    assert disk.host_memory_bytes["offloaded_states"] < 0.1 * 12 * q.model.num_params
+
+
+@pytest.mark.parametrize("model", TRANSFORMERS)
+def test_every_model_has_memory(model: str) -> None:
+    sequence = min(load_model(model).max_sequence_length or 512, 512)
+    q = question(model, "deepspeed", sequence_length=sequence)
+    blocks: tuple[Block, ...] = q.blocks
+    assert sum(b.count * b.num_params for b in blocks) == q.model.num_params
+    estimate = estimate_layouts(q, Layouts.of(Layout(dp=64, zero_stage=3)))[0]
+    assert estimate.memory_bytes["activations"] + estimate.memory_bytes["gradients"] > 0
+
+
+def test_what_the_allocator_keeps_fills_the_device_at_most() -> None:
+    framework = load_framework("megatron-deepspeed")
+    buffers = framework.buffers.replaced(keeps_temporaries=False).model_dump()
+    plain = framework.replaced(buffers=buffers)
+    model, machine = load_model("bloom-176b"), load_machine("jean-zay-a100")
+    layouts = Layouts.stack(
+        Layout(
+            dp=8,
+            tp=4,
+            pp=12,
+            zero_stage=1,
+            micro_batch=size,
+            grad_accumulation=256 // size,
+            recompute="full",
+            schedule="1f1b",
+        )
+        for size in (1, 2, 4, 8, 16)
+    )
+    workload = Workload(sequence_length=2048, global_batch=2048, precision="fp16")
+    kept = estimate_layouts(Question(model, machine, workload, framework), layouts)
+    without = estimate_layouts(Question(model, machine, workload, plain), layouts)
+    assert list(kept.fits) == list(without.fits)
+    assert set(kept.fits) == {True, False}
+    # the fp32 copy of the gradients that a rank updates, 4 of its 12 bytes per parameter
+    states = kept[0].memory_bytes["optimizer_states"]
+    more = [kept[i].memory_bytes["total"] - without[i].memory_bytes["total"] for i in range(5)]
+    assert more[0] >= states / 3 * 0.99
+    room = [machine.device.memory_bytes.value - without[i].memory_bytes["total"] for i in range(5)]
+    for added, free in zip(more, room, strict=True):
+        assert added == pytest.approx(min(more[0], max(free, 0.0)), rel=1e-6, abs=1.0)
+
+
+def test_bf16_needs_no_second_fp32_copy_of_gradients() -> None:
+    # DeepSpeed's bf16 optimizer holds fp32 gradients from the start: 2 + 2 + 4 + 12 bytes
+    framework = load_framework("megatron-deepspeed")
+    model = load_model("gpt2-xl")
+    layout = Layout(dp=4, grad_accumulation=2)
+    question = Question(
+        model,
+        load_machine("polaris"),
+        Workload(sequence_length=1024, global_batch=8, precision="bf16"),
+        framework,
+    )
+    parts = estimate_layouts(question, Layouts.stack([layout]))[0].memory_bytes
+    assert parts["optimizer_temporaries"] == 0
+    held = sum(parts[name] for name in ("weights", "gradients", "optimizer_states"))
+    assert held == pytest.approx(20 * model.num_params, rel=0.01)

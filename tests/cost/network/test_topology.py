@@ -1,0 +1,106 @@
+"""Topology: what a group of ranks sees of a node and of the network."""
+
+from __future__ import annotations
+
+import networkx
+import numpy as np
+import pytest
+
+from planner.cost.network.topology import build_graph, group_view, node_rate
+from planner.describe.catalogue import load_machine, names
+
+
+def test_graph_of_polaris() -> None:
+    # ALCF: NV4 between every pair (100 GB/s a direction), two Slingshot interfaces, two GPUs each
+    graph = build_graph(load_machine("polaris"))
+    assert graph.edges[("device", 0), ("device", 3)]["bytes_per_s"] == 100e9
+    assert sum(edge["link"] == "fabric" for *_, edge in graph.edges(data=True)) == 6
+    owners = [sorted(d[1] for d in graph[("nic", nic)] if d[0] == "device") for nic in (0, 1)]
+    assert owners == [[2, 3], [0, 1]]
+
+
+@pytest.mark.parametrize("name", names("machine"))
+def test_every_device_reaches_every_other(name: str) -> None:
+    machine = load_machine(name)
+    graph = build_graph(machine)
+    assert networkx.is_connected(graph)
+    assert sum(vertex[0] == "device" for vertex in graph) == machine.node.num_devices
+
+
+def test_mesh_rate_grows_with_the_group() -> None:
+    # a group of n on a full mesh uses n - 1 links of 100 GB/s, capped at 300 GB/s per device
+    polaris = load_machine("polaris")
+    assert [node_rate(polaris, n, 1) for n in (2, 3, 4)] == [100e9, 200e9, 300e9]
+    assert node_rate(polaris, 1, 1) == np.inf
+
+
+def test_switch_rate_does_not_depend_on_the_group() -> None:
+    selene = load_machine("selene")
+    assert node_rate(selene, 2, 1) == node_rate(selene, 8, 1) == 300e9
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "local", "nodes"),
+    [
+        (1, 1, 1, 1),
+        (2, 1, 2, 1),
+        (4, 1, 4, 1),
+        (8, 1, 4, 2),
+        (2, 2, 2, 1),  # tp 2: the data group of two sits on one node of four
+        (4, 2, 2, 2),
+        (8, 4, 1, 8),  # tp 4: one rank of the data group on each node
+        (2, 8, 1, 2),
+        (2, 16, 1, 2),
+    ],
+)
+def test_placement_on_nodes_of_four(size: int, stride: int, local: int, nodes: int) -> None:
+    view = group_view(load_machine("polaris"), size, stride)
+    assert (float(view.local), float(view.nodes)) == (local, nodes)
+
+
+def test_groups_that_share_a_node_share_its_interfaces() -> None:
+    # four groups of stride 4 leave each Polaris node at once, one group of stride 1 alone
+    polaris = load_machine("polaris")
+    alone, shared = group_view(polaris, 8, 1), group_view(polaris, 2, 4)
+    assert float(alone.network_bytes_per_s) == pytest.approx(4 * float(shared.network_bytes_per_s))
+    # 36.1 of 50 GB/s bus bandwidth, 1 GiB all-reduce, 2 nodes: argonne-lcf/alcf-nccl-tests
+    assert float(alone.network_bytes_per_s) == pytest.approx(36.1e9, rel=0.01)
+
+
+def test_measured_decline_with_nodes_is_interpolated_in_log_nodes() -> None:
+    polaris = load_machine("polaris")
+    assert polaris.network is not None
+    curve = polaris.network.efficiency
+    rate = [float(group_view(polaris, 4 * n, 1).network_bytes_per_s) for n in curve.num_nodes]
+    assert np.array(rate) / polaris.node_bytes_per_s == pytest.approx(curve.fraction)
+    between = float(group_view(polaris, 4 * 45, 1).network_bytes_per_s) / polaris.node_bytes_per_s
+    assert curve.fraction[2] < between < curve.fraction[1]
+
+
+@pytest.mark.parametrize("name", ["polaris", "aurora", "vsc-5", "frontier", "laptop", "summit"])
+def test_arrays_equal_scalars(name: str) -> None:
+    machine = load_machine(name)
+    per_node = machine.node.num_devices
+    sizes = np.array([1, 2, 3, per_node, 2 * per_node, 8 * per_node])
+    strides = np.array([1, 1, 1, 1, per_node, 2])
+    many = group_view(machine, sizes, strides)
+    for i, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        one = group_view(machine, int(size), int(stride))
+        for part in ("local", "nodes", "local_bytes_per_s", "network_bytes_per_s"):
+            assert float(getattr(one, part)) == getattr(many, part)[i]
+    assert np.all(many.local * many.nodes >= many.size)
+    assert np.all(many.local_bytes_per_s > 0)
+    assert np.all(many.network_bytes_per_s > 0)
+
+
+def test_groups_leave_a_rack_of_nvlink_by_the_ports_of_their_members() -> None:
+    machine = load_machine("dgx-gb200")
+    assert machine.network is not None
+    exit_rate = machine.network.domain_exit_bytes_per_s
+    assert exit_rate is not None
+    inside = group_view(machine, 32, 1)  # eight trays of one rack
+    assert inside.network_bytes_per_s == pytest.approx(4 * 900e9 * 0.8)
+    apart = group_view(machine, 4, 72)  # one rank in each of four racks
+    assert apart.network_bytes_per_s == pytest.approx(exit_rate.value * 0.8)
+    several = group_view(machine, 8, 36)  # two ranks in each rack
+    assert several.network_bytes_per_s == pytest.approx(2 * exit_rate.value * 0.8)

@@ -1,0 +1,203 @@
+"""Pipeline: layers per stage, micro-batches in flight, and the bubble, against a simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cost.estimate import Question
+from planner.cost.shards.pipeline import (
+    Ends,
+    bubble_s,
+    candidate_stages,
+    in_flight,
+    layers_on_stage,
+    stage_counts,
+)
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import SCHEDULES, Layout, Layouts
+from planner.describe.workload import Workload
+
+Pass = tuple[str, int, int]
+
+
+def order(schedule: str, p: int, v: int, m: int, stage: int) -> list[Pass]:
+    """The passes of a stage in their order: (direction, micro-batch, chunk)."""
+    if v == 1:
+        ahead = [("F", i, 0) for i in range(m)]
+        back = [("B", i, 0) for i in range(m)]
+        warm_up = m if schedule == "gpipe" else min(m, p - stage - 1)
+    else:
+        # Narayanan et al. 2021, figure 4: groups of p micro-batches, one chunk after the other
+        turns = [(g + i, c) for g in range(0, m, p) for c in range(v) for i in range(p)]
+        ahead = [("F", i, c) for i, c in turns]
+        back = [("B", i, v - 1 - c) for i, c in turns]
+        warm_up = m * v if m == p else min(2 * (p - stage - 1) + (v - 1) * p, m * v)
+    passes = ahead[:warm_up]
+    for forward, backward in zip(ahead[warm_up:], back, strict=False):
+        passes += [forward, backward]
+    return passes + back[m * v - warm_up :]
+
+
+def simulate(
+    schedule: str, p: int, v: int, m: int, forward_s: float, backward_s: float
+) -> tuple[float, list[int]]:
+    """Length of one step, and the most chunks in flight per stage, event by event."""
+    orders = [order(schedule, p, v, m, stage) for stage in range(p)]
+    done: dict[tuple[str, int, int, int], float] = {}
+    now, at = [0.0] * p, [0] * p
+    held, most = [0] * p, [0] * p
+
+    def ready(stage: int, work: Pass) -> float | None:
+        kind, i, chunk = work
+        place = chunk * p + stage  # position along the model
+        if kind == "F":
+            source = ("F", i, place - 1)
+        else:
+            source = ("B", i, place + 1) if place < p * v - 1 else ("F", i, place)
+        return 0.0 if source[2] < 0 else done.get((*source, 0))
+
+    while any(at[s] < len(orders[s]) for s in range(p)):
+        moved = False
+        for s in range(p):
+            while at[s] < len(orders[s]) and (start := ready(s, orders[s][at[s]])) is not None:
+                kind, i, chunk = orders[s][at[s]]
+                now[s] = max(now[s], start) + (forward_s if kind == "F" else backward_s) / v
+                done[(kind, i, chunk * p + s, 0)] = now[s]
+                held[s] += 1 if kind == "F" else -1
+                most[s] = max(most[s], held[s])
+                at[s], moved = at[s] + 1, True
+        assert moved, "deadlock"
+    return max(now), most
+
+
+def layouts_of(schedule: str, p: int, v: int, m: int) -> Layouts:
+    return Layouts.of(Layout(pp=p, vpp=v, grad_accumulation=m, schedule=schedule))  # type: ignore[arg-type]
+
+
+@given(
+    st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b"]),
+    st.integers(2, 6),
+    st.integers(2, 4),
+    st.integers(1, 4),
+    st.floats(0.1, 5),
+    st.floats(0.1, 5),
+)
+def test_simulation_equals_closed_form(
+    schedule: str, p: int, chunks: int, groups: int, forward: float, backward: float
+) -> None:
+    v = chunks if schedule == "interleaved-1f1b" else 1
+    m = groups * p
+    length, _ = simulate(schedule, p, v, m, forward, backward)
+    one = forward + backward
+    bubble = float(bubble_s(layouts_of(schedule, p, v, m), one, p * one, 0.0))
+    assert length == pytest.approx(m * one + bubble)
+
+
+@given(st.sampled_from(["gpipe", "1f1b"]), st.integers(2, 6), st.integers(1, 20))
+def test_simulated_micro_batches_in_flight(schedule: str, p: int, m: int) -> None:
+    _, most = simulate(schedule, p, 1, m, 1.0, 2.0)
+    assert in_flight(layouts_of(schedule, p, 1, m), np.arange(p)).tolist() == most
+
+
+@given(st.integers(2, 6), st.integers(2, 4), st.integers(2, 4))
+def test_simulated_chunks_in_flight(p: int, v: int, groups: int) -> None:
+    m = groups * p
+    _, most = simulate("interleaved-1f1b", p, v, m, 1.0, 2.0)
+    held = in_flight(layouts_of("interleaved-1f1b", p, v, m), np.arange(p))
+    assert held * v == pytest.approx(np.array(most, dtype=float))
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (8, 64), (64, 512)])
+def test_bubble_fraction(p: int, m: int) -> None:
+    # Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1: (p - 1)/m of the ideal time
+    bubble = float(bubble_s(layouts_of("1f1b", p, 1, m), 3.0, 3.0 * p, 1.0))
+    assert bubble / (m * 3.0) == pytest.approx((p - 1) / m)
+
+
+@pytest.mark.parametrize("v", [2, 3, 6])
+def test_interleaving_divides_the_bubble(v: int) -> None:
+    # section 2.2.2: (p - 1)/(m v)
+    bubble = float(bubble_s(layouts_of("interleaved-1f1b", 8, v, 64), 3.0, 24.0, 1.0))
+    assert bubble / (64 * 3.0) == pytest.approx(7 / 64 / v)
+
+
+def test_zero_bubble_fills_with_weight_gradients() -> None:
+    # Qi et al. 2023, arXiv:2401.10241, table 1: H1 idles (p - 1)(t_f + t_b - t_w), with t_b the
+    # input gradient alone; forward 1, input gradient 1, weight gradient 1 leave (p - 1)
+    bubble = bubble_s(layouts_of("zero-bubble", 4, 1, 8), 3.0, 12.0, 1.0)
+    assert float(bubble) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(8, 3, 64), (4, 2, 16), (35, 3, 280)])
+def test_interleaved_memory(p: int, v: int, m: int) -> None:
+    # Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3: the first stage holds
+    # p (1 + (p - 1)/(p v)) micro-batches
+    held = in_flight(layouts_of("interleaved-1f1b", p, v, m), 0)
+    assert float(held) == pytest.approx(p * (1 + (p - 1) / (p * v)))
+
+
+def test_no_pipeline_holds_one() -> None:
+    assert float(in_flight(Layouts.of(Layout(grad_accumulation=64)), 0)) == 1
+    assert float(bubble_s(Layouts.of(Layout()), 2.0, 2.0, 1.0)) == 0
+
+
+_ENDS = [Ends(), Ends(1, 1), Ends(0, 0.7, by_cost=True), Ends(0, 4.0, by_cost=True)]
+
+
+@given(st.integers(1, 130), st.data(), st.sampled_from(_ENDS))
+def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: Ends) -> None:
+    pp = data.draw(st.integers(1, layers))
+    start, count = layers_on_stage(layers, pp, np.arange(pp), ends)
+    assert count.sum() == layers
+    assert np.all(count >= 0)
+    assert start.tolist() == [0, *np.cumsum(count)[:-1]]
+    if ends == Ends():
+        assert count.max() - count.min() <= 1
+
+
+def test_ends_as_layers_is_the_rule_of_torchtitan() -> None:
+    # pytorch/torchtitan, generate_llm_fqn_per_model_part: 32 + 2 over 4 stages is 9, 9, 8, 8 with
+    # embedding and head counted
+    _, count = layers_on_stage(32, 4, np.arange(4), Ends(1, 1))
+    assert count.tolist() == [8, 9, 8, 7]
+
+
+def test_dealt_by_cost_a_stage_ends_with_the_layer_that_passes_its_share() -> None:
+    # huggingface/nanotron build_model: the next stage begins once the cumulative cost exceeds the
+    # share; 16 layers and a head as large as 4 give shares of 2.5, 5, ... 17.5
+    _, count = layers_on_stage(16, 8, np.arange(8), Ends(0, 4.0, by_cost=True))
+    assert count.tolist() == [3, 3, 2, 3, 2, 3, 0, 0]
+    # a share met exactly is not yet exceeded: 11 layers, not 10, before 20 / 2
+    assert layers_on_stage(16, 2, 0, Ends(0, 4.0, by_cost=True))[1] == 11
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gemma-2-27b", "mixtral-8x7b"])
+@pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
+def test_stages_hold_the_whole_model_once(name: str, framework: str) -> None:
+    question = Question(
+        load_model(name), load_machine("polaris"), Workload(), load_framework(framework)
+    )
+    blocks = question.blocks
+    layouts = Layouts.broadcast(pp=[1, 2, 4, 7, 16])
+    counts = stage_counts(blocks, layouts.take((..., None)), np.arange(16), question.framework)
+    for block, count in zip(blocks, counts, strict=True):
+        inside = np.arange(16) < layouts.pp[:, None]
+        assert np.where(inside, count, 0).sum(axis=1).tolist() == [block.count] * 5
+
+
+def test_candidate_stages_include_where_the_kind_of_layer_changes() -> None:
+    # DeepSeek-V3: 3 dense layers, then 58 expert layers
+    question = Question(
+        load_model("deepseek-v3"),
+        load_machine("polaris"),
+        Workload(),
+        load_framework("megatron-lm"),
+    )
+    layouts = Layouts.broadcast(pp=[1, 61, 8], schedule=SCHEDULES.index("1f1b"))
+    stages = candidate_stages(question.blocks, layouts, question.framework)
+    assert sorted(set(stages[0])) == [0]
+    assert {0, 3, 4, 60} == set(stages[1])
+    assert {0, 1, 7} == set(stages[2])

@@ -1,0 +1,189 @@
+"""Communication: how much each axis sends, checked through a network with round numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cost.estimate import TIME_PARTS, Question, estimate_layouts
+from planner.cost.shards.states import stage_state
+from planner.cost.step.communication import (
+    Groups,
+    context_s,
+    data_traffic,
+    expert_s,
+    send_stage_s,
+    tensor_s,
+)
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout, Layouts
+from planner.describe.workload import Workload
+
+SEQUENCE = 4096
+
+
+def question(
+    model: str = "llama-3-8b",
+    framework: str = "megatron-lm",
+    machine: str = "selene",
+    overrides: tuple[str, ...] = (),
+    **fields: object,
+) -> Question:
+    workload = Workload.described({"sequence_length": SEQUENCE, "global_batch": 64, **fields})
+    return Question(
+        load_model(model), load_machine(machine, overrides), workload, load_framework(framework)
+    )
+
+
+def seconds_per_byte(q: Question) -> float:
+    fabric = q.machine.node.fabric
+    rate = fabric.device_bytes_per_s or fabric.pair_bytes_per_s
+    assert rate is not None
+    return 1 / (rate.value * fabric.efficiency.value)
+
+
+def test_groups_follow_the_rank_order() -> None:
+    # tp fastest, then cp, dp, pp: 8 ranks a node
+    layouts = Layouts.of(Layout(tp=4, cp=2, dp=4, pp=2, ep=2))
+    groups = Groups.of(layouts, load_machine("selene"))
+    assert (float(groups.tensor.size), float(groups.tensor.nodes)) == (4, 1)
+    assert (float(groups.context.size), float(groups.context.nodes)) == (2, 1)
+    assert (float(groups.data.size), float(groups.data.nodes)) == (8, 4)
+    assert (float(groups.expert.size), float(groups.expert_data.size)) == (2, 4)
+    assert (float(groups.stage.size), float(groups.stage.local)) == (2, 1)
+
+
+def test_hybrid_sharding_gathers_inside_the_node() -> None:
+    layouts = Layouts.of(Layout(dp=32, dp_shard=8, zero_stage=3))
+    groups = Groups.of(layouts, load_machine("selene"))
+    assert (float(groups.shard.size), float(groups.shard.nodes)) == (8, 1)
+    assert (float(groups.replica.size), float(groups.replica.nodes)) == (4, 4)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_tensor_traffic_of_a_layer(sequence_parallel: bool) -> None:
+    # Shoeybi et al. 2019, arXiv:1909.08053: two all-reduces of s b h forward, two backward;
+    # Korthikanti et al. 2022: the same bytes as all-gather and reduce-scatter, and one more
+    # all-gather per region in backward
+    q = question()
+    layouts = Layouts.of(Layout(tp=8, micro_batch=64, sequence_parallel=sequence_parallel))
+    groups = Groups.of(layouts, q.machine)
+    width = q.model.hidden_size
+    forward, backward = tensor_s(q.blocks[1], width, layouts, groups, q.workload)
+    size = 2.0 * 64 * SEQUENCE * width
+    region = 2 * 7 / 8 * size * seconds_per_byte(q)
+    assert float(forward) == pytest.approx(2 * region, rel=0.05)
+    assert float(backward) == pytest.approx((3 if sequence_parallel else 2) * region, rel=0.05)
+
+
+def test_tensor_traffic_needs_a_group() -> None:
+    q = question()
+    layouts = Layouts.of(Layout())
+    times = tensor_s(q.blocks[1], 4096, layouts, Groups.of(layouts, q.machine), q.workload)
+    assert [float(t) for t in times] == [0, 0]
+
+
+def test_ring_attention_passes_keys_and_values() -> None:
+    # Liu et al. 2023, arXiv:2310.01889: cp - 1 transfers of a rank's keys and values
+    q = question()
+    layouts = Layouts.of(Layout(cp=4, micro_batch=64))
+    forward, backward = context_s(q.blocks[1], layouts, Groups.of(layouts, q.machine), q.workload)
+    size = 64 * SEQUENCE / 4 * 2 * (8 * 128) * 2
+    assert float(forward) == pytest.approx(3 * size * seconds_per_byte(q), rel=0.05)
+    assert float(backward) == 2 * float(forward)
+
+
+def test_experts_dispatch_and_combine() -> None:
+    q = question("mixtral-8x7b")
+    layouts = Layouts.of(Layout(dp=8, ep=8, micro_batch=64))
+    groups = Groups.of(layouts, q.machine)
+    forward, _ = expert_s(q.blocks[1], 4096, layouts, groups, q.workload)
+    size = 64 * SEQUENCE * 4096 * 2 * 2  # two experts a token
+    assert float(forward) == pytest.approx(2 * 7 / 8 * size * seconds_per_byte(q), rel=0.05)
+
+
+def test_a_stage_sends_its_slice() -> None:
+    # both pipelines cross from node to node; each of eight tensor ranks sends an eighth
+    q = question()
+    whole, slices = (
+        Layouts.of(Layout(pp=2, micro_batch=64, **degrees)) for degrees in ({"dp": 8}, {"tp": 8})
+    )
+    times = [send_stage_s(4096, x, Groups.of(x, q.machine), q.workload) for x in (whole, slices)]
+    assert float(times[0]) == pytest.approx(8 * float(times[1]), rel=0.01)
+    alone = Layouts.of(Layout())
+    assert float(send_stage_s(4096, alone, Groups.of(alone, q.machine), q.workload)) == 0
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_zero_moves_twice_the_weights_and_stage_3_three_times(stage: int) -> None:
+    # Rajbhandari et al. 2020, section 7: 2 psi for stages 0 to 2, 3 psi for stage 3 (both
+    # gathers), with 2-byte gradients and weights
+    q = question("ptdp-7.5b", "deepspeed", precision="fp16")
+    layouts = Layouts.of(Layout(dp=8, zero_stage=stage))
+    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    groups = Groups.of(layouts, q.machine)
+    nothing = np.zeros(())
+    traffic = data_traffic(state, nothing, layouts, groups, q.workload, q.framework)
+    psi = 7 / 8 * 2.0 * q.model.num_params * seconds_per_byte(q)
+    fraction = q.framework.communication.gather_fraction.value
+    if stage < 3:
+        moved = float(traffic.gradients_s + traffic.parameters_s)
+        assert moved == pytest.approx(2 * psi, rel=0.05)
+    else:
+        moved = float(2 * traffic.gather_s + traffic.scatter_s) * fraction
+        assert moved == pytest.approx(3 * psi, rel=0.05)
+
+
+LAYOUTS = st.builds(
+    Layout,
+    dp=st.sampled_from([1, 2, 8, 16]),
+    tp=st.sampled_from([1, 2, 8]),
+    pp=st.sampled_from([1, 4]),
+    cp=st.sampled_from([1, 2]),
+    zero_stage=st.integers(0, 3),
+    micro_batch=st.sampled_from([1, 4]),
+    grad_accumulation=st.sampled_from([4, 8]),
+    sequence_parallel=st.booleans(),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
+    recompute=st.sampled_from(["none", "full"]),
+)
+
+
+@given(
+    st.sampled_from(["llama-3-8b", "mixtral-8x7b"]),
+    st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "ddp"]),
+    LAYOUTS,
+    st.sampled_from(
+        [
+            "node.nic_bytes_per_s=1GB/s",
+            "network.latency_s=1ms",
+            "node.fabric.efficiency=0.1",
+            "node.fabric.latency_s=1ms",
+        ]
+    ),
+)
+def test_step_time_is_positive_finite_and_a_slower_link_never_faster(
+    model: str, framework: str, layout: Layout, slower: str
+) -> None:
+    layouts = Layouts.of(layout)
+    here = estimate_layouts(question(model, framework), layouts)[0]
+    slow = estimate_layouts(question(model, framework, overrides=(slower,)), layouts)[0]
+    assert 0 < here.step_time_s < np.inf
+    assert tuple(here.step_time_parts_s) == TIME_PARTS
+    assert all(0 <= part < np.inf for part in here.step_time_parts_s.values())
+    assert here.step_time_s == pytest.approx(sum(here.step_time_parts_s.values()))
+    assert slow.step_time_s >= here.step_time_s * (1 - 1e-12)
+
+
+@given(LAYOUTS)
+def test_a_pipeline_step_is_longer_than_its_stages_are_busy(layout: Layout) -> None:
+    q = question()
+    parts = estimate_layouts(q, Layouts.of(layout))[0].step_time_parts_s
+    busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["tensor_parallel"]
+    assert (parts["pipeline_bubble"] > 0) == (layout.pp > 1)
+    if layout.pp > 1:
+        # never below the bubble of equal stages
+        ideal = (layout.pp - 1) / layout.grad_accumulation * busy
+        assert parts["pipeline_bubble"] < 1.5 * ideal + parts["context_parallel"]

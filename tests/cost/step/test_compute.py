@@ -1,0 +1,158 @@
+"""Compute: operations against published counts, times against the roofline and measured runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cost.estimate import Question
+from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop, share
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout, Layouts
+from planner.describe.model.block import Attention
+from planner.describe.workload import Workload
+
+RATES = {"flop_per_s": 271e12, "bytes_per_s": 1.3e12, "num_units": 108}
+
+
+def question(
+    model: str = "llama-3-8b", framework: str = "megatron-lm", **fields: object
+) -> Question:
+    return Question(
+        load_model(model),
+        load_machine("selene"),
+        Workload.described(fields),
+        load_framework(framework),
+    )
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 16))
+def test_a_product_is_never_faster_than_the_roofline(m: int, n: int, k: int, batch: int) -> None:
+    time = float(gemm_s(m, n, k, batch=batch, **RATES))
+    assert time >= batch * 2.0 * m * n * k / 271e12
+    assert time >= batch * 2.0 * (m * k + k * n + m * n) / 1.3e12
+
+
+def test_large_products_reach_the_rate_and_thin_ones_the_bandwidth() -> None:
+    large = float(gemm_s(16384, 16384, 16384, **RATES))
+    assert 0.9 < 2 * 16384**3 / large / 271e12 <= 1
+    thin = float(gemm_s(1, 16384, 16384, **RATES))
+    assert thin == pytest.approx(2 * (16384**2 + 2 * 16384) / 1.3e12, rel=0.02)
+
+
+def test_waves_cost_a_step() -> None:
+    # 108 tiles of 256 x 128 fill the device once; one more row of tiles needs part of a second wave
+    full = float(gemm_s(256 * 12, 128 * 9, 8192, **RATES))
+    more = float(gemm_s(256 * 13, 128 * 9, 8192, **RATES))
+    assert more / full > 1.05 * 13 / 12
+
+
+def test_attention_operations() -> None:
+    # Dao 2023, arXiv:2307.08691, section 4.1: 4 s^2 d per head, half of it with a causal mask
+    whole = Attention(32, 8, 128, 128, causal=False)
+    causal = Attention(32, 8, 128, 128, causal=True)
+    windowed = Attention(32, 8, 128, 128, causal=True, window=1024)
+    expected = 4 * 4096**2 * 128 * 32
+    assert float(attention_flop(whole, 4096, 4096, skips_masked=True)) == expected
+    assert float(attention_flop(causal, 4096, 4096, skips_masked=True)) == expected / 2
+    assert float(attention_flop(causal, 4096, 4096, skips_masked=False)) == expected
+    # of row i the last min(i, 1024) keys: 1024 - 512 / 4 on average
+    assert float(attention_flop(windowed, 4096, 4096, skips_masked=True)) == expected * 896 / 4096
+    assert float(attention_flop(windowed, 4096, 4096, skips_masked=False)) == expected / 4
+    wide = Attention(32, 8, 128, 128, causal=True, window=4096)
+    assert float(attention_flop(wide, 4096, 4096, skips_masked=True)) == expected / 2
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "ptdp-1t", "ptdp-1.7b"])
+def test_model_operations_of_a_gpt(name: str) -> None:
+    # Narayanan et al. 2021, arXiv:2104.04473, eq. 2 without the recomputed forward (96 -> 72):
+    # 72 B s l h^2 (1 + s/(6h) + V/(12 l h)); the catalogue pads no vocabulary
+    model = load_model(name)
+    sequence, batch = 2048, 1536
+    hidden, layers = model.hidden_size, model.num_layers
+    paper = (
+        72
+        * batch
+        * sequence
+        * layers
+        * hidden**2
+        * (1 + sequence / (6 * hidden) + model.vocab_size / (12 * layers * hidden))
+    )
+    asked = question(name, sequence_length=sequence, global_batch=batch)
+    assert model_flop(asked.blocks, asked.workload) == pytest.approx(paper, rel=1e-6)
+
+
+def test_model_operations_of_a_mixture_count_visited_experts() -> None:
+    # mixtral-8x7b: 12.9 B active parameters of 46.7 B (Jiang et al. 2024, arXiv:2401.04088)
+    asked = question("mixtral-8x7b", sequence_length=1, global_batch=1)
+    assert model_flop(asked.blocks, asked.workload) / 6 == pytest.approx(12.9e9, rel=0.02)
+
+
+def test_frozen_weights_have_no_weight_gradient() -> None:
+    full, lora = question(), question(lora_rank=8)
+    layouts = Layouts.of(Layout())
+    times = [
+        block_time(q.blocks[1], layouts, q.machine, q.workload, q.framework) for q in (full, lora)
+    ]
+    assert times[1].weight_gradient_s < 0.2 * times[0].weight_gradient_s
+    assert times[1].backward_s < times[0].backward_s
+
+
+def test_recompute_repeats_the_forward_of_layers_only() -> None:
+    q = question(sequence_length=4096)
+    layouts = Layouts.stack([Layout(), Layout(recompute="selective"), Layout(recompute="full")])
+    layer = block_time(q.blocks[1], layouts, q.machine, q.workload, q.framework)
+    assert layer.recompute_s[0] == 0
+    assert 0 <= layer.recompute_s[1] < layer.recompute_s[2]
+    assert layer.recompute_s[2] == layer.forward_s[2]
+    head = block_time(q.blocks[-1], layouts, q.machine, q.workload, q.framework)
+    assert head.recompute_s.tolist() == [0, 0, 0]
+
+
+def test_weight_gradients_are_part_of_backward() -> None:
+    q = question()
+    for block in q.blocks:
+        time = block_time(block, Layouts.of(Layout()), q.machine, q.workload, q.framework)
+        assert 0 <= time.weight_gradient_s <= time.backward_s
+
+
+def test_launches_bound_tiny_work() -> None:
+    q = question("gpt2", framework="ddp", sequence_length=1, global_batch=1)
+    layer = block_time(q.blocks[1], Layouts.of(Layout()), q.machine, q.workload, q.framework)
+    assert float(layer.forward_s) >= 10 * q.machine.device.launch_s.value
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4]))
+def test_more_work_takes_longer_and_more_ranks_shorter(tp: int, micro: int, cp: int) -> None:
+    q = question(sequence_length=4096)
+
+    def forward(layout: Layout) -> float:
+        time = block_time(q.blocks[1], Layouts.of(layout), q.machine, q.workload, q.framework)
+        return float(time.forward_s + time.backward_s)
+
+    here = forward(Layout(tp=tp, micro_batch=micro, cp=cp))
+    assert forward(Layout(tp=tp, micro_batch=2 * micro, cp=cp)) >= here
+    assert forward(Layout(tp=2 * tp, micro_batch=micro, cp=cp)) <= here
+    assert forward(Layout(tp=tp, micro_batch=micro, cp=2 * cp)) <= here
+
+
+@pytest.mark.parametrize(
+    ("split", "plain", "sequence"),
+    [("sharded", 4, 4), ("residual", 1, 4), ("gathered", 1, 4), ("replicated", 1, 1)],
+)
+def test_share_of_a_split(split: str, plain: int, sequence: int) -> None:
+    layouts = Layouts.stack([Layout(tp=4), Layout(tp=4, sequence_parallel=True)])
+    assert share(split, layouts).tolist() == [plain, sequence]  # type: ignore[arg-type]
+    if split == "gathered":
+        assert share("gathered", layouts, gathered=True).tolist() == [1, 1]
+
+
+def test_measured_peak_is_the_machine_s() -> None:
+    q = question(sequence_length=2048)
+    layer = block_time(
+        q.blocks[1], Layouts.of(Layout(micro_batch=8)), q.machine, q.workload, q.framework
+    )
+    flop = sum(2.0 * 8 * 2048 * g.n * g.k for g in q.blocks[1].gemms)
+    assert flop / float(np.asarray(layer.forward_s)) < q.machine.peak("bf16")

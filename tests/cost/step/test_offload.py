@@ -1,0 +1,87 @@
+"""Offload: transfers over the host link, updates on the CPU, states on the disk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.shards.states import StageState, stage_state
+from planner.cost.step.offload import device_optimizer_s, offload_step_s, parameter_transfer_s
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import OFFLOAD, Layout, Layouts
+from planner.describe.machine import Machine
+from planner.describe.workload import Workload
+
+MODES = [Layout(dp=4, zero_stage=3, offload=mode) for mode in OFFLOAD]  # type: ignore[arg-type]
+
+
+def question(machine: Machine | None = None) -> Question:
+    return Question(
+        load_model("llama-3-8b"),
+        machine or load_machine("polaris"),
+        Workload(global_batch=4),
+        load_framework("deepspeed"),
+    )
+
+
+def state_of(q: Question, layouts: Layouts) -> StageState:
+    return stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+
+
+def test_the_update_runs_on_the_device_or_on_the_host() -> None:
+    q, layouts = question(), Layouts.stack(MODES)
+    state = state_of(q, layouts)
+    device = device_optimizer_s(state, layouts, q.machine, q.workload, q.framework)
+    host = offload_step_s(state, layouts, q.machine, q.workload, q.framework)
+    assert (device > 0).tolist() == [True, False, False, False, False]
+    assert (host > 0).tolist() == [False, True, True, True, True]
+    assert host[1] > 10 * device[0]  # 205 GB/s shared by four ranks against 1555 GB/s each
+
+
+def test_cpu_update_is_bound_by_the_host_s_memory() -> None:
+    # at least fp32 weights and both moments of all parameters of the node, read and written
+    q, layouts = question(), Layouts.stack(MODES[1:2])
+    time = offload_step_s(state_of(q, layouts), layouts, q.machine, q.workload, q.framework)
+    moved = 2 * 12 * q.model.num_params
+    assert float(time[0]) > moved / q.machine.node.host_memory_bytes_per_s.value
+
+
+def test_disk_reads_and_writes_every_state_once() -> None:
+    # Rajbhandari et al. 2021, arXiv:2104.07857: 12 bytes a parameter each way, 6.6 GB/s a node
+    q, layouts = question(), Layouts.stack(MODES[2:3])
+    time = offload_step_s(state_of(q, layouts), layouts, q.machine, q.workload, q.framework)
+    assert float(time[0]) == pytest.approx(2 * 12 * q.model.num_params / 6.6e9, rel=0.1)
+
+
+def test_parameters_travel_only_where_they_live_off_the_device() -> None:
+    q, layouts = question(), Layouts.stack(MODES)
+    time = parameter_transfer_s(state_of(q, layouts), layouts, q.machine, q.workload)
+    assert (time > 0).tolist() == [False, False, False, True, True]
+    # a quarter of 8.03e9 parameters of 2 bytes over 25 GB/s per device
+    assert float(time[3]) == pytest.approx(2 * q.model.num_params / 4 / 25e9, rel=1e-3)
+    assert time[4] >= time[3]
+
+
+@pytest.mark.parametrize(
+    ("field", "mode"),
+    [
+        ("node.host_link_bytes_per_s", 1),
+        ("node.host_memory_bytes_per_s", 1),
+        ("node.local_disk.read_bytes_per_s", 2),
+        ("node.host_link_bytes_per_s", 3),
+    ],
+)
+def test_slower_hardware_is_never_faster(field: str, mode: int) -> None:
+    layouts = Layouts.of(MODES[mode])
+    here = estimate_layouts(question(), layouts)
+    slow = estimate_layouts(question(load_machine("polaris", (f"{field}=1GB/s",))), layouts)
+    assert slow.time_parts_s["offload"] > here.time_parts_s["offload"]
+    assert slow.step_time_s > here.step_time_s
+
+
+def test_a_node_without_disk_takes_for_ever() -> None:
+    q, layouts = question(load_machine("aurora")), Layouts.stack(MODES[2:3])
+    assert q.machine.node.local_disk is None
+    time = offload_step_s(state_of(q, layouts), layouts, q.machine, q.workload, q.framework)
+    assert np.isinf(time).all()

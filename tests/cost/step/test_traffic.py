@@ -1,0 +1,71 @@
+"""Traffic: bytes per axis against sums worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner import Layout, Workload
+from planner.cost.step.traffic import step_traffic
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.question import Question
+
+_POLARIS = load_machine("polaris")
+
+
+def _question(model: str, framework: str, **workload: int) -> Question:
+    return Question(
+        load_model(model), _POLARIS, Workload.described(workload), load_framework(framework)
+    )
+
+
+def test_tensor_traffic_is_four_all_reduces_a_layer() -> None:
+    question = _question("gpt3-175b", "megatron-lm", sequence_length=2048, global_batch=8)
+    sent = step_traffic(question, Layout(tp=4, micro_batch=1, grad_accumulation=8))
+    # 96 layers, two all-reduces forward and two backward of 2048 x 12288 bf16 values; one after
+    # the embedding and one for the head's input gradient; 8 times; a ring of 4 sends 2 x 3/4
+    expected = 8 * (96 * 4 + 2) * (2048 * 12288 * 2) * 2 * 3 / 4
+    assert sent["tp"].device_bytes == pytest.approx(expected)
+    assert sent["tp"].inside_bytes == sent["tp"].device_bytes
+    assert sent["tp"].node_bytes == 0
+
+
+def test_pipeline_traffic_is_the_stream_both_ways() -> None:
+    question = _question("gpt3-175b", "megatron-lm", sequence_length=2048, global_batch=16)
+    layout = Layout(tp=4, pp=8, grad_accumulation=16, schedule="1f1b")
+    sent = step_traffic(question, layout)["pp"]
+    # each tensor rank sends its quarter of the tokens, 16 micro-batches, there and back
+    assert sent.device_bytes == pytest.approx(2 * 16 * 2048 * 12288 * 2 / 4)
+    # all four ranks of a node stand on one stage: everything leaves
+    assert (sent.inside_bytes, sent.node_bytes) == (0, pytest.approx(4 * sent.device_bytes))
+
+
+def test_expert_traffic_spreads_evenly() -> None:
+    question = _question("mixtral-8x7b", "megatron-lm", sequence_length=4096, global_batch=8)
+    sent = step_traffic(question, Layout(dp=8, ep=8, zero_stage=1))["ep"]
+    # 32 layers, dispatch and combine, forward and backward, two experts per token
+    everything = 32 * 4 * (4096 * 4096 * 2 * 2)
+    assert sent.device_bytes == pytest.approx(everything * 7 / 8)
+    # of seven others, three sit on the same node
+    assert sent.inside_bytes == pytest.approx(everything * 3 / 8)
+    assert sent.node_bytes == pytest.approx(4 * everything * 4 / 8)
+
+
+def test_zero_3_moves_half_as_much_again_as_data_parallelism() -> None:
+    """Rajbhandari et al. 2020, section 7: 2 psi for stages up to 2, 3 psi for stage 3."""
+    question = _question("gpt2-xl", "deepspeed", sequence_length=1024, global_batch=64)
+    sent = [
+        step_traffic(question, Layout(dp=64, zero_stage=stage))["dp"].device_bytes
+        for stage in (0, 1, 3)
+    ]
+    psi = 2 * question.model.num_params * 63 / 64
+    assert [bytes_ / psi for bytes_ in sent] == pytest.approx([2, 2, 3], rel=0.01)
+
+
+def test_gradients_reduced_after_every_micro_batch() -> None:
+    question = _question("llama-3-8b", "nanotron", sequence_length=4096, global_batch=64)
+    layout = {"dp": 2, "tp": 2, "pp": 2, "schedule": "1f1b", "grad_accumulation": 32}
+    often, once = (
+        step_traffic(question, Layout.described({**layout, "zero_stage": stage}))["dp"]
+        for stage in (0, 1)
+    )
+    assert often.device_bytes > 20 * once.device_bytes

@@ -1,0 +1,118 @@
+"""The simulated pipeline: equal to the closed form where stages are uniform, sound elsewhere."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.cost.shards.pipeline import bubble_s, in_flight
+from planner.cost.simulate import StageTime, simulate
+from planner.describe.layout import SCHEDULES, Layouts
+from planner.errors import LayoutError
+
+_KINDS = ["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+
+
+def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> float:
+    layouts = Layouts.broadcast(
+        pp=p, vpp=v, grad_accumulation=m, schedule=SCHEDULES.index(schedule)
+    )
+    one = time.forward_s + time.backward_s + time.recompute_s
+    return m * one + float(bubble_s(layouts, one, p * one, time.weight_gradient_s))
+
+
+@pytest.mark.parametrize("schedule", _KINDS)
+@pytest.mark.parametrize("p", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("time", [StageTime(1, 2, 0, 1), StageTime(1.5, 3, 0.75, 1.25)])
+def test_equals_the_closed_form(schedule: str, p: int, rounds: int, time: StageTime) -> None:
+    chunks = 3 if schedule == "interleaved-1f1b" else 1
+    if schedule == "zero-bubble" and time.recompute_s:
+        time = StageTime(time.forward_s, time.backward_s, 0.0, time.weight_gradient_s)
+    timeline = simulate([time] * p, rounds * p, schedule, chunks)
+    expected = _closed_form(schedule, p, rounds * p, chunks, time)
+    assert timeline.makespan_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_published_example_of_narayanan() -> None:
+    # arXiv:2104.04473, section 2.2: bubble over ideal time is (p - 1) / m, interleaved 1/v of it
+    plain = simulate([StageTime(1, 2)] * 4, 8, "1f1b").makespan_s
+    interleaved = simulate([StageTime(1, 2)] * 4, 8, "interleaved-1f1b", 2).makespan_s
+    assert plain / 24 - 1 == pytest.approx(3 / 8)
+    assert interleaved / 24 - 1 == pytest.approx(3 / 8 / 2)
+
+
+@pytest.mark.parametrize("schedule", _KINDS)
+def test_in_flight_equals_the_closed_form(schedule: str) -> None:
+    p, m, v = 4, 16, 2 if schedule == "interleaved-1f1b" else 1
+    timeline = simulate([StageTime(1, 2, 0, 1)] * p, m, schedule, v)
+    layouts = Layouts.broadcast(
+        pp=p, vpp=v, grad_accumulation=m, schedule=SCHEDULES.index(schedule)
+    )
+    for stage in range(p):
+        assert max(timeline.in_flight(stage)[1]) == pytest.approx(float(in_flight(layouts, stage)))
+
+
+_TIMES = st.builds(
+    StageTime,
+    st.floats(0.1, 5),
+    st.floats(2.0, 9),
+    st.floats(0, 3),
+    st.floats(0.1, 1.9),
+    st.floats(0, 0.5),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(_TIMES, min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.sampled_from(_KINDS),
+    st.integers(1, 3),
+)
+def test_is_sound(stages: list[StageTime], rounds: int, schedule: str, chunks: int) -> None:
+    chunks = chunks if schedule == "interleaved-1f1b" else 1
+    m = rounds * len(stages)
+    timeline = simulate(stages, m, schedule, chunks)
+    for stage, time in enumerate(stages):
+        mine = sorted(
+            (e.start_s, e.end_s)
+            for e in timeline.events
+            if e.stage == stage and e.kind != "communication"
+        )
+        assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(mine))
+        once = time.forward_s + time.backward_s + time.recompute_s
+        assert timeline.busy_s(stage) == pytest.approx(m * once)
+        assert timeline.makespan_s >= timeline.busy_s(stage) - 1e-9
+        assert timeline.in_flight(stage)[1][-1] == 0
+    forward = {(e.micro_batch, e.chunk, e.stage): e for e in timeline.events if e.kind == "forward"}
+    assert len(forward) == m * chunks * len(stages)
+    for (micro_batch, chunk, stage), event in forward.items():
+        if stage:
+            before = forward[(micro_batch, chunk, stage - 1)]
+            assert event.start_s >= before.end_s + stages[stage - 1].send_s - 1e-9
+
+
+def test_transfers_delay_gpipe_by_its_fill() -> None:
+    plain = simulate([StageTime(1, 2)] * 4, 8, "gpipe").makespan_s
+    sent = simulate([StageTime(1, 2, send_s=0.25)] * 4, 8, "gpipe").makespan_s
+    assert sent == pytest.approx(plain + 2 * 3 * 0.25)
+
+
+def test_same_input_same_events() -> None:
+    stages = [StageTime(1, 2), StageTime(1.5, 2.5, 0.5), StageTime(1, 1)]
+    assert simulate(stages, 6, "1f1b") == simulate(stages, 6, "1f1b")
+
+
+def test_without_a_pipeline_one_micro_batch_is_held() -> None:
+    assert max(simulate([StageTime(1, 2)], 8, "none").in_flight(0)[1]) == 1
+
+
+def test_wrong_numbers_name_the_remedy() -> None:
+    with pytest.raises(LayoutError, match=r"multiples of pp = 4, not 6; use 4"):
+        simulate([StageTime(1, 2)] * 4, 6, "interleaved-1f1b", 2)
+    with pytest.raises(LayoutError, match="use vpp = 1"):
+        simulate([StageTime(1, 2)] * 4, 8, "1f1b", 2)

@@ -1,0 +1,108 @@
+"""Descriptions: frozen, closed, finite; errors name field, value and rule."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from planner.describe.base import Description, Quantity, field_docs
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Workload().sequence_length = 5  # type: ignore[misc]
+
+
+def test_replaced_validates() -> None:
+    assert Workload().replaced(global_batch=8).global_batch == 8
+    with pytest.raises(DescriptionError, match=r"global_batch = -5 is refused"):
+        Workload().replaced(global_batch=-5)
+
+
+def test_unknown_field_is_refused() -> None:
+    with pytest.raises(DescriptionError, match=r"'batch' is not known"):
+        Workload.described({"batch": 3})
+
+
+def test_missing_field_is_named() -> None:
+    with pytest.raises(DescriptionError, match=r"'source' is missing"):
+        Quantity.described({"value": 1.0, "kind": "measured"})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_quantities_are_finite(value: float) -> None:
+    with pytest.raises(DescriptionError, match="finite"):
+        Quantity.described({"value": value, "kind": "measured", "source": "log"})
+
+
+def test_a_quantity_needs_its_source_and_kind() -> None:
+    with pytest.raises(DescriptionError):
+        Quantity.described({"value": 1.0, "kind": "measured", "source": ""})
+    with pytest.raises(DescriptionError, match="kind = guessed"):
+        Quantity.described({"value": 1.0, "kind": "guessed", "source": "log"})
+
+
+@pytest.mark.parametrize(
+    ("cls", "fields"),
+    [
+        (Workload, {"sequence_length": 10**9}),
+        (Workload, {"global_batch": 10**8}),
+        (Workload, {"tokens": 1e300}),
+        (Layout, {"dp": 10**12}),
+    ],
+)
+def test_absurd_numbers_ask_for_units(cls: type[Description], fields: dict[str, float]) -> None:
+    with pytest.raises(DescriptionError, match="check your units"):
+        cls.described(fields)
+
+
+@pytest.mark.parametrize("cls", [Workload, Layout, Model, Machine])
+def test_every_field_is_documented(cls: type[Description]) -> None:
+    assert [name for name, text in field_docs(cls).items() if not text] == []
+
+
+def test_one_sentence_however_long_the_value() -> None:
+    with pytest.raises(DescriptionError) as caught:
+        Workload.described({"precision": "x" * 10_000})
+    assert len(str(caught.value)) < 300
+
+
+def test_nearest_names_are_offered() -> None:
+    text = str(UnknownNameError("model", "lama-3-8b", ["llama-3-8b", "gpt2"]))
+    assert "did you mean llama-3-8b?" in text
+    assert issubclass(UnknownNameError, PlannerError)
+    assert issubclass(PlannerError, ValueError)
+
+
+def test_shorten() -> None:
+    assert shorten("x" * 80) == "x" * 80
+    assert shorten("x" * 81) == "x" * 77 + "..."
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lora_targets": ["foo"]}, "foo are not known"),
+        ({"lora_rank": 8, "lora_targets": []}, "trains nothing"),
+        ({"frozen": ["embedding", "layers", "head"]}, "nothing is trained"),
+    ],
+)
+def test_workload_rules(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        Workload.described(fields)
+
+
+@pytest.mark.parametrize(
+    ("precision", "size"), [("fp32", 4), ("tf32", 4), ("fp16", 2), ("bf16", 2), ("fp8", 2)]
+)
+def test_activation_element(precision: str, size: int) -> None:
+    assert Workload.described({"precision": precision}).compute_bytes == size
+
+
+def test_unprintable_input_is_written_out() -> None:
+    assert shorten("a\n\x1b[31m\0\udcff\u00e4") == "a\\n\\x1b[31m\\x00\\udcff\u00e4"

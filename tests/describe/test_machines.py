@@ -1,0 +1,325 @@
+"""The machine catalogue: every profile loads, is sourced, plausible, and holds published values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import networkx
+import pytest
+
+from planner.describe.base import Description, Quantity
+from planner.describe.catalogue import aliases, folder, load_machine, names
+from planner.describe.machine import Curve, Machine
+
+MACHINES = names("machine")
+EXPECTED = [
+    "a100-40gb-roce",
+    "a100-80gb-roce",
+    "a100-hdr4",
+    "a10g-node",
+    "alps",
+    "aurora",
+    "aws-p4d",
+    "aws-p4de",
+    "aws-p5",
+    "dgx-1v",
+    "dgx-2",
+    "dgx-a100",
+    "dgx-b200",
+    "dgx-b300",
+    "dgx-gb200",
+    "dgx-gb300",
+    "dgx-h100",
+    "dgx-h200",
+    "eos",
+    "frontier",
+    "grand-teton",
+    "h100-cluster",
+    "isambard-ai",
+    "jean-zay-a100",
+    "jean-zay-v100",
+    "jupiter",
+    "juwels-booster",
+    "l40s-node",
+    "laptop",
+    "leonardo",
+    "lumi-g",
+    "mi300x-node",
+    "mi325x-node",
+    "mi355x-node",
+    "mn5-acc",
+    "perlmutter",
+    "perlmutter-80gb",
+    "polaris",
+    "selene",
+    "sophia",
+    "summit",
+    "t4-node",
+    "thetagpu",
+    "vista",
+    "vsc-4",
+    "vsc-5",
+    "vsc-5-a40",
+    "workstation-1x4090",
+    "workstation-2x3090",
+    "workstation-2x4090",
+    "workstation-4x4090",
+]
+GIB = 2**30
+
+
+def quantities(part: object, path: str = "") -> Iterator[tuple[str, Quantity | Curve]]:
+    """Everything in a machine that carries a kind and a source."""
+    if isinstance(part, (Quantity, Curve)):
+        yield path, part
+    elif isinstance(part, Description):
+        for field in type(part).model_fields:
+            yield from quantities(getattr(part, field), f"{path}.{field}".lstrip("."))
+    elif isinstance(part, dict):
+        for key, item in part.items():
+            yield from quantities(item, f"{path}.{key}")
+    elif isinstance(part, tuple):
+        for index, item in enumerate(part):
+            yield from quantities(item, f"{path}[{index}]")
+
+
+def queue(machine: Machine, name: str) -> tuple[int, int, float]:
+    """Fewest nodes, most nodes and hours of a queue."""
+    (found,) = [queue for queue in machine.scheduler.queues if queue.name == name]
+    return found.min_nodes, found.max_nodes, found.max_hours
+
+
+def test_expected_machines_are_there() -> None:
+    assert set(EXPECTED) <= set(MACHINES)
+
+
+def test_aliases_are_unique_and_hide_no_machine() -> None:
+    given = [alias.lower() for name in MACHINES for alias in load_machine(name).aliases]
+    assert len(given) == len(set(given))
+    assert not set(given) & set(MACHINES)
+    assert {alias: aliases()[alias] for alias in ("vsc5", "lumi", "clariden", "4090")} == {
+        "vsc5": "vsc-5",
+        "lumi": "lumi-g",
+        "clariden": "alps",
+        "4090": "workstation-4x4090",
+    }
+    assert load_machine("laptop-cpu").name == "laptop"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_number_has_a_source(name: str) -> None:
+    machine = load_machine(name)
+    assert machine.name == name
+    for path, item in quantities(machine):
+        if re.match(r"\d{4}-\d\d: |as calibrated on \w+$", item.source):
+            assert item.kind in ("calibrated", "assumed"), f"{path}: a fit is neither"
+            continue
+        leading = re.match(r"([A-Za-z0-9 ]+?)(?::|$)", item.source)
+        assert leading, f"{path}: {item.source!r} does not open with a source id"
+        if leading[1] == "general knowledge":
+            assert item.kind == "assumed", f"{path}: general knowledge is an assumption"
+        else:
+            assert leading[1] in machine.sources, f"{path}: {leading[1]} is not in [sources]"
+    if machine.scheduler.queues:
+        assert machine.scheduler.source
+    launch = machine.scheduler.launch
+    if launch is not None:
+        leading = launch.source.partition(":")[0]
+        assert leading == "general knowledge" or leading in machine.sources, launch.source
+    text = (folder("machine") / f"{name}.toml").read_text(encoding="utf-8")
+    assert text.isascii()
+    for identifier in machine.sources:
+        assert len(re.findall(rf"\b{identifier}\b", text)) > 1, f"{identifier} is never cited"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_plausible(name: str) -> None:
+    machine = load_machine(name)
+    device, node, fabric = machine.device, machine.node, machine.node.fabric
+    assert 1 * GIB <= device.memory_bytes.value <= 300 * GIB
+    assert 0.1 * GIB <= device.context_bytes.value <= 4 * GIB
+    assert 1e6 <= device.communicator_bytes.value <= 1 * GIB
+    assert 20e9 <= device.memory_bytes_per_s.value <= 10e12
+    assert 4 <= device.num_units.value <= 304
+    assert 1e-7 <= device.launch_s.value <= 1e-4
+    for fraction in (
+        device.gemm_efficiency,
+        device.attention_efficiency,
+        device.memory_efficiency,
+        fabric.efficiency,
+    ):
+        assert 0 < fraction.value <= 1
+    peaks = device.peak_flop_per_s
+    assert "fp32" in peaks
+    assert all(0.1e12 <= peak.value <= 10e15 for peak in peaks.values())
+    for slow, fast in (("fp64", "fp32"), ("fp32", "tf32"), ("tf32", "bf16"), ("bf16", "fp8")):
+        if slow in peaks and fast in peaks and device.runtime != "cpu":
+            assert peaks[slow].value <= peaks[fast].value
+    assert 1 <= node.num_devices <= 16
+    assert node.num_devices % node.devices_per_card == 0
+    assert 4 <= node.num_cores.value <= 512
+    assert 8 * GIB <= node.host_memory_bytes.value <= 4096 * GIB
+    assert 20e9 <= node.host_memory_bytes_per_s.value <= 4e12
+    assert 5e9 <= node.host_link_bytes_per_s.value <= 500e9
+    assert 1e-7 <= fabric.latency_s.value <= 1e-4
+    assert 1 <= machine.num_nodes.value <= 20000
+    if node.nic_bytes_per_s is not None:
+        # 900 GB/s where NVLink reaches beyond the node.
+        assert 1e9 <= node.nic_bytes_per_s.value <= 900e9
+        assert set(node.nic_of_device) == set(range(node.num_nics))
+    for queue in machine.scheduler.queues:
+        assert queue.min_nodes <= queue.max_nodes <= machine.num_nodes.value
+        assert queue.max_hours <= 240
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_fabric_rates_agree(name: str) -> None:
+    node = load_machine(name).node
+    fabric = node.fabric
+    if node.num_devices == 1:
+        assert fabric.kind == "none"
+        return
+    assert fabric.pair_bytes_per_s is not None
+    assert fabric.device_bytes_per_s is not None
+    pair, device = fabric.pair_bytes_per_s.value, fabric.device_bytes_per_s.value
+    assert pair <= device <= load_machine(name).device.memory_bytes_per_s.value
+    if fabric.kind == "mesh":
+        assert pair * (node.num_devices - 1) == device
+    if fabric.kind == "wires":
+        graph = networkx.Graph([wire.devices for wire in fabric.wires])
+        assert sorted(graph) == list(range(node.num_devices))
+        assert networkx.is_connected(graph)
+        assert len(graph.edges) == len(fabric.wires), "a pair is listed twice"
+        assert all(wire.bytes_per_s <= device for wire in fabric.wires)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_network_curve(name: str) -> None:
+    machine = load_machine(name)
+    if machine.network is None:
+        assert machine.num_nodes.value == 1
+        return
+    curve = machine.network.efficiency
+    assert list(curve.num_nodes) == sorted(set(curve.num_nodes))
+    assert curve.num_nodes[0] >= 2
+    assert all(0 < fraction <= 1 for fraction in curve.fraction)
+    assert 1e-6 <= machine.network.latency_s.value <= 2e-4
+
+
+def test_polaris() -> None:
+    machine = load_machine("polaris")
+    assert (machine.num_nodes.value, machine.node.num_devices) == (560, 4)
+    assert machine.device.memory_bytes_per_s.value == 1555e9
+    assert machine.peak("bf16") == 312e12
+    assert machine.node_bytes_per_s == 50e9
+    assert machine.node.fabric.pair_bytes_per_s.value == 100e9
+    assert queue(machine, "debug") == (1, 2, 1)
+    # the site routes prod by the size of the job, and the size decides the wall time
+    assert queue(machine, "prod (small)") == (10, 24, 3)
+    assert queue(machine, "prod (medium)") == (25, 99, 6)
+    assert queue(machine, "prod (large)") == (100, 496, 24)
+    assert queue(machine, "capacity") == (1, 4, 168)
+    # 8-byte all-reduce on 256 nodes took 100 us; the step stands for 10 us + step x log2(nodes).
+    assert 10e-6 + machine.network.latency_s.value * 8 == pytest.approx(100e-6, rel=0.1)
+
+
+def test_aurora() -> None:
+    machine = load_machine("aurora")
+    assert (machine.num_nodes.value, machine.node.num_devices) == (10624, 12)
+    assert (machine.node.num_nics, machine.node_bytes_per_s) == (8, 200e9)
+    assert machine.node.devices_per_card == 2
+    assert len(machine.node.fabric.wires) == 12 * 11 // 2
+    assert machine.device.memory_bytes.value == 65520 * 2**20
+    # The convention of the peak times the efficiency gives what was measured with all tiles busy.
+    achieved = machine.peak("bf16") * machine.device.gemm_efficiency.value
+    assert achieved * 12 == pytest.approx(2487e12, rel=0.005)
+    assert queue(machine, "prod (small)") == (256, 1024, 12)
+    assert queue(machine, "prod (medium)") == (1025, 1999, 18)
+    assert queue(machine, "prod (large)") == (2000, 10624, 24)
+    assert queue(machine, "debug-scaling") == (2, 256, 1)
+
+
+def test_vsc_5() -> None:
+    a100, a40 = load_machine("vsc-5-a100"), load_machine("vsc5-a40")
+    assert (a100.num_nodes.value, a100.node.num_devices) == (61, 2)
+    assert (a40.num_nodes.value, a40.node.num_devices) == (45, 2)
+    assert a40.device.memory_bytes.value / GIB == pytest.approx(44.99, abs=0.005)
+    assert a40.peak("bf16") == 149.7e12
+    assert queue(a100, "zen3_0512_a100x2") == (1, 61, 72)
+    assert queue(a40, "zen2_0256_a40x2") == (1, 45, 72)
+
+
+@pytest.mark.parametrize("name", ["frontier", "lumi-g"])
+def test_bard_peak_node(name: str) -> None:
+    machine = load_machine(name)
+    assert (machine.node.num_devices, machine.node.devices_per_card) == (8, 2)
+    assert machine.node_bytes_per_s == 100e9
+    assert machine.peak("bf16") == 191.5e12
+    links = {wire.devices: wire.bytes_per_s / 50e9 for wire in machine.node.fabric.wires}
+    assert all(links[gcd, gcd + 1] == 4 for gcd in (0, 2, 4, 6))
+    # A GCD has 7 links to others; the odd ones spend one on the NIC.
+    for gcd in range(8):
+        used = sum(number for devices, number in links.items() if gcd in devices)
+        assert used == (7 if gcd % 2 == 0 else 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "node_rate", "bf16"),
+    [
+        ("selene", 8, 200e9, 312e12),
+        ("perlmutter", 4, 100e9, 312e12),
+        ("leonardo", 4, 50e9, 358e12),
+        ("alps", 4, 100e9, 989e12),
+        ("vista", 1, 50e9, 989e12),
+        ("dgx-h100", 8, 400e9, 989e12),
+        ("dgx-b200", 8, 400e9, 2250e12),
+        ("aws-p4d", 8, 50e9, 312e12),
+        ("aws-p5", 8, 400e9, 989e12),
+        ("a100-hdr4", 8, 100e9, 312e12),
+        ("workstation-2x4090", 2, 0, 165.2e12),
+        ("workstation-2x3090", 2, 0, 71.2e12),
+        ("grand-teton", 8, 400e9, 989e12),
+        ("dgx-b300", 8, 800e9, 2250e12),
+        ("dgx-gb200", 4, 3600e9, 2500e12),
+        ("mi300x-node", 8, 400e9, 1300e12),
+        ("mi355x-node", 8, 400e9, 2500e12),
+        ("a10g-node", 4, 5e9, 70e12),
+        ("l40s-node", 8, 50e9, 362e12),
+    ],
+)
+def test_published_node_values(name: str, devices: int, node_rate: float, bf16: float) -> None:
+    machine = load_machine(name)
+    assert machine.node.num_devices == devices
+    assert machine.node_bytes_per_s == pytest.approx(node_rate)
+    assert machine.peak("bf16") == bf16
+
+
+def test_volta_has_no_bf16() -> None:
+    for name in ("summit", "jean-zay-v100", "dgx-1v", "dgx-2"):
+        assert "bf16" not in load_machine(name).device.peak_flop_per_s
+        assert load_machine(name).peak("fp16") == 125e12
+
+
+def test_frontier_queues() -> None:
+    bins = [queue for queue in load_machine("frontier").scheduler.queues if "bin" in queue.name]
+    assert [(queue.max_nodes, queue.max_hours) for queue in bins] == [
+        (91, 2),
+        (183, 6),
+        (1881, 12),
+        (5644, 12),
+        (9472, 12),
+    ]
+
+
+def test_nvlink_reaches_18_trays() -> None:
+    for name, port in (("dgx-gb200", 50e9), ("dgx-gb300", 100e9)):
+        network = load_machine(name).network
+        assert network.domain_nodes == 18
+        assert network.domain_exit_bytes_per_s.value == port
+
+
+def test_hybrid_cube_mesh() -> None:
+    wires = load_machine("dgx-1v").node.fabric.wires
+    for gpu in range(8):
+        assert sum(wire.bytes_per_s for wire in wires if gpu in wire.devices) == 150e9

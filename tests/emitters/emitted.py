@@ -1,0 +1,76 @@
+"""Emitted: files of one layout or of a plain job, for the tests of what is written."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import planner
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.emitters import emit_estimate
+
+Files = dict[str, str]
+
+
+def files_of(
+    model: str,
+    machine: str | Machine,
+    nodes: int,
+    layout: Layout,
+    framework: str,
+    *,
+    sequence_length: int = 1024,
+    steps: int | None = None,
+    queue: str = "",
+    **workload: Any,
+) -> Files:
+    """Files of one layout, whether it fits or not."""
+    described = load_model(model)
+    place = machine if isinstance(machine, Machine) else load_machine(machine)
+    job = planner.Workload(
+        sequence_length=sequence_length, global_batch=layout.global_batch, **workload
+    )
+    found = planner.estimate(described, place, layout, workload=job, framework=framework)
+    plan = plan_of(described.name, place.name, nodes, job)
+    return emit_estimate(
+        plan,
+        found,
+        model=described,
+        machine=place,
+        framework=load_framework(framework),
+        steps=steps,
+        queue=queue,
+    )
+
+
+def plan_of(model: str, machine: str, nodes: int, workload: planner.Workload) -> planner.Plan:
+    """A plan without a search: only its question."""
+    return planner.Plan(
+        model, 0, machine, nodes, 0, workload, 0, ranked=(), strategies=(), dropped=(), notes=(),
+        queues=(),
+    )  # fmt: skip
+
+
+def place_files(name: str, framework: str = "deepspeed", nodes: int = 2, **options: Any) -> Files:
+    """Files of a plain job on a machine."""
+    machine = load_machine(name)
+    nodes = 1 if machine.scheduler.kind == "none" else min(nodes, int(machine.num_nodes.value))
+    precision = next(p for p in ("bf16", "fp16", "fp32") if p in machine.device.peak_flop_per_s)
+    zero = 0 if framework == "ddp" else 3
+    ranks = nodes * machine.node.num_devices
+    if framework == "accelerate" and ranks == 1:
+        zero = 0
+    layout = Layout(dp=ranks, zero_stage=zero)
+    return files_of("gpt2", machine, nodes, layout, framework, precision=precision, **options)
+
+
+def scripts(files: Files) -> Files:
+    """The shell scripts among files."""
+    return {name: text for name, text in files.items() if name.endswith(".sh")}
+
+
+def run_on(text: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command with a text on its standard input."""
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)

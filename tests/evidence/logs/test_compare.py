@@ -1,0 +1,174 @@
+"""Compare: a log against its estimate, from what the file, the command line and the log state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.describe.catalogue import load_machine
+from planner.errors import PlannerError
+from planner.evidence.logs.compare import compare, compare_log, comparison_dict, comparison_text
+from planner.evidence.logs.job import read_job
+from planner.evidence.logs.read import read_log_text
+
+HEAD = """\
+[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
+[2024-07-17][INFO] - Tokens per iteration: 262,144
+[2024-07-17][INFO] - Model size: num_params=85003776
+"""
+
+
+def _wordplay(dt: float = 0.285, count: int = 12) -> str:
+    return HEAD + "".join(
+        f"step={i}0 loss=1.5 dt={dt} tps={262144 / dt} tps_per_gpu={65536 / dt} mfu=45.9\n"
+        for i in range(1, count + 1)
+    )
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    path = tmp_path / "run.log"
+    path.write_text(_wordplay())
+    return path
+
+
+def test_wordplay_needs_nothing_but_machine_and_ranks(log_path: Path, tmp_path: Path) -> None:
+    layout = tmp_path / "layout.json"
+    layout.write_text('{"dp": 4}')
+    result = compare_log(log_path, "polaris", layout)
+    assert result.job.question.model.name == "wordplay-85m-char"
+    assert result.job.layout.micro_batch == 64
+    assert result.step_time_s == pytest.approx(0.285)
+    assert result.ratio == pytest.approx(0.285 / result.estimate.step_time_s)
+    figures = {figure.name: figure for figure in result.figures}
+    assert figures["tokens_per_s_per_device"].measured == pytest.approx(230e3, rel=1e-3)
+    assert figures["mfu"].measured == pytest.approx(0.459, abs=0.005)
+    low, high = result.interval_s
+    assert result.inside is (low <= 0.285 <= high)
+    assert sum(suspect.share for suspect in result.suspects) == pytest.approx(1)
+
+
+def test_same_answer_from_estimate_json(log_path: Path) -> None:
+    bare = compare_log(log_path, "polaris", {"dp": 4, "micro_batch": 64})
+    full = compare_log(
+        log_path,
+        "polaris",
+        {
+            "layout": {"dp": 4, "micro_batch": 64},
+            "model": "wordplay-85m-char",
+            "workload": {"sequence_length": 1024, "global_batch": 256},
+            "framework": "ddp",
+            "step_time_s": 0.3,
+        },
+    )
+    assert bare.estimate == full.estimate
+    assert not full.job.assumptions
+    assert len(bare.job.assumptions) == 3
+
+
+def test_rates_give_step_times_where_none_is_printed() -> None:
+    lines = "".join(
+        f"step: {i}  loss: 7.1  memory: 47.84GiB(50.37%)  tps: 5,000  tflops: 240.00  mfu: 49.8%\n"
+        for i in range(1, 12)
+    )
+    log = read_log_text(lines)
+    job = read_job(
+        log,
+        "dgx-h100",
+        {"dp": 8, "zero_stage": 3, "micro_batch": 2},
+        model="llama-3-8b",
+        sequence_length=8192,
+    )
+    result = compare(log, job)
+    assert result.step_time_s == pytest.approx(2 * 8192 / 5000)
+    names = [figure.name for figure in result.figures]
+    assert "reserved_bytes" in names
+    assert "flop_per_s_per_device" in names
+
+
+def test_phases_are_compared_where_the_log_states_them() -> None:
+    text = "".join(
+        f"epoch=0/micro_step={i}/global_step={i}, RunningAvgSamplesPerSec=25.0, "
+        "CurrSamplesPerSec=25.7, MemAllocated=4.32GB, MaxMemAllocated=20.0GB\n"
+        "time (ms) | fwd: 250.0 | bwd: 700.0 | bwd_inner: 600.0 | bwd_allreduce: 1.0 | step: 50.0\n"
+        for i in range(1, 9)
+    )
+    log = read_log_text(text)
+    job = read_job(
+        log,
+        "polaris",
+        {"dp": 4, "zero_stage": 2, "micro_batch": 4},
+        model="gpt2",
+        sequence_length=1024,
+    )
+    result = compare(log, job)
+    figures = {figure.name: figure for figure in result.figures}
+    assert figures["backward_s"].measured == pytest.approx(0.7)
+    assert figures["allocated_bytes"].measured == 20 * 2**30
+    assert result.step_time_s == pytest.approx(16 / 25.7)
+
+
+def test_slower_run_blames_something_that_could_be_slower(log_path: Path) -> None:
+    log = read_log_text(_wordplay(0.9))
+    result = compare(log, read_job(log, "polaris", {"dp": 4}))
+    assert result.ratio > 3
+    assert result.suspects[0].plausible
+    tiny = {s.part: s for s in result.suspects}["gradient_reduction"]
+    assert not tiny.plausible
+
+
+def test_a_disagreement_between_log_and_layout_is_said() -> None:
+    log = read_log_text(_wordplay())
+    job = read_job(log, "polaris", {"dp": 8, "micro_batch": 4, "grad_accumulation": 2})
+    assert any("8 ranks but the log states 4" in text for text in job.assumptions)
+    assert any("256" in text and "64 sequences" in text for text in job.assumptions)
+
+
+def test_text_and_json(log_path: Path) -> None:
+    result = compare_log(log_path, load_machine("polaris"), {"dp": 4})
+    text = comparison_text(result)
+    assert "285 ms" in text
+    assert "230 k" in text
+    assert "most likely off" in text
+    data = json.loads(json.dumps(comparison_dict(result), allow_nan=False))
+    assert data["num_warmup"] == 1
+    assert data["ratio"] == pytest.approx(result.ratio)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ('{"dp": 4', "not valid JSON"),
+        ("[1, 2]", "must hold an object"),
+        ('{"layout": 3}', "must be an object"),
+        ('{"dp": -4}', "dp = -4"),
+        ('{"dq": 4}', "'dq' is not known"),
+        ('{"tp": 3}', "cannot be split"),
+        ('{"layout": {"dp": 4}, "model": "no-such"}', "unknown model"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_refused_layout_files(log_path: Path, tmp_path: Path, layout: str, words: str) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(layout)
+    with pytest.raises(PlannerError, match=words):
+        compare_log(log_path, "polaris", path)
+
+
+def test_an_unknown_model_must_be_named() -> None:
+    log = read_log_text("\n".join(f"step={i} loss=1 dt=0.5 tps=10" for i in range(9)))
+    with pytest.raises(PlannerError, match="--model"):
+        read_job(log, "polaris", {"dp": 4})
+
+
+def test_the_command_prints_the_comparison(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from planner.cli import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", str(log_path), "-m", "polaris", "--model", "wordplay-85m-char", "--json"])
+    assert stopped.value.code == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(0.285)

@@ -1,0 +1,714 @@
+"""Reading runs, scoring them, and the figures of a group."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from planner.choose.search import order, search
+from planner.cost.estimate import Question, estimate_layouts
+from planner.describe.layout import Layouts
+from planner.errors import CatalogueError, PlannerError, UnknownNameError
+from planner.evidence import backtest
+from planner.evidence.backtest import Backtest, Score, rank_correlation, regret, score
+from planner.evidence.calibration import calibrate
+from planner.evidence.runs.cells import Cells
+from planner.evidence.runs.frameworks import framework_rule, published_schedule
+from planner.evidence.runs.labels import machine_of, precision_of, year_of
+from planner.evidence.runs.run import RefusedRun, Run, read_runs
+from planner.show.backtest import main, render
+from tests import ROOT
+
+# Narayanan et al. 2021, arXiv:2104.04473, table 1: devices, tp, pp, dp from batch, TFLOP/s per
+# device; seconds follow from equation 3, F = 96 B s l h^2 (1 + s / 6h + V / 16 l h).
+NARAYANAN = (
+    # billion, heads, hidden, layers, tp, pp, devices, batch, TFLOP/s
+    (1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
+    (7.5, 32, 4096, 36, 4, 1, 128, 512, 142),
+    (39.1, 64, 8192, 48, 8, 2, 512, 1536, 138),
+    (145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148),
+    (529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163),
+)
+
+
+def seconds(hidden: int, layers: int, devices: int, batch: int, tflops: float) -> float:
+    """Step time from the printed rate by equation 3 of the paper."""
+    s, v = 2048, 51200
+    flop = 96 * batch * s * layers * hidden**2 * (1 + s / (6 * hidden) + v / (16 * layers * hidden))
+    return flop / (devices * tflops * 1e12)
+
+
+def narayanan_rows() -> list[dict[str, object]]:
+    return [
+        {
+            "row_id": f"N{billion}",
+            "source": "Narayanan 2021",
+            "year": 2021,
+            "system": "Selene",
+            "gpu": "A100-SXM",
+            "gpu_mem_gb": 80,
+            "gpus_per_node": 8,
+            "n_gpus": devices,
+            "model": f"GPT {billion}B",
+            "params_b": billion,
+            "n_layers": layers,
+            "hidden": hidden,
+            "n_heads": heads,
+            "activation": "gelu",
+            "vocab": 51200,
+            "seq_len": 2048,
+            "precision": "fp16",
+            "framework": "Megatron-LM",
+            "tp": tp,
+            "pp": pp,
+            "zero_stage": 0,
+            "recompute": "full",
+            "flash_attention": "no",
+            "global_batch": batch,
+            "step_time_s": seconds(hidden, layers, devices, batch, tflops),
+        }
+        for billion, heads, hidden, layers, tp, pp, devices, batch, tflops in NARAYANAN
+    ]
+
+
+def row(**cells: object) -> dict[str, object]:
+    """A row that scores, changed by `cells`."""
+    return {**narayanan_rows()[1], "row_id": "r", **cells}
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    names = list(dict.fromkeys(name for cells in rows for name in cells))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def read_one(tmp_path: Path, **cells: object) -> Run | RefusedRun:
+    [run] = read_runs(write(tmp_path / "one.csv", [row(**cells)]))
+    return run
+
+
+def accepted(tmp_path: Path, **cells: object) -> Run:
+    run = read_one(tmp_path, **cells)
+    assert isinstance(run, Run), run
+    return run
+
+
+def refused(tmp_path: Path, **cells: object) -> str:
+    run = read_one(tmp_path, **cells)
+    assert isinstance(run, RefusedRun), run
+    assert run.row_id == "r"
+    return run.reason
+
+
+# --- published rows ---------------------------------------------------------------------------
+
+
+def test_narayanan_rows_score_within_ten_percent(tmp_path: Path) -> None:
+    result = score(read_runs(write(tmp_path / "n.csv", narayanan_rows())))
+    assert not result.refused
+    for item in result.scores:
+        assert item.error is not None
+        assert abs(item.error) < 0.10, (item.run.row_id, item.error)
+
+
+def test_published_script_fills_micro_batch_and_virtual_stages(tmp_path: Path) -> None:
+    runs = [run for run in read_runs(write(tmp_path / "n.csv", narayanan_rows()))]
+    layouts = [run.layout for run in runs if isinstance(run, Run)]
+    assert [layout.micro_batch for layout in layouts] == [16, 16, 4, 2, 1]
+    assert [layout.vpp for layout in layouts] == [1, 1, 1, 2, 1]
+    assert layouts[3].schedule == "interleaved-1f1b"
+    assert isinstance(runs[0], Run)
+    assert any("published script" in sentence for sentence in runs[0].assumed)
+    # the same names with other software mean other runs
+    assert published_schedule("GPT 1.7B", "megatron-lm") is None
+
+
+def test_dp_and_grad_accumulation_follow(tmp_path: Path) -> None:
+    run = accepted(tmp_path, dp="", grad_accum="", micro_batch=4)
+    assert (run.layout.dp, run.layout.grad_accumulation) == (32, 4)
+
+
+def test_step_time_from_tokens_per_second(tmp_path: Path) -> None:
+    run = accepted(tmp_path, step_time_s="", tokens_per_s_per_gpu=2048)
+    assert run.step_time_s == pytest.approx(512 * 2048 / (2048 * 128))
+
+
+def test_contradicting_global_batch_takes_the_layouts(tmp_path: Path) -> None:
+    cells = {"micro_batch": 2, "grad_accum": 2, "dp": 32}
+    assert "differs from global_batch = 512" in refused(tmp_path, **cells)
+    run = accepted(tmp_path, **cells, tokens_per_s_per_gpu=2048)
+    assert run.workload.global_batch == 128
+    assert run.step_time_s == pytest.approx(128 * 2048 / (2048 * 128))
+
+
+# --- hostile tables ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("step_time_s", "-3", "must be positive"),
+        ("step_time_s", "nan", "must be positive and finite"),
+        ("step_time_s", "1e999", "must be positive and finite"),
+        ("step_time_s", "3.2 ms", "is not a number"),
+        ("hidden", "4096.5", "whole number"),
+        ("hidden", "\u0664\u0660", "must be positive and finite"),
+        ("n_gpus", "0", "must be positive"),
+        ("n_gpus", "99999999999", "whole number"),
+        ("dp", "31", "differs from n_gpus"),
+        ("tp", "3", "does not divide n_gpus"),
+        ("seq_len", "", "seq_len is empty"),
+        ("micro_batch", "7", "does not divide global_batch"),
+        ("zero_stage", "4", "must be 0, 1, 2 or 3"),
+        ("zero_stage", "-1", "zero_stage"),
+        ("recompute", "sometimes", "is not known"),
+        ("n_heads", "33", "must divide hidden"),
+        ("ep", "5", "ep = 5 must divide"),
+        ("gpu", "TPU v5p", "no device of the catalogue"),
+        ("model", "ResNet-50", "no transformer"),
+        ("precision", "nvfp4", "4-bit"),
+        ("precision", "fp8", "not supported"),
+    ],
+)
+def test_a_bad_cell_refuses_its_row_and_names_the_column(
+    tmp_path: Path, column: str, value: str, said: str
+) -> None:
+    assert said in refused(tmp_path, **{column: value})
+
+
+def test_one_bad_row_does_not_cost_the_others(tmp_path: Path) -> None:
+    rows = [row(row_id="a"), row(row_id="b", step_time_s="soon"), row(row_id="c")]
+    result = score(read_runs(write(tmp_path / "three.csv", rows)))
+    assert [type(item).__name__ for item in result.rows] == ["Score", "RefusedRun", "Score"]
+    assert [item["row_id"] for item in result.to_json()["rows"]] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_encodings_and_line_ends(tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path / "a.csv", [row(notes="caf\u00e9", site="Z\u00fcrich")])
+    text = path.read_text(encoding="utf-8").replace("\n", "\r\n")
+    path.write_bytes(text.encode(encoding))
+    [run] = read_runs(path)
+    assert isinstance(run, Run)
+    assert run.layout.tp == 4
+
+
+def test_a_thousand_columns_and_ragged_rows(tmp_path: Path) -> None:
+    wide = row(**{f"extra_{i}": i for i in range(1000)})
+    path = write(tmp_path / "wide.csv", [wide])
+    path.write_text(path.read_text() + "only,two\n" + "," * 5000 + "x\n\n")
+    runs = read_runs(path)
+    assert isinstance(runs[0], Run)
+    assert all(isinstance(run, RefusedRun) for run in runs[1:])
+
+
+def test_a_huge_cell_costs_only_its_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "huge.csv", [row(notes="x" * 200_000), row(row_id="after")])
+    runs = read_runs(path)
+    assert isinstance(runs[-1], Run)
+    assert runs[-1].row_id == "after"
+
+
+def test_semicolons(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [row()])
+    path.write_text(path.read_text().replace(",", ";"))
+    assert isinstance(read_runs(path)[0], Run)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), b"hello\nworld\n", b"{}", b"\n\n"]
+)
+def test_what_is_no_table_of_runs(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "not.csv"
+    path.write_bytes(content)
+    with pytest.raises(CatalogueError, match="no table of runs"):
+        read_runs(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError, match="cannot read"):
+        read_runs(tmp_path / "absent.csv")
+    with pytest.raises(CatalogueError, match="cannot read"):
+        read_runs(tmp_path)
+
+
+def test_missing_columns_take_stated_defaults(tmp_path: Path) -> None:
+    few = {
+        "gpu": "H100",
+        "n_gpus": 8,
+        "model": "Llama-3.1-8B",
+        "framework": "FSDP",
+        "seq_len": 4096,
+        "global_batch": 8,
+        "step_time_s": 1.0,
+    }
+    [run] = read_runs(write(tmp_path / "few.csv", [few]))
+    assert isinstance(run, Run)
+    assert (run.layout.dp, run.layout.zero_stage, run.layout.micro_batch) == (8, 3, 1)
+    assert run.model.name == "llama-3.1-8b"
+    said = " ".join(run.assumed)
+    for column in ("dp", "zero_stage", "micro_batch", "recompute", "precision", "flash_attention"):
+        assert f"{column} missing" in said
+    assert run.row_id == "line 2"
+
+
+def test_a_rate_without_batch_is_that_of_a_usual_batch(tmp_path: Path) -> None:
+    cells = {"global_batch": "", "step_time_s": "", "tokens_per_s_per_gpu": 100, "n_gpus": 128}
+    run = accepted(tmp_path, **cells, tp=2, pp=2)
+    assert run.workload.global_batch == 2**22 // 2048
+    assert run.step_time_s == pytest.approx(2**22 / (100 * 128))
+    samples = {**cells, "tokens_per_s_per_gpu": "", "samples_per_s": 100 * 128 / 2048}
+    again = accepted(tmp_path, **samples, tp=2, pp=2)
+    assert again.step_time_s == pytest.approx(run.step_time_s)
+    # a time depends on the batch, a rate hardly
+    assert "global_batch and grad_accum are empty" in refused(tmp_path, global_batch="", pp=2)
+
+
+def test_ranks_follow_from_stated_degrees_only(tmp_path: Path) -> None:
+    assert accepted(tmp_path, n_gpus="", dp=32, tp=4).layout.world == 128
+    assert "n_gpus is empty" in refused(tmp_path, n_gpus="", dp="", tp="", pp="")
+
+
+# --- what a row leaves open -------------------------------------------------------------------
+
+OPEN = {"framework": "Megatron-Core", "model": "some GPT", "recompute": "none", "vocab": 51200}
+
+
+def test_an_open_micro_batch_is_the_fastest_that_fits(tmp_path: Path) -> None:
+    run = accepted(tmp_path, **OPEN)
+    question = Question(run.model, run.machine, run.workload, run.framework)
+    per_replica = run.workload.global_batch // run.layout.dp
+    sizes = [size for size in (1, 2, 4, 8, 16) if per_replica % size == 0]
+    layouts = [
+        run.layout.replaced(micro_batch=size, grad_accumulation=per_replica // size)
+        for size in sizes
+    ]
+    estimates = estimate_layouts(question, Layouts.stack(layouts))
+    fitting = [index for index in range(len(sizes)) if estimates.fits[index]]
+    best = min(fitting, key=lambda index: estimates.step_time_s[index])
+    assert len(fitting) < len(sizes)
+    assert run.layout.micro_batch == sizes[best] > 1
+    assert any(f"micro_batch missing: {sizes[best]}, the fastest" in text for text in run.assumed)
+    # a run that burst was not tuned
+    assert accepted(tmp_path, **OPEN, oom="yes", step_time_s="").layout.micro_batch == 1
+
+
+def test_open_recompute_fits_with_any(tmp_path: Path) -> None:
+    cells = {**OPEN, "micro_batch": 4, "tp": 1, "n_gpus": 32, "zero_stage": 1}
+    [stated] = score([accepted(tmp_path, **cells)]).scores
+    [left_open] = score([accepted(tmp_path, **{**cells, "recompute": ""})]).scores
+    assert left_open.run.layout == stated.run.layout
+    assert not stated.estimate.fits
+    assert (stated.fits, left_open.fits) == (False, True)
+    rows = Backtest((stated, left_open)).to_json()["rows"]
+    assert [row["estimated_fits"] for row in rows] == [False, True]
+    assert "it fits with more recompute than is assumed" in rows[1]["assumed"]
+
+
+def test_an_open_layout_is_the_fastest_that_fits_and_agrees(tmp_path: Path) -> None:
+    free = {**OPEN, "tp": "", "pp": "", "dp": "", "zero_stage": ""}
+    run = accepted(tmp_path, **free)
+    found = search(Question(run.model, run.machine, run.workload, run.framework), 128)
+    fastest = found.estimates[int(order(found.estimates, 1)[0])]
+    assert run.layout.world == 128
+    assert run.layout.recompute == "none"
+    assert any(text.startswith("dp, tp and pp missing") for text in run.assumed)
+    [estimate] = score([run]).scores
+    assert estimate.estimate.fits
+    assert estimate.estimate.step_time_s >= fastest.step_time_s * (1 - 1e-9)
+    assert accepted(tmp_path, **free, micro_batch=2).layout.micro_batch == 2
+    huge = {**free, "n_gpus": 1, "n_layers": 400, "hidden": 12288, "n_heads": 96}
+    assert "no such layout fits" in refused(tmp_path, **huge)
+
+
+@pytest.mark.parametrize("heads", ["", 96])
+@pytest.mark.parametrize("missing", ["hidden", "n_layers"])
+def test_a_missing_width_or_depth_follows_from_the_parameters(
+    tmp_path: Path, missing: str, heads: object
+) -> None:
+    # GPT-3 175B, arXiv:2005.14165, table 2.1
+    shape = {"n_layers": 96, "hidden": 12288, "n_heads": heads, "params_b": 174.6, missing: ""}
+    cells = {**OPEN, **shape, "model": "a GPT", "tp": 8, "pp": 8, "n_gpus": 512, "micro_batch": 1}
+    run = accepted(tmp_path, **cells)
+    assert (run.model.num_layers, run.model.hidden_size) == (96, 12288)
+    assert any(f"{missing} missing" in text for text in run.assumed)
+    assert f"{missing} is empty" in refused(tmp_path, **{**cells, "params_b": ""})
+
+
+def test_a_size_alone_gives_a_shape_of_that_size(tmp_path: Path) -> None:
+    cells = {
+        **OPEN,
+        "model": "GPT 20B",
+        "params_b": "",
+        "n_layers": "",
+        "hidden": "",
+        "n_heads": "",
+    }
+    run = accepted(tmp_path, **cells)
+    assert run.model.num_params == pytest.approx(20e9, rel=0.03)
+    assert run.model.num_heads % run.layout.tp == 0
+    small = accepted(tmp_path, **{**cells, "model": "GPT 40M"}, tp=1)
+    assert small.model.num_params == pytest.approx(40e6, rel=0.25)
+    for label in ("Qwen9 30B-A3B", "T5 3B"):
+        refused(tmp_path, **{**cells, "model": label})
+
+
+def test_torchtitan_of_2024_splits_a_batch_into_as_many_micro_batches_as_stages(
+    tmp_path: Path,
+) -> None:
+    cells = {**OPEN, "framework": "torchtitan", "tp": 4, "pp": 4, "n_gpus": 128}
+    old = accepted(tmp_path, **cells, year=2024)
+    assert old.layout.grad_accumulation == old.layout.pp
+    assert accepted(tmp_path, **cells, year=2025).layout.micro_batch == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"framework": "Levanter (JAX)", "tp": 1}, "fsdp2"),
+        ({"framework": "our own loop", "tp": 4}, "megatron-lm"),
+        ({"framework": "our own loop", "tp": 1, "zero_stage": 1}, "deepspeed"),
+    ],
+)
+def test_unknown_software_is_stood_in_for_and_said(
+    tmp_path: Path, cells: dict[str, object], name: str
+) -> None:
+    run = accepted(tmp_path, **{**OPEN, "system": "", "year": 2024, **cells})
+    assert run.framework.name == name
+    assert any(f"is not described; as {name}" in text for text in run.assumed)
+
+
+# --- labels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "year", "name"),
+    [
+        ("Megatron-DeepSpeed (somebody's fork)", 2023, "megatron-deepspeed"),
+        ("Megatron-LM", 2021, "megatron-lm-2021"),
+        ("Megatron-LM v5", 2025, "megatron-lm"),
+        ("NVIDIA NeMo 2.0", 2024, "megatron-lm"),
+        ("Megatron-Core dev", None, "megatron-lm"),
+        ("Megatron-Bridge", 2026, "megatron-lm"),
+        ("torchtitan v0.2", 2025, "fsdp2"),
+        ("PyTorch FSDP1", 2023, "fsdp2"),
+        ("Composer", 2023, "llm-foundry"),
+        ("DeepSpeed ZeRO-3", 2024, "deepspeed"),
+        ("HF Trainer", 2024, "accelerate"),
+        ("accelerate 1.0", 2025, "accelerate"),
+        ("PyTorch DDP", 2022, "ddp"),
+        ("Horovod 0.28", 2022, "horovod"),
+        ("nanotron main", 2025, "nanotron"),
+    ],
+)
+def test_framework_labels(label: str, year: int | None, name: str) -> None:
+    rule = framework_rule(label, year)
+    assert rule is not None
+    assert rule.framework == name
+
+
+@pytest.mark.parametrize(
+    ("system", "gpu", "memory", "per_node", "name"),
+    [
+        ("Polaris (ALCF)", "A100-SXM", 40, 4, "polaris"),
+        ("Sunspot testbed", "PVC tile", 64, 12, "aurora"),
+        ("LUMI-G, 200 nodes", "MI250X (1 GCD)", 64, 8, "lumi-g"),
+        ("Jean Zay", "V100-SXM2", 32, 4, "jean-zay-v100"),
+        ("Jean Zay", "A100-SXM", 80, 8, "jean-zay-a100"),
+        ("Perlmutter", "A100", 80, 4, "perlmutter-80gb"),
+        ("AWS p4d.24xlarge", "A100", 40, 8, "aws-p4d"),
+        ("AWS p4de.24xlarge", "A100", 80, 8, "aws-p4de"),
+        ("some cluster", "NVIDIA H100 80GB HBM3", 80, 8, "dgx-h100"),
+        ("", "H200", None, None, "dgx-h200"),
+        ("JUWELS Booster", "A100", 40, 4, "juwels-booster"),
+        ("Leonardo", "A100 custom 64GB", 64, 4, "leonardo"),
+        ("desk", "RTX 4090", 24, 2, "workstation-2x4090"),
+        ("DGX-GB200", "GB200 NVL72", None, 4, "dgx-gb200"),
+        ("", "GB300 NVL72", None, 4, "dgx-gb300"),
+        ("DGX-B300", "B300", None, 8, "dgx-b300"),
+        ("", "B200", 180, 8, "dgx-b200"),
+        ("DGX-1 V100", "V100-SXM2", 32, 8, "dgx-1v"),
+        ("DGX-2H", "V100-SXM3", 32, 16, "dgx-2"),
+        ("Grand Teton (Meta)", "H100-SXM", 96, 8, "grand-teton"),
+        ("128x H100 94 GB (Meta)", "H100-SXM", 94, 8, "grand-teton"),
+        ("MI300X node", "MI300X", 192, 8, "mi300x-node"),
+        ("", "MI355X", 288, 8, "mi355x-node"),
+        ("", "T4", 16, 4, "t4-node"),
+        ("", "A10G", 24, 4, "a10g-node"),
+        ("", "L40S", 48, 8, "l40s-node"),
+    ],
+)
+def test_machine_labels(
+    system: str, gpu: str, memory: float | None, per_node: int | None, name: str
+) -> None:
+    assert machine_of(system, gpu, memory, per_node)[0].name == name
+
+
+def test_memory_of_the_row_overrides_the_catalogue() -> None:
+    machine, label, assumed = machine_of("Jean Zay", "V100", 16, 4)
+    assert machine.device.memory_bytes.value == pytest.approx(16 * 0.99 * 2**30, rel=1e-3)
+    assert "device.memory_bytes" in label
+    assert "16 GB" in " ".join(assumed)
+
+
+def test_devices_without_a_profile() -> None:
+    with pytest.raises(PlannerError, match="no hardware profile has a MI350X"):
+        machine_of("", "MI350X", 288, 8)
+    with pytest.raises(PlannerError, match="no device of the catalogue"):
+        machine_of("", "Gaudi 2", 96, 8)
+    machine, _, assumed = machine_of("", "H100", 80, 5)
+    assert machine.node.num_devices == 4
+    assert any("gpus_per_node = 5 has no profile: 4" in text for text in assumed)
+    machine, _, assumed = machine_of("Polaris (ALCF)", "", None, None)
+    assert machine.name == "polaris"
+    assert assumed == ("gpu missing: that of polaris",)
+    # the same chip with fewer NVLinks
+    machine, label, _ = machine_of("", "H800", 80, 8)
+    assert "device_bytes_per_s=200e9" in label
+    assert machine.node.fabric.device_bytes_per_s.value == 200e9
+
+
+def test_precisions_and_years() -> None:
+    assert precision_of("bf16/fp16 mixed") == "bf16"
+    assert precision_of("fp16 amp") == "fp16"
+    assert precision_of("") is None
+    assert year_of("2023-2024") == 2023
+    assert year_of("v25") is None
+
+
+@pytest.mark.parametrize(
+    ("year", "stated", "kind"),
+    [(2021, "", "eager"), (2021, "yes", "flash"), (2025, "", "flash"), (2025, "no", "eager")],
+)
+def test_attention_kernel(tmp_path: Path, year: int, stated: str, kind: str) -> None:
+    run = accepted(tmp_path, year=year, flash_attention=stated)
+    assert run.workload.attention == kind
+
+
+def test_architecture_from_the_activation(tmp_path: Path) -> None:
+    plain = accepted(tmp_path).model
+    assert (plain.norm, plain.position, plain.tied_embeddings) == ("layernorm", "learned", True)
+    gated = accepted(tmp_path, activation="swiglu", ffn_hidden=11008, model="mine").model
+    assert (gated.norm, gated.position, gated.gated_mlp) == ("rmsnorm", "rope", True)
+    assert not gated.qkv_bias
+
+
+def test_stated_parameters_decide_whether_embeddings_are_tied(tmp_path: Path) -> None:
+    shape = {
+        "model": "own",
+        "n_layers": 16,
+        "hidden": 2048,
+        "n_heads": 32,
+        "n_kv_heads": 32,
+        "ffn_hidden": 8192,
+        "activation": "swiglu",
+        "vocab": 131072,
+        "params_b": 1.342,
+    }
+    assert accepted(tmp_path, **shape).model.tied_embeddings
+    assert not accepted(tmp_path, **{**shape, "params_b": 1.611}).model.tied_embeddings
+
+
+def test_experts_come_from_the_catalogue(tmp_path: Path) -> None:
+    known = accepted(
+        tmp_path,
+        model="Mixtral-8x7B",
+        n_experts=8,
+        n_layers=32,
+        hidden=4096,
+        n_heads=32,
+        activation="swiglu",
+    )
+    assert known.model.experts is not None
+    assert "do not tell top_k" in refused(tmp_path, model="Unheard MoE", n_experts=16)
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        ("nvidia-smi GB", "device"),
+        ("max allocated over 64 ranks", "allocated"),
+        ("peak reserved GiB", "reserved"),
+        ("bananas", "allocated"),
+    ],
+)
+def test_memory_kinds(tmp_path: Path, label: str, kind: str) -> None:
+    run = accepted(tmp_path, peak_memory_gib=30, memory_kind=label)
+    assert (run.memory_kind, run.memory_bytes) == (kind, 30 * 2**30)
+
+
+def test_what_is_compared_depends_on_how_memory_was_measured(tmp_path: Path) -> None:
+    rows = [
+        row(row_id=kind, peak_memory_gib=30, memory_kind=kind)
+        for kind in ("allocated", "reserved", "nvidia-smi")
+    ]
+    allocated, reserved, device = score(read_runs(write(tmp_path / "m.csv", rows))).scores
+    parts = device.estimate.memory_bytes
+    assert device.estimated_memory_bytes == parts["total"]
+    assert device.estimated_memory_bytes - reserved.estimated_memory_bytes == pytest.approx(
+        parts["runtime_context"]
+    )
+    assert reserved.estimated_memory_bytes - allocated.estimated_memory_bytes == pytest.approx(
+        parts["allocator_reserve"]
+    )
+
+
+# --- figures ----------------------------------------------------------------------------------
+
+
+def test_rank_correlation_against_known_values() -> None:
+    # Kendall, Rank Correlation Methods: 1 - 6 sum d^2 / (n (n^2 - 1)) without ties
+    assert rank_correlation([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]) == pytest.approx(0.8207826817)
+    assert rank_correlation(
+        [106, 100, 86, 101, 99, 103, 97, 113, 112, 110], [7, 27, 2, 50, 28, 29, 20, 12, 6, 17]
+    ) == pytest.approx(-29 / 165)
+    assert rank_correlation([1, 2, 3], [9, 5, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
+    assert rank_correlation([1, 2], [1, 2]) is None
+
+
+def _job(tmp_path: Path) -> list[Score]:
+    times = {1: 10.0, 2: 4.0, 4: 5.0}
+    rows = [
+        row(row_id=f"mb{mb}", micro_batch=mb, step_time_s=seconds) for mb, seconds in times.items()
+    ]
+    return list(score(read_runs(write(tmp_path / "job.csv", rows))).scores)
+
+
+def _ranked(items: list[Score], order: list[float]) -> list[Score]:
+    return [
+        replace(item, estimate=replace(item.estimate, step_time_s=guess, fits=True))
+        for item, guess in zip(items, order, strict=True)
+    ]
+
+
+def test_regret_is_the_measured_loss_of_our_pick(tmp_path: Path) -> None:
+    items = _job(tmp_path)
+    assert regret(_ranked(items, [3.0, 1.0, 2.0])) == (pytest.approx(0.0), False)
+    assert regret(_ranked(items, [3.0, 2.0, 1.0])) == (pytest.approx(0.25), False)
+    assert regret(_ranked(items, [1.0, 2.0, 3.0])) == (pytest.approx(1.5), False)
+    assert regret(items[:1])[0] is None
+
+
+def test_a_pick_that_did_not_run_is_counted(tmp_path: Path) -> None:
+    items = _ranked(_job(tmp_path), [1.0, 2.0, 3.0])
+    dead = replace(items[0], run=replace(items[0].run, step_time_s=None, fits=False))
+    assert regret([dead, *items[1:]]) == (pytest.approx(0.0), True)
+
+
+def test_fit_figures(tmp_path: Path) -> None:
+    rows = [row(row_id="ran"), row(row_id="burst", oom="yes", step_time_s="", micro_batch=16)]
+    items = score(read_runs(write(tmp_path / "f.csv", rows))).scores
+    forced = tuple(replace(item, fits=item.run.row_id == "ran") for item in items)
+    [group] = Backtest(forced).groups()
+    assert (group.fit_recall, group.oom_precision, group.oom_recall) == (1.0, 1.0, 1.0)
+    assert group.num_times == 1
+
+
+def test_nothing_measured_is_refused(tmp_path: Path) -> None:
+    [item] = score(read_runs(write(tmp_path / "n.csv", [row(step_time_s="")]))).rows
+    assert isinstance(item, RefusedRun)
+    assert "nothing to compare" in item.reason
+
+
+# --- output -----------------------------------------------------------------------------------
+
+ROW_KEYS = {
+    "row_id",
+    "source",
+    "status",
+    "reason",
+    "measured_step_time_s",
+    "estimated_step_time_s",
+    "interval_step_time_s",
+    "measured_memory_bytes",
+    "estimated_memory_bytes",
+    "measured_fits",
+    "estimated_fits",
+    "assumed",
+}
+
+
+def test_json_form_and_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "two.csv", [row(row_id="good"), row(row_id="bad", tp="x")])
+    assert main(path, json_output=True) == 3
+    out = json.loads(capsys.readouterr().out)
+    assert set(out) == {"rows", "groups"}
+    assert all(set(item) == ROW_KEYS for item in out["rows"])
+    assert [item["status"] for item in out["rows"]] == ["scored", "refused"]
+    assert "tp = 'x'" in out["rows"][1]["reason"]
+    assert out["groups"][0]["name"] == "Narayanan 2021"
+    assert main(write(path, [row()]), json_output=True) == 0
+
+
+def test_tables_name_groups_and_reasons(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.csv", [*narayanan_rows(), row(row_id="bad", tp="x")])
+    console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
+    assert main(path, group_by=("machine", "model"), console=console) == 3
+    text = console.export_text()
+    assert "selene, GPT 39.1B" in text
+    assert "is not a number" in text
+    console.file.close()
+
+
+def test_unknown_groups_and_empty_tables(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [row()])
+    with pytest.raises(UnknownNameError, match="unknown group 'sauce'"):
+        main(path, group_by=("sauce",))
+    with pytest.raises(PlannerError, match="no rows"):
+        render(Backtest(()), ("source",), Console(quiet=True))
+
+
+def test_rows_are_estimated_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = backtest.estimate_layouts
+    monkeypatch.setattr(
+        backtest, "estimate_layouts", lambda q, layouts: calls.append(1) or real(q, layouts)
+    )
+    rows = [row(row_id=str(mb), micro_batch=mb) for mb in (1, 2, 4, 8, 16)]
+    assert len(score(read_runs(write(tmp_path / "g.csv", rows))).scores) == 5
+    assert len(calls) == 1
+
+
+def test_cells_note_their_defaults() -> None:
+    cells = Cells({"a": " n/a "})
+    assert cells.text("a") == ""
+    assert cells.default(3, "a missing: 3") == 3
+    assert cells.assumed == ["a missing: 3"]
+
+
+def _measured(name: str) -> Path:
+    folder = os.environ.get("PLANNER_DATA")
+    path = (Path(folder) if folder else ROOT.parent / "shared" / "data") / name
+    if not path.is_file():
+        pytest.skip(f"measured runs are not here: {path} is missing; set PLANNER_DATA")
+    return path
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "ultrascale.csv"])
+def test_measured_tables_are_read_whole(name: str) -> None:
+    path = _measured(name)
+    with path.open(newline="", encoding="utf-8") as file:
+        count = sum(1 for _ in csv.DictReader(file))
+    result = score(read_runs(path))
+    assert len(result.rows) == count
+    assert len(result.scores) > count / 2
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
+    stated = [row(row_id=f"r{n}", step_time_s=3.7 * (1 + n / 50)) for n in range(3)]
+    guess = row(row_id="guess", n_layers="", step_time_s=37.0)
+    found = calibrate(write(tmp_path / "runs.csv", [*stated, guess]), "selene")
+    assert found.row_ids == ("r0", "r1", "r2")
+    with pytest.raises(CatalogueError, match="and a stated job"):
+        calibrate(write(tmp_path / "guess.csv", [guess]), "selene")

@@ -1,0 +1,237 @@
+"""Traces of torch's own sharding against the estimate, and against full-depth traces."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cost.estimate import Question
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+from planner.validate import adapter
+from planner.validate.trace.command import compare_trace, report_text, run
+from planner.validate.trace.compare import Comparison, compare
+from planner.validate.trace.expected import expected_collectives
+from planner.validate.trace.trace import TraceError, trace
+from planner.validate.trace.tracer import Tracer
+
+pytest.importorskip("torch")
+
+RESIDENT = ("weights", "gradients", "optimizer_states")
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    """One worker for all cases: importing torch takes longer than a trace."""
+    with Tracer() as made:
+        yield made
+
+
+def _compared(
+    tracer: Tracer, model: str, sequence: int, world: int, **degrees: object
+) -> Comparison:
+    workload = Workload(sequence_length=sequence, dropout=0.0)
+    return compare_trace(model, world=world, workload=workload, tracer=tracer, **degrees)
+
+
+def _check(comparison: Comparison) -> None:
+    """States and collectives agree to the byte, activations within 1 %, the peak within 2 %."""
+    parts = {part.name: part for part in comparison.parts}
+    for name in RESIDENT:
+        assert parts[name].traced_bytes == parts[name].estimated_bytes, report_text(comparison)
+    assert abs(parts["activations"].error) < 0.01, report_text(comparison)
+    assert abs(parts["peak"].error) < 0.02, report_text(comparison)
+    for item in comparison.collectives:
+        assert item.count == item.estimated_count, report_text(comparison)
+        assert item.traced_bytes == item.estimated_bytes, report_text(comparison)
+
+
+QUICK = [
+    ("llama-3-8b", 8192, 64, {"zero_stage": 3}),
+    (
+        "llama-3-8b",
+        8192,
+        64,
+        {"tp": 4, "sequence_parallel": True, "zero_stage": 3, "recompute": "full"},
+    ),
+    ("gpt2", 1024, 8, {"zero_stage": 2}),
+    ("gpt2", 1024, 8, {"zero_stage": 1, "grad_accumulation": 2}),
+]
+
+
+@pytest.mark.parametrize(("model", "sequence", "world", "degrees"), QUICK)
+def test_estimate_matches_trace(
+    tracer: Tracer, model: str, sequence: int, world: int, degrees: dict[str, object]
+) -> None:
+    _check(_compared(tracer, model, sequence, world, **degrees))
+
+
+def test_two_depths_equal_the_full_depth(tracer: Tracer) -> None:
+    question = Question(
+        load_model("gpt2"),
+        load_machine("laptop"),
+        Workload(sequence_length=512),
+        load_framework("fsdp2"),
+    )
+    layout = Layout(dp=4, tp=2, sequence_parallel=True, zero_stage=3)
+    extended = trace(question, layout, tracer=tracer)
+    whole = trace(question, layout, full_depth=True, tracer=tracer)
+    assert extended.depths == (4, 6)
+    assert whole.depths == (12,)
+    assert extended.peak_bytes == whole.peak_bytes
+    assert extended.peak_phase == whole.peak_phase
+    assert extended.collectives == whole.collectives
+    assert extended.parameters_bytes == whole.parameters_bytes
+    assert extended.start_of_backward_bytes == whole.start_of_backward_bytes
+
+
+def _few_layers(name: str, layout: Layout, sequence: int = 256) -> Question:
+    model = load_model(name).replaced(num_layers=2, dropout=0.0)
+    workload = Workload(sequence_length=sequence, global_batch=layout.global_batch)
+    return Question(model, load_machine("laptop"), workload, load_framework("fsdp2"))
+
+
+def test_experts_are_split_over_tp(tracer: Tracer) -> None:
+    """Every tp rank holds its columns of all experts, and sees every token."""
+    layout = Layout(dp=4, tp=2, sequence_parallel=True, zero_stage=3)
+    question = _few_layers("mixtral-8x7b", layout)
+    found = trace(question, layout, tracer=tracer)
+    experts, model = question.model.experts, question.model
+    assert experts is not None
+    expert_bytes = 4 * 2 * 3 * experts.num_experts * experts.ffn_size * model.hidden_size
+    assert 0 < found.parameters_bytes - expert_bytes / 8 < 0.2 * found.parameters_bytes
+    comparison = compare(question, layout, found)
+    for part in comparison.parts[:4]:
+        assert abs(part.error) < 1e-3, report_text(comparison)
+    assert all(item.error == 0 for item in comparison.collectives)
+
+
+@pytest.mark.slow
+def test_one_worker_answers_as_fresh_ones_do(tracer: Tracer) -> None:
+    """Cached shardings of an earlier layout must not leak into a later one."""
+    piped = Layout(tp=2, pp=2, grad_accumulation=2, schedule="1f1b")
+    first = piped.replaced(dp=2, sequence_parallel=True, zero_stage=3)
+    then = piped.replaced(dp=4, zero_stage=1)
+    trace(_few_layers("gpt2", first), first, stage=1, tracer=tracer)
+    reused = trace(_few_layers("gpt2", then), then, tracer=tracer)
+    assert reused == trace(_few_layers("gpt2", then), then)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced() -> None:
+    layout = Layout(dp=2, zero_stage=3)
+    with Tracer() as tracer:
+        trace(_few_layers("gpt2", layout), layout, tracer=tracer)
+        assert tracer._process is not None
+        tracer._process.kill()
+        tracer._process.wait()
+        with pytest.raises(TraceError, match="torch failed in the traced step"):
+            trace(_few_layers("gpt2", layout), layout, tracer=tracer)
+        again = trace(_few_layers("gpt2", layout), layout, tracer=tracer)
+    assert again.num_layers == 2
+
+
+def _private_names() -> set[str]:
+    """Names of torch in the package that are private or lie in a private module."""
+    found: set[str] = set()
+    for path in Path(adapter.__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found |= set(re.findall(r'_private\(\s*"([^"]+)"', text))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {name for name in names if "._" in name}
+    return found
+
+
+def test_torch_has_every_private_name() -> None:
+    """Fails with the names that a torch release has moved; the adapter lists them."""
+    assert adapter.moved() == ()
+    assert _private_names() == set(adapter.PRIVATE)
+
+
+def test_a_moved_name_is_named(monkeypatch: Any) -> None:
+    monkeypatch.setattr(adapter, "PRIVATE", {"torch.nn.Module": ("_gone",), "torch._no.such": ()})
+    assert adapter.moved() == ("torch.nn.Module._gone", "torch._no.such")
+    with pytest.raises(adapter.TorchMissingError, match=r"has no torch\._no\.such"):
+        adapter._private("torch._no.such")
+
+
+def test_every_parameter_of_the_model_is_traced(tracer: Tracer) -> None:
+    """One rank without sharding holds 4 bytes of every catalogued parameter."""
+    question = Question(
+        load_model("gpt2"),
+        load_machine("laptop"),
+        Workload(sequence_length=128),
+        load_framework("fsdp2"),
+    )
+    found = trace(question, Layout(dp=2, zero_stage=0), tracer=tracer)
+    assert found.parameters_bytes == 4 * question.model.num_params
+
+
+def test_report_is_json() -> None:
+    text = run("gpt2", world=4, zero_stage=3, as_json=True, workload=Workload(sequence_length=128))
+    import json
+
+    data = json.loads(text)
+    assert {"name", "traced_bytes", "estimated_bytes"} <= set(data["parts"][0])
+    names = {"name", "group", "count", "traced_bytes", "estimated_bytes"}
+    assert names <= set(data["collectives"][0])
+
+
+@pytest.mark.parametrize(
+    ("degrees", "message"),
+    [
+        ({"cp": 2}, "cp = 2 is not traced"),
+        ({"ep": 2}, "ep = 2 is not traced"),
+        ({"tp": 3}, "world = 8 must be a multiple"),
+    ],
+)
+def test_refusals_say_what_to_do(degrees: dict[str, object], message: str) -> None:
+    with pytest.raises(LayoutError, match=message):
+        compare_trace("gpt2", world=8, **degrees)
+
+
+def test_unbuilt_models_are_refused() -> None:
+    with pytest.raises(TraceError, match="latent attention"):
+        compare_trace("deepseek-v3", world=8, zero_stage=3)
+
+
+def test_collectives_of_ddp_are_one_reduction_per_group() -> None:
+    question = Question(
+        load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(), load_framework("fsdp2")
+    )
+    (only,) = expected_collectives(question, Layout(dp=8, zero_stage=0))
+    assert (only.name, only.count) == ("all_reduce", 34)
+    assert only.bytes == 4 * question.model.num_params
+
+
+def test_import_loads_no_torch() -> None:
+    code = "import planner.validate.trace.command, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SLOW = [
+    (model, sequence, 64, {"tp": tp, "sequence_parallel": sp, "zero_stage": zero, "recompute": r})
+    for model, sequence in (("llama-3-8b", 4096), ("qwen3-8b", 4096), ("ptdp-18b", 2048))
+    for tp, sp in ((1, False), (8, True))
+    for zero in (2, 3)
+    for r in ("none", "selective", "full")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "sequence", "world", "degrees"), SLOW)
+def test_matrix(
+    tracer: Tracer, model: str, sequence: int, world: int, degrees: dict[str, object]
+) -> None:
+    _check(_compared(tracer, model, sequence, world, **degrees))
