@@ -1,5 +1,5 @@
 """The explorer: `streamlit run app.py`, `planner app` or `make app`."""
 
-from planner.app import main
+from planner.app.main import main
 
 main()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pytest
 
 import planner
@@ -19,88 +20,118 @@ from planner.describe.catalogue import folder
 
 PACKAGE = Path(planner.__file__).parent
 
-# describe, estimate, choose, show: a module imports only from layers above its own in this list
-LAYERS = (
-    ("errors", "block"),
-    ("units", "description", "files"),
-    ("scheduler",),
-    ("model", "machine", "workload", "framework"),
-    ("layout", "weights", "topology", "catalogue"),
-    ("transformer", "collectives", "compute", "pipeline"),
-    ("states", "activations", "question"),
-    ("reduction",),
-    ("memory", "host", "offload", "communication", "intervals"),
-    ("step_time",),
-    ("estimation", "traffic"),
-    ("legality", "advice"),
-    ("search",),
-    ("strategies",),
-    ("planning",),
-    ("report", "emit"),
-    ("cli_options", "cli_catalogue"),
-    ("cli_emit",),
-    ("cli",),
+ORDER = (
+    ("errors",),
+    ("units",),
+    ("describe",),
+    ("cost",),
+    ("choose", "validate"),
+    ("emitters", "evidence"),
+    ("show",),
+    ("cli", "app"),
 )
-# a number of parameters is a question about blocks, and a catalogue reads what others describe
-LAZY = {("model", "weights"), ("catalogue", "framework"), ("catalogue", "huggingface")}
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+"""The rooms of the house, from the ground up: each imports only from floors below its own."""
+
+FLOOR = {name: floor for floor, names in enumerate(ORDER) for name in names}
+MOST_ENTRIES = 12
 HEAVY = ("torch", "streamlit", "plotly", "pandas", "transformers", "networkx", "rich", "typer")
 
 
-def files(name: str) -> list[Path]:
-    """The file of a module, or all files of a package."""
-    folder = PACKAGE / name
-    return sorted(folder.glob("*.py")) if folder.is_dir() else [PACKAGE / f"{name}.py"]
+def dotted(path: Path) -> str:
+    """A file's module, a package for its `__init__`."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Modules of the package that a file imports, and whether only inside a function."""
-
-    def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
-            lazy = inside or isinstance(child, ast.FunctionDef)
-            names = []
-            if isinstance(child, ast.ImportFrom) and child.module:
-                names = [child.module]
-            elif isinstance(child, ast.Import):
-                names = [alias.name for alias in child.names]
-            for name in names:
-                first, _, rest = name.partition(".")
-                if first == "planner" and rest:
-                    yield rest.split(".")[0], lazy
-            yield from walk(child, lazy)
-
-    return walk(ast.parse(path.read_text(encoding="utf-8")), False)
+FILES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+"""Every module of the package, read from disk: a new file cannot stand outside the law."""
 
 
-@pytest.mark.parametrize("name", sorted(set(LEVEL) - {"cli", "report"}))
+def imported(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in FILES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def import_graph() -> networkx.DiGraph[str]:
+    """Who imports whom, module by module."""
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(FILES)
+    for name, path in FILES.items():
+        graph.add_edges_from((name, other) for other in imported(path) if other in FILES)
+    return graph
+
+
+IMPORTS = import_graph()
+
+
+def room(name: str) -> str:
+    """The entry of the package that a module stands in; empty for the package itself."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def test_every_line_stands_in_a_room() -> None:
+    assert {room(name) for name in FILES} - {""} == set(FLOOR)
+
+
+@pytest.mark.parametrize("name", FLOOR)
 def test_imports_point_one_way(name: str) -> None:
-    for imported, lazy in [found for path in files(name) for found in imports(path)]:
-        if lazy and (name, imported) in LAZY:
+    for module, other in IMPORTS.edges:
+        if room(module) != name or room(other) in ("", name):
             continue
-        if imported == name and (PACKAGE / name).is_dir():
-            continue
-        assert imported in LEVEL, f"{name} imports {imported}, which is outside the core"
-        below = LEVEL[imported] < LEVEL[name]
-        assert below, f"{name} imports {imported}, which is not left of it"
+        assert FLOOR[room(other)] < FLOOR[name], f"{module} imports {other}, which is not below it"
+
+
+def test_nothing_imports_the_front_door() -> None:
+    inside = {(a, b) for a, b in IMPORTS.edges if b == "planner" and a != "planner"}
+    assert not inside, "the package hands on names, it does not give them to its own rooms"
+
+
+def test_no_module_is_in_a_circle() -> None:
+    assert networkx.is_directed_acyclic_graph(IMPORTS), networkx.find_cycle(IMPORTS)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, path in FILES.items() if path.name == "__init__.py"]
+)
+def test_entries_of_a_folder_stand_on_floors(name: str) -> None:
+    depth = name.count(".") + 1
+    inside = networkx.DiGraph()
+    for a, b in IMPORTS.edges:
+        if f"{a}.".startswith(f"{name}.") and f"{b}.".startswith(f"{name}."):
+            ends = [".".join(end.split(".")[: depth + 1]) for end in (a, b)]
+            # what a folder hands on is not an entry of it
+            if ends[0] != ends[1] and name not in ends:
+                inside.add_edge(*ends)
+    assert networkx.is_directed_acyclic_graph(inside), networkx.find_cycle(inside)
+
+
+@pytest.mark.parametrize(
+    "path", [path.parent for path in FILES.values() if path.name == "__init__.py"], ids=str
+)
+def test_a_folder_can_be_taken_in_at_a_glance(path: Path) -> None:
+    entries = [p for p in path.iterdir() if p.name not in ("__init__.py", "__pycache__")]
+    assert len(entries) <= MOST_ENTRIES, sorted(p.name for p in entries)
 
 
 def modules() -> list[str]:
-    """Dotted names of all modules of the core."""
-    parts = [path.relative_to(PACKAGE).with_suffix("").parts for n in LEVEL for path in files(n)]
-    return sorted(".".join(part for part in p if part != "__init__") for p in parts)
+    """Modules that export names."""
+    return [name for name, path in FILES.items() if "__all__" in path.read_text(encoding="utf-8")]
 
 
-def source(name: str) -> str:
-    path = PACKAGE.joinpath(*name.split("."))
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", FILES)
+def test_every_module_says_what_it_is(name: str) -> None:
+    assert ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("name", modules())
 def test_all_names_exist_and_are_documented(name: str) -> None:
-    module = importlib.import_module(f"planner.{name}")
-    assert module.__doc__
+    module = importlib.import_module(name)
     for exported in module.__all__:
         value = getattr(module, exported)
         if inspect.isfunction(value) or inspect.isclass(value):
@@ -109,8 +140,8 @@ def test_all_names_exist_and_are_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", modules())
 def test_public_functions_have_docstrings(name: str) -> None:
-    tree = ast.parse(source(name))
-    exported = set(importlib.import_module(f"planner.{name}").__all__)
+    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+    exported = set(importlib.import_module(name).__all__)
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name not in exported:
             continue

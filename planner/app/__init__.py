@@ -1,8 +1,4 @@
-"""App: the explorer's pages. They read widgets, call the planner and draw `planner.show.figures`.
+"""App: the explorer. Its pages read widgets, call the planner and draw `planner.show.figures`.
 
-Importing this package loads Streamlit and plotly; nothing else in the planner does.
+Its modules load Streamlit and plotly; nothing else in the planner does, but for the figures.
 """
-
-from planner.app.main import main
-
-__all__ = ["main"]

@@ -1,5 +1,5 @@
 """What `planner app` gives to Streamlit."""
 
-from planner.app import main
+from planner.app.main import main
 
 main()

@@ -10,7 +10,9 @@ import math
 
 from planner.cost.estimate import Estimate, Question, estimate_layouts
 from planner.cost.memory.peak import training_state_bytes
-from planner.describe.layout import Layout, Layouts
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
 from planner.units import format_bytes, format_rate
 
 __all__ = ["guide", "learning_rate_note", "notes"]
@@ -21,7 +23,7 @@ _FAST_NETWORK_BYTES_PER_S = 12.5e9
 
 
 def _largest_layer_bytes(question: Question) -> float:
-    layers = [block for block in question.blocks if block.kind == "layer"]
+    layers = [block for block in blocks_of(question) if block.kind == "layer"]
     return max(block.num_params for block in layers) * float(question.workload.compute_bytes)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.estimate import Question
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, divisors
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
 from planner.errors import LayoutError

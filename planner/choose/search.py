@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from planner.choose.legality import check_sequence, legal
 from planner.cost.estimate import Estimate, Estimates, Question, estimate_layouts
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts, divisors
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 
 __all__ = ["Found", "candidates", "order", "search"]
 

@@ -15,12 +15,14 @@ from planner.choose.planning import frameworks_for
 from planner.choose.search import search
 from planner.cost.estimate import Estimate, Question
 from planner.cost.network.topology import GroupView, group_view
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import stage_counts
 from planner.cost.simulate import StageTime
 from planner.cost.step.step import block_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
 from planner.describe.catalogue import load_framework
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -157,7 +159,7 @@ def stage_times(
     thirds to backward.
     """
     question = _question(model, machine, workload, estimate)
-    blocks, framework, layout = question.blocks, question.framework, estimate.layout
+    blocks, framework, layout = blocks_of(question), question.framework, estimate.layout
     layouts = Layouts.stack([layout])
     passes = block_passes(question, blocks, layouts)
     stages = np.arange(layout.pp)

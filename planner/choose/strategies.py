@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from planner.choose.search import Found, order, search
 from planner.cost.estimate import Estimate, Estimates, Question
-from planner.describe.layout import OFFLOAD, Layouts
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD
 from planner.units import format_bytes
 
 __all__ = ["CLASSIC", "Strategy", "Verdict", "judge"]

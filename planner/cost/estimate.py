@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from planner.cost.intervals import class_name, interval_factors
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.peak import DEVICE_PARTS, MOMENTS, device_memory
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import candidate_stages
 from planner.cost.step.compute import model_flop
 from planner.cost.step.step import TIME_PARTS, time_parts
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.question import Question
 
@@ -159,7 +161,7 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
     data loading, stragglers.
     """
     machine, workload = question.machine, question.workload
-    blocks = question.blocks
+    blocks = blocks_of(question)
     memory, worst, moment = _worst_stage(question, blocks, layouts)
     disk = machine.node.local_disk
     peak = machine.peak("bf16" if workload.precision == "fp8" else workload.precision)
@@ -220,7 +222,7 @@ def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
     """Device parts of every pipeline stage of one layout [B]."""
     stages = np.arange(layout.pp)
     parts, _ = device_memory(
-        question.blocks,
+        blocks_of(question),
         Layouts.of(layout),
         stages,
         question.machine,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.cost.operators.blocks import blocks
 from planner.describe.framework import Framework
 from planner.describe.machine import Machine
-from planner.describe.model.block import Block
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
@@ -22,8 +20,3 @@ class Question:
     machine: Machine
     workload: Workload
     framework: Framework
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The model's distinct blocks under this workload and framework."""
-        return blocks(self.model, self.workload, self.framework)

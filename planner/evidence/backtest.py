@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.estimate import Estimate, Question, estimate_layouts
 from planner.cost.intervals import GUESSED, interval_factors
-from planner.describe.layout import Layout, Layouts
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.evidence.runs.run import RefusedRun, Run
 

@@ -45,7 +45,9 @@ def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _app(page: str = "fit", **query: str) -> AppTest:
     """A page of the app, drawn once."""
-    app = AppTest.from_string(f"from planner.app import {page}\n{page}.page()", default_timeout=60)
+    app = AppTest.from_string(
+        f"from planner.app.pages import {page}\n{page}.page()", default_timeout=60
+    )
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()

@@ -6,7 +6,7 @@ import pytest
 
 from planner.choose.planning import Plan, plan
 from planner.choose.strategies import CLASSIC, Strategy
-from planner.describe.layout import Layouts
+from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
 
 NAMES = [

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import bubble_s, in_flight
 from planner.cost.simulate import StageTime, simulate
-from planner.describe.layout import SCHEDULES, Layouts
+from planner.describe.layout import SCHEDULES
 from planner.errors import LayoutError
 
 _KINDS = ["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, divisors
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.errors import DescriptionError
 
 degree = st.sampled_from([1, 2, 3, 4, 8])

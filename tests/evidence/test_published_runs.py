@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import in_flight, stage_counts
 from planner.cost.step.compute import share
 from planner.describe.framework import Framework
-from planner.describe.layout import RECOMPUTE, SCHEDULES, Layouts
+from planner.describe.layout import RECOMPUTE, SCHEDULES
 from planner.describe.model.block import Block, Saved, Split
 from planner.describe.workload import Workload
 

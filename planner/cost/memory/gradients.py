@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.memory.activations import Activations
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import StageState
 from planner.describe.framework import Framework
-from planner.describe.layout import Layouts
 from planner.describe.workload import Workload
 
 __all__ = ["Reduction", "reduced_once", "reduction"]

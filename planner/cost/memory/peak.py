@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.memory.activations import Activations, stage_activations
 from planner.cost.memory.gradients import reduced_once, reduction
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import (
     StageState,
     optimizer_state_bytes,
@@ -29,7 +30,7 @@ from planner.cost.shards.states import (
     training_state_bytes,
 )
 from planner.describe.framework import Framework
-from planner.describe.layout import OFFLOAD, Layouts
+from planner.describe.layout import OFFLOAD
 from planner.describe.machine import Machine
 from planner.describe.model.block import Block
 from planner.describe.workload import Workload

@@ -8,11 +8,13 @@ keeps, are traits of the framework.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from planner.describe.framework import Framework, Kernels
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Saved, Split
-from planner.describe.model.model import Experts, Model
+from planner.describe.model.model import Model
+from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import (
     LayerKind,
     adapted,
@@ -20,14 +22,21 @@ from planner.describe.model.weights import (
     shared_size,
     weight_blocks,
 )
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
-__all__ = ["blocks"]
+__all__ = ["blocks", "blocks_of"]
 
 _FP32 = 4
 _MASK = 1  # a dropout mask is one byte per element
 
 
+def blocks_of(question: Question) -> tuple[Block, ...]:
+    """Distinct blocks of the model under the question's workload and framework."""
+    return blocks(question.model, question.workload, question.framework)
+
+
+@functools.lru_cache(maxsize=64)
 def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Block, ...]:
     """Distinct blocks of a model with weights, operators and saved tensors.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.cost.shards.layouts import Layouts
 from planner.describe.framework import Framework
-from planner.describe.layout import SCHEDULES, Layouts
+from planner.describe.layout import SCHEDULES
 from planner.describe.model.block import Block
 
 __all__ = ["Ends", "bubble_s", "candidate_stages", "in_flight", "layers_on_stage", "stage_counts"]

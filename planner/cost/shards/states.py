@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import stage_counts
 from planner.describe.framework import Framework
-from planner.describe.layout import Layouts
 from planner.describe.model.block import Block, Weight
 from planner.describe.workload import OptimizerName, Workload
 

@@ -20,9 +20,10 @@ from planner.cost.network.collectives import (
     send_s,
 )
 from planner.cost.network.topology import GroupView, group_view
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import StageState
 from planner.describe.framework import Framework
-from planner.describe.layout import RECOMPUTE, Layouts
+from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
 from planner.describe.model.block import Block
 from planner.describe.workload import Workload

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.cost.shards.layouts import Layouts
 from planner.describe.framework import Framework
-from planner.describe.layout import RECOMPUTE, Layouts
+from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Split
 from planner.describe.workload import Workload

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import OPTIMIZER_BYTES, StageState
 from planner.describe.framework import Framework
-from planner.describe.layout import OFFLOAD, Layouts
+from planner.describe.layout import OFFLOAD
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 

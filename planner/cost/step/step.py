@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import bubble_s, candidate_stages, stage_counts
 from planner.cost.shards.states import StageState, stage_state
 from planner.cost.step.communication import (
@@ -29,7 +30,7 @@ from planner.cost.step.communication import (
 from planner.cost.step.compute import BlockTime, block_time
 from planner.cost.step.offload import device_optimizer_s, offload_step_s, parameter_transfer_s
 from planner.describe.framework import Framework
-from planner.describe.layout import RECOMPUTE, Layouts
+from planner.describe.layout import RECOMPUTE
 from planner.describe.model.block import Block
 from planner.describe.question import Question
 

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.network.topology import GroupView, group_view
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import candidate_stages, stage_counts
 from planner.cost.shards.states import stage_state
 from planner.cost.step.communication import (
@@ -25,7 +27,7 @@ from planner.cost.step.communication import (
     tensor_s,
 )
 from planner.cost.step.step import expert_share
-from planner.describe.layout import RECOMPUTE, Layout, Layouts
+from planner.describe.layout import RECOMPUTE, Layout
 from planner.describe.machine import Machine
 from planner.describe.question import Question
 
@@ -67,7 +69,7 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     """
     layouts = Layouts.stack([layout]).take((..., None))
     framework = question.framework
-    stages = candidate_stages(question.blocks, Layouts.stack([layout]), framework)
+    stages = candidate_stages(blocks_of(question), Layouts.stack([layout]), framework)
     sent = {
         **_activations(question, layouts, stages),
         "dp": _parameters(question, layouts, stages),
@@ -109,9 +111,9 @@ def _activations(
     framework, groups = question.framework, _unit_groups(layouts)
     keeps = framework.kernels.saves_gathered
     full = layouts.recompute == _FULL
-    counts = stage_counts(question.blocks, layouts, stages, framework)
+    counts = stage_counts(blocks_of(question), layouts, stages, framework)
     sent = {axis: np.zeros(np.shape(stages)) for axis in ("tp", "cp", "ep")}
-    for block, count in zip(question.blocks, counts, strict=True):
+    for block, count in zip(blocks_of(question), counts, strict=True):
         ahead, back = tensor_s(block, width, layouts, groups, workload, saves_gathered=keeps)
         again = repeated_tensor_s(block, layouts, ahead, framework)
         sent["tp"] = sent["tp"] + count * (ahead + back + again)
@@ -125,7 +127,7 @@ def _activations(
 
 def _parameters(question: Question, layouts: Layouts, stages: NDArray[np.int64]) -> Float:
     """Data-parallel axis: gradients, and weights where they are sharded [B]."""
-    blocks, workload, framework = question.blocks, question.workload, question.framework
+    blocks, workload, framework = blocks_of(question), question.workload, question.framework
     state = stage_state(blocks, layouts, stages, workload, framework)
     groups = _unit_groups(layouts)
     share = expert_share(blocks, layouts)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.describe.model.block import Block, Weight
-from planner.describe.model.model import Experts, Model
+from planner.describe.model.shapes import Experts, Shapes
 from planner.errors import DescriptionError
 
 __all__ = ["LayerKind", "adapted", "layer_kinds", "num_params", "shared_size", "weight_blocks"]
 
 
-def _norm(model: Model, name: str, width: int, copies: int = 1) -> tuple[Weight, ...]:
+def _norm(model: Shapes, name: str, width: int, copies: int = 1) -> tuple[Weight, ...]:
     vectors = 2 if model.norm == "layernorm" else 1
     return (Weight(name, width, copies=copies * vectors),)
 
@@ -42,7 +42,7 @@ def _linear(
     )
 
 
-def _attention_weights(model: Model, prefix: str = "attention") -> tuple[Weight, ...]:
+def _attention_weights(model: Shapes, prefix: str = "attention") -> tuple[Weight, ...]:
     if model.latent_attention is not None:
         return _latent_weights(model)
     hidden, dim = model.hidden_size, model.head_dim
@@ -67,7 +67,7 @@ def _attention_weights(model: Model, prefix: str = "attention") -> tuple[Weight,
     return weights
 
 
-def _latent_weights(model: Model) -> tuple[Weight, ...]:
+def _latent_weights(model: Shapes) -> tuple[Weight, ...]:
     mla = model.latent_attention
     assert mla is not None
     heads, hidden = model.num_heads, model.hidden_size
@@ -92,7 +92,7 @@ def _latent_weights(model: Model) -> tuple[Weight, ...]:
 
 
 def _mlp_weights(
-    model: Model, width: int, *, experts: int = 0, bias: bool | None = None, prefix: str = "mlp"
+    model: Shapes, width: int, *, experts: int = 0, bias: bool | None = None, prefix: str = "mlp"
 ) -> tuple[Weight, ...]:
     bias = model.mlp_bias if bias is None else bias
     hidden = model.hidden_size
@@ -108,7 +108,7 @@ def shared_size(experts: Experts) -> int:
     return experts.shared_ffn_size or experts.num_shared * experts.ffn_size
 
 
-def _expert_weights(model: Model, experts: Experts) -> tuple[Weight, ...]:
+def _expert_weights(model: Shapes, experts: Experts) -> tuple[Weight, ...]:
     weights: tuple[Weight, ...] = (Weight("router", experts.num_experts, model.hidden_size),)
     if experts.router_bias:
         weights += (Weight("router.bias", experts.num_experts),)
@@ -159,7 +159,7 @@ class LayerKind:
     causal: bool = True
 
 
-def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
+def layer_kinds(model: Shapes) -> tuple[LayerKind, ...]:
     """The distinct layers of a model in the order in which they stand."""
     causal = model.kind == "decoder"
     if model.kind == "encoder-decoder":
@@ -192,7 +192,7 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     return tuple(kinds)
 
 
-def _layer_weights(model: Model, kind: LayerKind) -> tuple[Weight, ...]:
+def _layer_weights(model: Shapes, kind: LayerKind) -> tuple[Weight, ...]:
     weights = _attention_weights(model)
     norms = model.norms_per_layer
     if kind.cross:
@@ -206,7 +206,7 @@ def _layer_weights(model: Model, kind: LayerKind) -> tuple[Weight, ...]:
     return weights + _norm(model, "norm", model.hidden_size, norms)
 
 
-def _embedding_weights(model: Model) -> tuple[Weight, ...]:
+def _embedding_weights(model: Shapes) -> tuple[Weight, ...]:
     hidden = model.hidden_size
     width = model.embedding_size or hidden
     weights: tuple[Weight, ...] = ()
@@ -234,7 +234,7 @@ def _embedding_weights(model: Model) -> tuple[Weight, ...]:
     return weights
 
 
-def _head_weights(model: Model) -> tuple[tuple[Weight, ...], int]:
+def _head_weights(model: Shapes) -> tuple[tuple[Weight, ...], int]:
     hidden = model.hidden_size
     width = model.embedding_size or hidden
     weights: tuple[Weight, ...] = ()
@@ -255,7 +255,7 @@ def _head_weights(model: Model) -> tuple[tuple[Weight, ...], int]:
     return weights, tied
 
 
-def weight_blocks(model: Model) -> tuple[Block, ...]:
+def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     """Blocks that hold weights only: embedding, each distinct layer, head."""
     if model.convolutional is not None:
         raise DescriptionError(
@@ -273,6 +273,6 @@ def weight_blocks(model: Model) -> tuple[Block, ...]:
     )
 
 
-def num_params(model: Model) -> int:
+def num_params(model: Shapes) -> int:
     """Learned parameters: the sum over the blocks, tied tensors once."""
     return sum(block.count * block.num_params for block in weight_blocks(model))

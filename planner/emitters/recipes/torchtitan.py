@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from planner.cost.shards.pipeline import Ends, layers_on_stage
 from planner.describe.model.model import Model
-from planner.emitters import fully_shard
 from planner.emitters.job import Recipe, Run
+from planner.emitters.recipes import fully_shard
 from planner.emitters.recipes.llama import unlike_llama
 from planner.emitters.syntax import toml_text
 from planner.errors import EmitError

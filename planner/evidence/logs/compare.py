@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.describe.layout import Layouts
+from planner.cost.shards.layouts import Layouts
 from planner.evidence.logs.job import Job, read_job
 from planner.evidence.logs.read import RunLog, read_log
 from planner.units import format_bytes, format_count, format_seconds

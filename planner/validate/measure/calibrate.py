@@ -37,8 +37,9 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
     """Entry of a rank: kernels, collectives, and how quiet it was."""
     import resource
 
-    from planner.validate import collectives, quiet
+    from planner.validate.measure import collectives
     from planner.validate.measure.kernels import measure_kernels
+    from planner.validate.ranks import quiet
     from planner.validate.ranks.ranks import joined
 
     del send, payload

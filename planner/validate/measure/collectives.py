@@ -249,7 +249,7 @@ def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
     """Entry of a rank: measure, fit, and how quiet it was."""
-    from planner.validate import quiet
+    from planner.validate.ranks import quiet
     from planner.validate.ranks.ranks import joined, num_cores
 
     rank.report("meeting the other ranks")

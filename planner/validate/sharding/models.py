@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
-from planner.describe.model.model import Experts, Model
+from planner.describe.model.model import Model
+from planner.describe.model.shapes import Experts
 from planner.errors import DescriptionError
 
 __all__ = ["Stage", "build_stage", "cross_entropy", "unsupported"]
@@ -238,6 +239,7 @@ class Stage(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Tokens or the stream in, the stream or logits out."""
         rope = self.default_rope
         if self.first:
             tokens, x = x, self.embedding(self.marks("embedding", x))

@@ -14,7 +14,7 @@ from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from planner.validate import adapter
+from planner.validate.sharding import adapter
 from planner.validate.sharding.models import Stage
 from planner.validate.sharding.shard import Meshes
 

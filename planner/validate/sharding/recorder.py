@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planner.validate import adapter
+from planner.validate.sharding import adapter
 
 __all__ = ["CollectiveRecorder", "Recorded"]
 

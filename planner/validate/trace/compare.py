@@ -10,8 +10,10 @@ import numpy as np
 from planner.cost.estimate import Question
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.peak import MOMENTS, device_memory, state_parts
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import stage_state
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.validate.trace.expected import expected_collectives
 from planner.validate.trace.trace import Trace
 
@@ -82,7 +84,7 @@ def _error(estimated: int, traced: int) -> float:
 def compare(question: Question, layout: Layout, traced: Trace) -> Comparison:
     """The trace beside the estimate of the same stage."""
     parts, moment = device_memory(
-        question.blocks,
+        blocks_of(question),
         Layouts.of(layout),
         traced.stage,
         question.machine,
@@ -102,8 +104,10 @@ def _parts(
     question: Question, layout: Layout, traced: Trace, peak: float
 ) -> tuple[PartDifference, ...]:
     stage, layouts = traced.stage, Layouts.of(layout)
-    kept = stage_activations(question.blocks, layouts, stage, question.workload, question.framework)
-    state = stage_state(question.blocks, layouts, stage, question.workload, question.framework)
+    kept = stage_activations(
+        blocks_of(question), layouts, stage, question.workload, question.framework
+    )
+    state = stage_state(blocks_of(question), layouts, stage, question.workload, question.framework)
     parts = state_parts(state, layouts, question.workload, question.framework)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident

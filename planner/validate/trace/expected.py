@@ -17,9 +17,11 @@ from collections import defaultdict
 import numpy as np
 
 from planner.cost.estimate import Question
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import stage_counts
 from planner.cost.shards.states import local_params, untied
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.validate.trace.trace import Collective
 
@@ -57,9 +59,11 @@ def expected_collectives(
     sums = _Sums()
     counts = [
         float(np.max(count))
-        for count in stage_counts(question.blocks, Layouts.of(layout), stage, question.framework)
+        for count in stage_counts(
+            blocks_of(question), Layouts.of(layout), stage, question.framework
+        )
     ]
-    held = [(b, c) for b, c in zip(question.blocks, counts, strict=True) if c]
+    held = [(b, c) for b, c in zip(blocks_of(question), counts, strict=True) if c]
     if layout.dp * layout.cp > 1:
         _data(sums, question, layout, held)
     if layout.tp > 1:

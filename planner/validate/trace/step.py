@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.validate import adapter, models, shard
+from planner.validate.sharding import adapter, models, shard
 from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import Live, StorageTimeline

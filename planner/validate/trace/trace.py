@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import Question
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import stage_counts
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.errors import LayoutError
 from planner.validate.trace.tracer import TraceError, Tracer
 
@@ -133,7 +135,7 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
 
 def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, int]:
     """First layer of a stage, dense layers before its expert layers, and all its layers."""
-    blocks = question.blocks
+    blocks = blocks_of(question)
     counts = stage_counts(blocks, Layouts.of(layout), stage, question.framework)
     pairs = [
         (block, int(np.max(count)))

@@ -16,7 +16,7 @@ from planner.errors import PlannerError
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    from planner.validate import adapter
+    from planner.validate.sharding import adapter
 
     version = adapter.require_torch()
     from planner.validate.trace.step import measure

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.validate import collectives, quiet, theory
+from planner.validate.measure import collectives
 from planner.validate.measure.fitting import interpolate, relative_least_squares
+from planner.validate.ranks import quiet
 from planner.validate.ranks.ranks import Rank
+from planner.validate.train import theory
 from planner.validate.train.strategies import Spread, Trainer, suited
 from planner.validate.train.tasks import MlpTask, Task
 

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.validate import quiet, theory
+from planner.validate.ranks import quiet
 from planner.validate.ranks.ranks import Rank, RankError, joined, num_cores
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import StorageTimeline
+from planner.validate.train import theory
 from planner.validate.train.predict import Calibration, predicted_s
 from planner.validate.train.strategies import Spread, Trainer, spread_of, suited
 from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task

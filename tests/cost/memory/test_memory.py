@@ -15,9 +15,11 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.gradients import reduced_once, reduction
 from planner.cost.memory.host import host_memory
 from planner.cost.memory.peak import DEVICE_PARTS, state_parts, training_state_bytes
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, stage_state
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
-from planner.describe.layout import Layout, Layouts
+from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
@@ -32,7 +34,7 @@ def question(model: str, framework: str, machine: str = "selene", **fields: obje
 
 def layer_bytes(q: Question, layout: Layout) -> float:
     """Activations that one layer keeps for one micro-batch [B]."""
-    layers = [block for block in q.blocks if block.kind == "layer"]
+    layers = [block for block in blocks_of(q) if block.kind == "layer"]
     layouts = Layouts.of(layout)
     kept = stage_activations(tuple(layers), layouts, 0, q.workload, q.framework)
     return float(kept.layers) / sum(block.count for block in layers)
@@ -119,7 +121,7 @@ def test_bucket_of_zero_2_costs_a_small_model_more_than_it_saves() -> None:
 def test_two_fp32_copies_are_loaded_on_a_vsc_5_node() -> None:
     # 7.24e9 parameters x 4 bytes x 2 ranks = 57.9 GB of host memory
     q = question("mistral-7b", "ddp", machine="vsc-5", precision="fp32", global_batch=2)
-    parts = host_memory(q.blocks, Layouts.of(Layout(dp=2)), q.machine, q.workload, q.framework)
+    parts = host_memory(blocks_of(q), Layouts.of(Layout(dp=2)), q.machine, q.workload, q.framework)
     assert float(parts["checkpoint_load"]) == pytest.approx(57.9e9, rel=2e-3)
 
 
@@ -128,7 +130,7 @@ def test_sharded_loading_reads_a_rank_s_shard() -> None:
     # 564 GB of the 550 GB that a Polaris node has
     q = question("llama-3-70b", "fsdp2", machine="polaris")
     parts = host_memory(
-        q.blocks, Layouts.of(Layout(dp=64, zero_stage=3)), q.machine, q.workload, q.framework
+        blocks_of(q), Layouts.of(Layout(dp=64, zero_stage=3)), q.machine, q.workload, q.framework
     )
     assert float(parts["checkpoint_load"]) == pytest.approx(4 * 2 * 70.55e9 / 64, rel=0.01)
 
@@ -159,7 +161,7 @@ def test_optimizer_bytes() -> None:
 def test_adapters_keep_states_for_themselves_only() -> None:
     # Hu et al. 2021, arXiv:2106.09685: rank r on q and v adds 2 r (in + out) parameters a layer
     q = question("gpt2", "deepspeed", lora_rank=8, lora_targets=["query", "value"])
-    state = stage_state(q.blocks, Layouts.of(Layout(dp=64)), 0, q.workload, q.framework)
+    state = stage_state(blocks_of(q), Layouts.of(Layout(dp=64)), 0, q.workload, q.framework)
     assert float(state.trainable) == 12 * 2 * 8 * (768 + 768)
 
 
@@ -231,7 +233,7 @@ def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) 
 def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, tp: int) -> None:
     q = question(model, framework)
     layouts = Layouts.of(Layout(dp=dp, tp=tp, zero_stage=3))
-    for block in q.blocks:
+    for block in blocks_of(q):
         local = local_params(block, layouts, q.workload, q.framework)
         whole = sum(weight.num_params for weight in block.weights)
         assert float(local.owned) * dp * tp >= whole * (1 - 1e-12)
@@ -245,16 +247,16 @@ def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, t
 def test_stages_hold_every_parameter(model: str, pp: int) -> None:
     q = question(model, "megatron-lm")
     layouts = Layouts.of(Layout(pp=pp))
-    state = stage_state(q.blocks, layouts, np.arange(pp), q.workload, q.framework)
+    state = stage_state(blocks_of(q), layouts, np.arange(pp), q.workload, q.framework)
     total = float(np.sum(state.whole))
-    copies = sum(b.tied_elsewhere for b in q.blocks) if pp > 1 else 0
+    copies = sum(b.tied_elsewhere for b in blocks_of(q)) if pp > 1 else 0
     assert total == pytest.approx(q.model.num_params + copies, rel=1e-12)
 
 
 def test_rows_are_gathered_with_their_padding() -> None:
     """FSDP2 gathers ceil(rows / ranks) rows of every rank: 1000 ranks make 129000 of 128256."""
     q = question("llama-3-8b", "fsdp2")
-    embedding = q.blocks[0]
+    embedding = blocks_of(q)[0]
     (table,) = embedding.weights
     local = local_params(
         embedding, Layouts.of(Layout(dp=1000, zero_stage=1)), q.workload, q.framework
@@ -268,8 +270,8 @@ def test_rows_are_gathered_with_their_padding() -> None:
 def test_a_shared_table_split_unevenly_is_counted_once() -> None:
     """GPT-2's 50257 rows over 8 ranks: 6283 on each, once."""
     q = question("gpt2", "fsdp2")
-    state = stage_state(q.blocks, Layouts.of(Layout(tp=8)), 0, q.workload, q.framework)
-    layers = [b for b in q.blocks if b.kind == "layer"]
+    state = stage_state(blocks_of(q), Layouts.of(Layout(tp=8)), 0, q.workload, q.framework)
+    layers = [b for b in blocks_of(q) if b.kind == "layer"]
     rest = sum(
         b.count * float(local_params(b, Layouts.of(Layout(tp=8)), q.workload, q.framework).whole)
         for b in layers
@@ -283,7 +285,7 @@ def test_tp_divides_experts_that_are_not_spread(ep: int, share: int) -> None:
     q = question("mixtral-8x7b", "fsdp2")
     experts = q.model.experts
     assert experts is not None
-    layer = q.blocks[1]
+    layer = blocks_of(q)[1]
     routed = replace(layer, weights=tuple(w for w in layer.weights if w.expert))
     layouts = Layouts.of(Layout(dp=2, tp=8, ep=ep, sequence_parallel=True))
     local = local_params(routed, layouts, q.workload, q.framework)
@@ -296,11 +298,13 @@ def test_a_stage_has_buffers_for_all_micro_batches() -> None:
     layout = Layout(pp=4, grad_accumulation=8, schedule="1f1b")
     stream = 2048 * 4096 * 2
     for stage, waiting, after in ((0, 8 + 4, 8), (1, 5 + 8 + 3, 16), (3, 7, 8)):
-        kept = stage_activations(q.blocks, Layouts.of(layout), stage, q.workload, q.framework)
+        kept = stage_activations(blocks_of(q), Layouts.of(layout), stage, q.workload, q.framework)
         assert float(kept.boundary.waiting) == waiting * stream
         assert float(kept.boundary.after) == after * stream
     other = question("llama-3-8b", "megatron-lm")
-    kept = stage_activations(other.blocks, Layouts.of(layout), 1, other.workload, other.framework)
+    kept = stage_activations(
+        blocks_of(other), Layouts.of(layout), 1, other.workload, other.framework
+    )
     assert float(kept.boundary.waiting) == 0
 
 
@@ -327,8 +331,8 @@ def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: 
     )
     layouts = Layouts.of(layout)
     assert bool(reduced_once(layouts, q.framework)) is once
-    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
-    kept = stage_activations(q.blocks, layouts, 0, q.workload, q.framework)
+    state = stage_state(blocks_of(q), layouts, 0, q.workload, q.framework)
+    kept = stage_activations(blocks_of(q), layouts, 0, q.workload, q.framework)
     parts = state_parts(state, layouts, q.workload, q.framework)
     found = reduction(state, kept, parts["gradients"], layouts, q.workload, q.framework)
     if once:
@@ -344,8 +348,8 @@ def test_no_gradients_exist_before_the_first_backward_pass() -> None:
     for schedule in ("gpipe", "1f1b"):
         layout = Layout(dp=8, pp=4, grad_accumulation=8, schedule=schedule, zero_stage=2)
         layouts = Layouts.of(layout)
-        state = stage_state(q.blocks, layouts, 1, q.workload, q.framework)
-        kept = stage_activations(q.blocks, layouts, 1, q.workload, q.framework)
+        state = stage_state(blocks_of(q), layouts, 1, q.workload, q.framework)
+        kept = stage_activations(blocks_of(q), layouts, 1, q.workload, q.framework)
         parts = state_parts(state, layouts, q.workload, q.framework)
         found[schedule] = reduction(
             state, kept, parts["gradients"], layouts, q.workload, q.framework
@@ -357,7 +361,7 @@ def test_no_gradients_exist_before_the_first_backward_pass() -> None:
 
 def test_hybrid_sharding_shards_experts_over_its_group() -> None:
     q = question("mixtral-8x7b", "fsdp2")
-    layer = q.blocks[1]
+    layer = blocks_of(q)[1]
     layouts = Layouts.of(Layout(dp=64, dp_shard=8, zero_stage=3))
     local = local_params(layer, layouts, q.workload, q.framework)
     assert float(local.owned) == float(local.whole) / 8
@@ -368,7 +372,7 @@ def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: 
     q = question(model, framework)
     rows = [Layout(dp=dp, zero_stage=zero) for dp in (1, 2, 3, 4, 8, 64, 1000)]
     layouts = Layouts.stack(rows)
-    state = stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    state = stage_state(blocks_of(q), layouts, 0, q.workload, q.framework)
     parts = state_parts(state, layouts, q.workload, q.framework)
     # weights sharded by rows are gathered with their padding, which grows with the ranks
     padding = (state.gathered - state.whole) * q.framework.states(q.workload.precision).weight_bytes
@@ -381,7 +385,7 @@ def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: 
 def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout: Layout) -> None:
     q = question(model, framework)
     layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
-    kept = stage_activations(q.blocks, layouts, 0, q.workload, q.framework)
+    kept = stage_activations(blocks_of(q), layouts, 0, q.workload, q.framework)
     for part in (kept.layers, kept.working, kept.logits):
         assert np.all(np.diff(part) >= 0)
     assert np.all(np.diff(estimate_layouts(q, layouts).memory_bytes) >= 0)
@@ -448,7 +452,7 @@ def test_offload_moves_bytes_from_the_device_to_the_host() -> None:
 def test_every_model_has_memory(model: str) -> None:
     sequence = min(load_model(model).max_sequence_length or 512, 512)
     q = question(model, "deepspeed", sequence_length=sequence)
-    blocks: tuple[Block, ...] = q.blocks
+    blocks: tuple[Block, ...] = blocks_of(q)
     assert sum(b.count * b.num_params for b in blocks) == q.model.num_params
     estimate = estimate_layouts(q, Layouts.of(Layout(dp=64, zero_stage=3)))[0]
     assert estimate.memory_bytes["activations"] + estimate.memory_bytes["gradients"] > 0

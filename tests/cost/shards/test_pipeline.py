@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.estimate import Question
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import (
     Ends,
     bubble_s,
@@ -17,7 +19,7 @@ from planner.cost.shards.pipeline import (
     stage_counts,
 )
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.layout import SCHEDULES, Layout, Layouts
+from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
 
 Pass = tuple[str, int, int]
@@ -180,7 +182,7 @@ def test_stages_hold_the_whole_model_once(name: str, framework: str) -> None:
     question = Question(
         load_model(name), load_machine("polaris"), Workload(), load_framework(framework)
     )
-    blocks = question.blocks
+    blocks = blocks_of(question)
     layouts = Layouts.broadcast(pp=[1, 2, 4, 7, 16])
     counts = stage_counts(blocks, layouts.take((..., None)), np.arange(16), question.framework)
     for block, count in zip(blocks, counts, strict=True):
@@ -197,7 +199,7 @@ def test_candidate_stages_include_where_the_kind_of_layer_changes() -> None:
         load_framework("megatron-lm"),
     )
     layouts = Layouts.broadcast(pp=[1, 61, 8], schedule=SCHEDULES.index("1f1b"))
-    stages = candidate_stages(question.blocks, layouts, question.framework)
+    stages = candidate_stages(blocks_of(question), layouts, question.framework)
     assert sorted(set(stages[0])) == [0]
     assert {0, 3, 4, 60} == set(stages[1])
     assert {0, 1, 7} == set(stages[2])

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import StageState, stage_state
 from planner.cost.step.offload import device_optimizer_s, offload_step_s, parameter_transfer_s
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.layout import OFFLOAD, Layout, Layouts
+from planner.describe.layout import OFFLOAD, Layout
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 
@@ -26,7 +28,7 @@ def question(machine: Machine | None = None) -> Question:
 
 
 def state_of(q: Question, layouts: Layouts) -> StageState:
-    return stage_state(q.blocks, layouts, 0, q.workload, q.framework)
+    return stage_state(blocks_of(q), layouts, 0, q.workload, q.framework)
 
 
 def test_the_update_runs_on_the_device_or_on_the_host() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from planner.choose.search import order, search
 from planner.cost.estimate import Question, estimate_layouts
-from planner.describe.layout import Layouts
+from planner.cost.shards.layouts import Layouts
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, Score, rank_correlation, regret, score

@@ -17,7 +17,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from planner.validate import adapter
+from planner.validate.sharding import adapter
 from planner.validate.trace.command import compare_trace, report_text, run
 from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.expected import expected_collectives

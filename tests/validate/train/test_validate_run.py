@@ -45,7 +45,7 @@ def _options(**changes: Any) -> RunOptions:
 
 
 def test_names_repeat_those_of_the_strategies() -> None:
-    from planner.validate import strategies
+    from planner.validate.train import strategies
 
     assert strategies.STRATEGIES == STRATEGIES
 
