@@ -107,7 +107,7 @@ def _block_activations(
     if block.kind != "layer":
         return everything, np.zeros_like(everything), np.zeros_like(everything)
     layer_input = size(
-        (Saved("layer.input", _stream_bytes(workload, framework) * _hidden(block), "residual"),)
+        (Saved("layer.input", _stream_bytes(workload, framework) * block.width, "residual"),)
     )
     kept = np.where(layouts.recompute == _SELECTIVE, selected, everything)
     kept = np.where(layouts.recompute == _FULL, layer_input, kept)
@@ -120,11 +120,6 @@ def _block_activations(
 
 def _stream_bytes(workload: Workload, framework: Framework) -> int:
     return max(framework.kernels.residual_bytes, workload.compute_bytes)
-
-
-def _hidden(block: Block) -> int:
-    """Width of the residual stream: the input of the first product."""
-    return block.gemms[0].k if block.gemms else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +156,17 @@ def _layer(
         return _Layer(kept, repeated, zero, zero, one, one)
     ffn, attention = alternatives
     # feed-forward comes first in backward: only its last product has a gradient then
-    down = np.where(ffn >= attention, _share_of(block, "mlp.down", "expert.down"), 1.0)
-    share = np.full_like(kept, _share_of(block, "mlp.", "expert."))
+    down = np.where(ffn >= attention, _share_of(block, "down"), 1.0)
+    share = np.full_like(kept, _share_of(block))
     # but for its input the layer's own activations are freed when attention's backward ends
     ending = attention - (kept - entering)
     return _Layer(kept, repeated + np.maximum(ffn, attention), ending, after_ffn, down, share)
 
 
-def _share_of(block: Block, *prefixes: str) -> float:
-    """Part of a layer's parameters in weights of these names."""
-    chosen = sum(weight.num_params for weight in block.weights if weight.name.startswith(prefixes))
-    return chosen / block.num_params
+def _share_of(block: Block, matrix: str = "") -> float:
+    """Part of a layer's parameters in its feed-forward, or in one matrix of it."""
+    inside = (w for w in block.weights if w.part in ("feed_forward", "experts"))
+    return sum(w.num_params for w in inside if not matrix or w.matrix == matrix) / block.num_params
 
 
 def _boundary(
@@ -221,7 +216,7 @@ def _sums(
             continue
         activations = activations + count * kept * held
         if block.kind == "layer":
-            freed = tuple(item for item in block.saved if item.name in block.ffn_saved)
+            freed = tuple(item for item in block.saved if item.until_ffn)
             rest = size(block.after_ffn) + sizes[1] - size(freed)
             largest = largest.or_larger(_layer(block, sizes, alternatives, rest), count > 0)
     return activations, logits, largest
@@ -239,8 +234,7 @@ def stage_activations(
     counts = stage_counts(blocks, layouts, stage, framework)
     held = in_flight(layouts, stage)
     activations, logits, largest = _sums(blocks, counts, held, tokens, layouts, workload, framework)
-    hidden = max(_hidden(block) for block in blocks if block.kind == "layer")
-    stream = tokens * hidden * workload.compute_bytes
+    stream = tokens * blocks[0].width * workload.compute_bytes
     gathered = np.where((layouts.sequence_parallel > 0) & (layouts.tp > 1), stream, 0.0)
     return Activations(
         activations,

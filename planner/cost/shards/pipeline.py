@@ -99,10 +99,12 @@ def _total_and_ends(blocks: tuple[Block, ...], framework: Framework) -> tuple[in
 
 def _cost(block: Block) -> int:
     """What nanotron counts when it deals blocks: matrices, keys and values as large as queries."""
-    sizes = {w.name: w.num_params for w in block.weights if w.columns > 1}
-    query = sizes.get("attention.query", 0)
-    grouped = {"attention.key", "attention.value"}
-    return sum(query if name in grouped else size for name, size in sizes.items())
+    matrices = [w for w in block.weights if w.columns > 1]
+    own = [w for w in matrices if w.part == "attention" and not w.adapter]
+    query = sum(w.num_params for w in own if w.matrix == "query")
+    grouped = [w for w in own if w.matrix in ("key", "value")]
+    repeated = len(grouped) * query - sum(w.num_params for w in grouped)
+    return sum(w.num_params for w in matrices) + repeated
 
 
 def candidate_stages(

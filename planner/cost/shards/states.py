@@ -242,8 +242,7 @@ def _split_alone(block: Block) -> Block:
 
 def untied(block: Block) -> Block:
     """The block without the tensor that another one counts."""
-    own = (weight for weight in block.weights if weight.num_params != block.tied_elsewhere)
-    return replace(block, weights=tuple(own), tied_elsewhere=0)
+    return replace(block, weights=tuple(w for w in block.weights if not w.tied))
 
 
 def optimizer_state_bytes(

@@ -154,11 +154,10 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
-        per_head = weight.name.endswith("qk_norm")
-        routes = weight.name == "router"
-        per_token = weight.name in ("norm", "final_norm", "position")
+        routes = weight.part == "router" and weight.columns > 1
+        per_token = weight.part in ("norm", "position")
         if weight.split == "replicated" and (
-            per_head or routes or (per_token and layout.sequence_parallel)
+            weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
         ):
             size = float(weight.rows * weight.columns * element)
             sums.add("all_reduce", "tp", times * weight.copies, size)
