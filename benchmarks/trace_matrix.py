@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.cost.estimate import Question
+from planner.describe.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload

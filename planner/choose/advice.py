@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 
-from planner.cost.estimate import Estimate, Question, estimate_layouts
-from planner.cost.memory.peak import training_state_bytes
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.states import training_state_bytes
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.units import format_bytes, format_rate
 
 __all__ = ["guide", "learning_rate_note", "notes"]

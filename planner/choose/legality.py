@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.estimate import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
+from planner.describe.question import Question
 from planner.errors import LayoutError
 
 __all__ = ["RULES", "Rule", "check", "check_division", "check_sequence", "legal"]

@@ -15,13 +15,14 @@ from planner.choose.advice import learning_rate_note, notes
 from planner.choose.legality import check
 from planner.choose.search import Found, order, search
 from planner.choose.strategies import Verdict, judge
-from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine, Queue
 from planner.describe.model.model import Model
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
 

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.legality import check_sequence, legal
-from planner.cost.estimate import Estimate, Estimates, Question, estimate_layouts
+from planner.cost.estimate import Estimate, Estimates, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
+from planner.describe.question import Question
 
 __all__ = ["Found", "candidates", "order", "search"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.choose.planning import frameworks_for
 from planner.choose.search import search
-from planner.cost.estimate import Estimate, Question
+from planner.cost.estimate import Estimate
 from planner.cost.network.topology import GroupView, group_view
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
@@ -25,6 +25,7 @@ from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["Axis", "Cell", "Point", "Space", "axes", "rank_axes", "space", "stage_times"]

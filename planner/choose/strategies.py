@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.search import Found, order, search
-from planner.cost.estimate import Estimate, Estimates, Question
+from planner.cost.estimate import Estimate, Estimates
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
+from planner.describe.question import Question
 from planner.units import format_bytes
 
 __all__ = ["CLASSIC", "Strategy", "Verdict", "judge"]

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.intervals import GUESSED, interval_factors
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.errors import PlannerError
 from planner.evidence.runs.run import RefusedRun, Run
 

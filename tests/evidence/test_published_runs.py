@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.describe.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout

@@ -15,7 +15,8 @@ pytest.importorskip("plotly")
 import planner
 from planner.choose.planning import Plan
 from planner.choose.space import axes, rank_axes, space, stage_times
-from planner.cost.estimate import TIME_PARTS, Question, stage_memory
+from planner.cost.estimate import TIME_PARTS, stage_memory
+from planner.describe.question import Question
 from planner.cost.memory.peak import DEVICE_PARTS
 from planner.cost.simulate import simulate
 from planner.describe.catalogue import load_machine, load_model, names

@@ -10,10 +10,11 @@ from planner.app import words
 from planner.app.draw import draw
 from planner.choose.advice import guide
 from planner.choose.planning import estimate
-from planner.cost.estimate import Estimate, Question
+from planner.cost.estimate import Estimate
 from planner.cost.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import SCHEDULES, Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures import collectives, compare, ranks, time

@@ -8,25 +8,23 @@ how many groups share the interfaces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Arrays, Float, Int
 from planner.describe.machine import Machine
 
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["GroupView", "build_graph", "group_view", "node_rate"]
+__all__ = ["GroupView", "build_graph", "group_view", "node_rate", "unit_view"]
 
 _MESSAGE = 1.4
 # NCCL's own constants give a ring step of the Simple protocol between nodes 14 us against 10 us
 # for one level of the LL tree, up and down (NVIDIA/nccl src/graph/tuning.cc)
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 def build_graph(machine: Machine) -> networkx.Graph:
@@ -106,7 +104,7 @@ def node_rate(machine: Machine, size: int, stride: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupView(Arrays):
     """What groups of ranks see: sizes, rates per rank and direction, latencies."""
 
     size: Float
@@ -130,9 +128,23 @@ class GroupView:
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
 
-    def take(self, index: Int) -> GroupView:
-        """A selection, in any shape."""
-        return GroupView(*(getattr(self, field.name)[index] for field in fields(self)))
+
+def unit_view(size: ArrayLike) -> GroupView:
+    """Groups across nodes whose ranks send one byte per second and wait for nothing."""
+    ranks = np.asarray(size, dtype=np.float64)
+    one, none = np.ones(ranks.shape), np.zeros(ranks.shape)
+    return GroupView(
+        size=ranks,
+        local=one,
+        nodes=ranks,
+        local_bytes_per_s=one,
+        network_bytes_per_s=one,
+        local_latency_s=none,
+        pairwise_bytes_per_s=one,
+        network_latency_s=none,
+        network_message_s=none,
+        neighbour_bytes_per_s=one,
+    )
 
 
 def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupView:

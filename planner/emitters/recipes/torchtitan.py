@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from planner.cost.shards.pipeline import Ends, layers_on_stage
+from planner.cost.shards.pipeline import EndLayers, layers_on_stage
 from planner.describe.model.model import Model
 from planner.emitters.job import Recipe, Run
 from planner.emitters.recipes import fully_shard
@@ -172,7 +172,7 @@ def _chunks(run: Run, head: str) -> list[list[str]]:
     number = run.layout.pp * run.layout.vpp
     chunks = []
     for chunk in range(number):
-        first, count = layers_on_stage(run.model.num_layers, number, chunk, Ends(1, 1))
+        first, count = layers_on_stage(run.model.num_layers, number, chunk, EndLayers(1, 1))
         chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
     return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from planner.choose.legality import legal
 from planner.choose.search import candidates, order
-from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, Layout
+from planner.describe.question import Question
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.frameworks import FrameworkRule

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.choose.legality import check
-from planner.cost.estimate import Question, estimate_layouts, stage_memory
+from planner.cost.estimate import estimate_layouts, stage_memory
+from planner.describe.question import Question
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.gradients import reduced_once, reduction
 from planner.cost.memory.host import host_memory

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.estimate import TIME_PARTS, Question, estimate_layouts
+from planner.cost.estimate import TIME_PARTS, estimate_layouts
+from planner.describe.question import Question
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import stage_state

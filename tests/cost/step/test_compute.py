@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.estimate import Question
+from planner.describe.question import Question
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop, share

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.estimate import estimate_layouts
+from planner.describe.question import Question
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import StageState, stage_state

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from planner.choose.search import order, search
-from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.estimate import estimate_layouts
+from planner.describe.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.estimate import Question
+from planner.describe.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
