@@ -15,12 +15,13 @@ pytest.importorskip("plotly")
 import planner
 from planner.choose.planning import Plan
 from planner.choose.space import axes, rank_axes, space, stage_times
-from planner.cost.estimate import TIME_PARTS, stage_memory
-from planner.describe.question import Question
+from planner.cost.estimate import stage_memory
 from planner.cost.memory.peak import DEVICE_PARTS
 from planner.cost.simulate import simulate
+from planner.cost.step.step import TIME_PARTS
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.evidence.backtest import score
 from planner.evidence.runs.run import runs_from_text

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from planner.choose.search import order, search
 from planner.cost.estimate import estimate_layouts
-from planner.describe.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.describe.question import Question
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, Score, rank_correlation, regret, score
