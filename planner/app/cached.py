@@ -11,8 +11,10 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.controls import Job
-from planner.choose.planning import Plan, estimate, plan
-from planner.choose.space import Axis, Space, axes, space, stage_times
+from planner.choose.anatomy import Axis, axes, stage_times
+from planner.choose.plan import Plan
+from planner.choose.planning import estimate, plan
+from planner.choose.space import Space, space
 from planner.cost.estimate import Estimate, stage_memory
 from planner.cost.simulate import StageTime
 from planner.describe.question import Question

@@ -34,7 +34,7 @@ from planner.cli.options import (
 from planner.describe.catalogue import load_framework, load_machine, load_model
 
 if TYPE_CHECKING:
-    from planner.choose.planning import Plan
+    from planner.choose.plan import Plan
     from planner.describe.framework import Framework
     from planner.describe.machine import Machine
     from planner.describe.model.model import Model

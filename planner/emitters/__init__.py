@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.choose.planning import Plan
+    from planner.choose.plan import Plan
     from planner.cost.estimate import Estimate
     from planner.describe.framework import Framework
     from planner.describe.machine import Machine

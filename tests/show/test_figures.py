@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("plotly")
 
 import planner
-from planner.choose.planning import Plan
-from planner.choose.space import axes, rank_axes, space, stage_times
+from planner.choose.anatomy import axes, rank_axes, stage_times
+from planner.choose.plan import Plan
+from planner.choose.space import space
 from planner.cost.estimate import stage_memory
 from planner.cost.memory.peak import DEVICE_PARTS
 from planner.cost.simulate import simulate

@@ -229,7 +229,7 @@ def _choosing() -> None:
     )
     nodes = int(columns[2].number_input("Nodes", 1, 10_000, 4, key="guide_nodes"))
     question = Question(load_model(model), load_machine(place), Workload(), load_framework("fsdp2"))
-    st.info(words.escape(f"The guide: {guide(question, nodes)}."))
+    st.info(words.escape(f"The guide: {guide(question, nodes)[1]}."))
     st.caption(
         words.escape(
             f"{model} has {format_bytes(16.0 * question.model.num_params)} of training state. The "
