@@ -13,7 +13,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import stage_counts
 from planner.cost.simulate import StageTime
-from planner.cost.step.step import block_passes
+from planner.cost.step.passes import block_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
