@@ -25,6 +25,7 @@ from planner.cost.network.topology import GroupView
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
+from planner.cost.step.constants import constants
 from planner.describe.model.block import Block
 from planner.describe.question import Question
 
@@ -80,7 +81,8 @@ def repeated_tensor_s(
     # recompute stops at the last tensor it needs, before the layer's last reduction; kept
     # products spare the reductions but not the gathers
     part = 1 - 1 / (2 * max(block.num_tp_collectives, 1))
-    return np.where(full, part * forward_s, np.where(selective, 0.5 * forward_s, 0.0))
+    gathers = constants().recompute.gathers_repeated_fraction.value
+    return np.where(full, part * forward_s, np.where(selective, gathers * forward_s, 0.0))
 
 
 def context_s(
@@ -190,11 +192,11 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
 def _pieces(stages: Stages, elements: Float, bucket: float) -> Float:
     """Into how many collectives gradients or updated parameters are cut.
 
-    ZeRO-3 gathers and reduces layer by layer. A bucket closes with the matrix that fills it, half
-    a matrix too late on average; a layer has about four.
+    ZeRO-3 gathers and reduces layer by layer. A bucket closes with the matrix that fills it.
     """
     largest = stages.params.largest_layer
+    over = largest / constants().buckets.layers_per_overshoot.value
     layer = np.where(largest > 0, largest, elements)
     layers = np.maximum(elements / np.maximum(layer, 1), 1.0)
-    buckets = elements / (bucket + largest / 8) if bucket else np.ones(np.shape(layers))
+    buckets = elements / (bucket + over) if bucket else np.ones(np.shape(layers))
     return np.where(stages.layouts.shards_weights, layers, np.maximum(buckets, 1.0))

@@ -15,19 +15,13 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Arrays, Float
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
+from planner.cost.step.constants import constants
 from planner.describe.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop"]
-
-_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
-_TILE_REACH = (1.0, 1.0, 0.94, 0.80, 0.60)
-# fraction of the best rate a tile sustains: a tile of a x b elements reads (a + b) for 2 a b
-# operations, so smaller tiles need more bandwidth from the cache per operation
-_FILL = 96
-# elements of the inner dimension that a tile's prologue and epilogue cost
 
 
 def gemm_s(
@@ -55,12 +49,15 @@ def gemm_s(
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = flop_per_s / num_units
     best = np.full(m.shape, np.inf)
-    for (rows, columns), reach in zip(_TILES, _TILE_REACH, strict=True):
-        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+    found = constants().gemm
+    overhead = found.tile_overhead.value
+    for tile in found.tiles:
+        tiles = np.ceil(m / tile.rows) * np.ceil(n / tile.columns) * batch
+        rate, size = unit_rate * tile.reach.value, 2 * tile.rows * tile.columns
         for split in (1, 2, 4, 8):
             waves = np.ceil(tiles * split / num_units)
-            depth = k / split + _FILL + (split > 1) * _FILL
-            best = np.minimum(best, waves * 2 * rows * columns * depth / (unit_rate * reach))
+            depth = k / split + overhead + (split > 1) * overhead
+            best = np.minimum(best, waves * size * depth / rate)
     moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
     return np.maximum(best, moved / bytes_per_s)
 
@@ -175,9 +172,10 @@ def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:
         return core
     # matrix products and attention are kept: what is repeated is the rest (and every second
     # product where only half are kept)
+    repeated = constants().recompute
     if framework.selective_policy == "matmul-outputs":
-        return 0.15 * forward
-    return 0.5 * forward
+        return repeated.matmul_outputs_fraction.value * forward
+    return repeated.alternate_matmuls_fraction.value * forward
 
 
 def _gemm_times(
@@ -227,11 +225,6 @@ def _gemm_times(
     return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
 
 
-_UNALIGNED = 0.08
-# rate of batched products with heads that are no multiple of 16 bytes; fitted on nine runs of
-# BigScience's tr11 with heads of 150, checked on three with heads of 108
-
-
 def _attention_times(
     question: Question, attention: Attention, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float]:
@@ -241,25 +234,28 @@ def _attention_times(
     arXiv:2307.08691, section 4). Eager: products of (s, d) x (d, s), masked half included.
     """
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
-    sequence = float(workload.sequence_length)
+    sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
         flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
         # short sequences and narrow heads keep the tensor units less busy
         # (and ring attention cuts the sequence into two pieces per context rank)
         piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
-        reach = min(1.0, attention.qk_dim / 128) ** 0.25 * piece / (piece + 512)
+        width = min(1.0, attention.qk_dim / found.full_rate_head_dim.value)
+        reach = width**found.head_dim_power.value * piece / (piece + found.half_rate_tokens.value)
         forward = flop / (rates.attention * reach)
         if attention.causal and not rates.balanced_context:
             # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
             forward = forward * (2 - 1 / layouts.cp)
-        return forward, 2.5 * forward / 0.88
+        ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
+        return forward, ratio * forward / efficiency
     batch = layouts.micro_batch * attention.num_heads / heads
     rows = sequence / layouts.cp
-    # matrix units read 16 bytes at a time: heads that are no multiple of that leave them idle
+    # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
-    aligned = vectors or attention.qk_dim * workload.compute_bytes % 16 == 0
+    head_bytes = attention.qk_dim * workload.compute_bytes
+    aligned = vectors or head_bytes % found.aligned_bytes.value == 0
     common = {
-        "flop_per_s": rates.head * (1.0 if aligned else _UNALIGNED),
+        "flop_per_s": rates.head * (1.0 if aligned else found.unaligned_fraction.value),
         "bytes_per_s": rates.memory,
         "num_units": rates.units,
         "element_bytes": rates.element,

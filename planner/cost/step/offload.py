@@ -11,6 +11,7 @@ import numpy as np
 from planner.cost.arrays import Float
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import OPTIMIZER_BYTES
+from planner.cost.step.constants import constants
 
 __all__ = ["device_optimizer_s", "offload_step_s", "parameter_transfer_s"]
 
@@ -31,7 +32,8 @@ def device_optimizer_s(stages: Stages) -> Float:
     """Optimizer step and gradient norm on the device, from its memory bandwidth [s]."""
     device = stages.question.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
-    passes = 1.0 if stages.question.framework.kernels.fused_optimizer else 2.5
+    fused = stages.question.framework.kernels.fused_optimizer
+    passes = 1.0 if fused else constants().optimizer.unfused_passes.value
     moved = stages.updated * (_update_bytes(stages) * passes + stages.states.gradient_bytes)
     return np.where(stages.layouts.keeps_states, moved / rate, 0.0)
 
