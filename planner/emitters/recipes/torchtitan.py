@@ -7,6 +7,7 @@ sizes of its own flavors only; 0.2.2 takes any, from a module that it imports fi
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from planner.cost.shards.pipeline import Ends, layers_on_stage
@@ -37,7 +38,9 @@ _SCHEDULES = Words(
     "torchtitan, whose zero-bubble schedules hold two chunks a stage",
     {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"},
 )
-_CHECKPOINTING = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+_CHECKPOINTING = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
+"""Classes of 0.3.0's activation_checkpoint."""
+_START = Recipe(files=(), program="-m torchtitan.train", default_program="")
 
 
 def recipe(job: BatchJob) -> Recipe:
@@ -54,13 +57,12 @@ def _known(job: BatchJob, flavor: str, tables: _Tables) -> Recipe:
     """Files for a model that both releases know; they name its output layer differently."""
     newer = {**tables, "parallelism": _parallelism(job, "lm_head")}
     what = "torchtitan's configuration for release 0.3.0"
-    return Recipe(
+    return replace(
+        _START,
         files=(
             _toml(job, flavor, tables),
             File("torchtitan_plan.py", what, _python(job, flavor, newer)),
         ),
-        program="-m torchtitan.train",
-        default_program="",
         arguments=("--module torchtitan_plan", "--config plan"),
         notes=(
             "`job.sh` starts torchtitan 0.3.0 with `torchtitan_plan.py`. For 0.2.2 and older, "
@@ -76,13 +78,12 @@ def _sized(job: BatchJob, tables: _Tables) -> Recipe:
     """Files for a Llama of other sizes: 0.2.2 imports its shapes under a name of ours."""
     imports = {"experimental": {"custom_import": "torchtitan_model"}}
     sizes = "the model's sizes, which torchtitan imports"
-    return Recipe(
+    return replace(
+        _START,
         files=(
             _toml(job, _OURS, {**tables, **imports}),
             File("torchtitan_model.py", sizes, _shapes(job.model)),
         ),
-        program="-m torchtitan.train",
-        default_program="",
         arguments=("--job.config_file torchtitan.toml",),
         notes=(
             "Use torchtitan 0.2.2: newer releases know the Llamas of Meta only, unless you add "
@@ -191,9 +192,8 @@ def _python(job: BatchJob, flavor: str, tables: _Tables) -> str:
         '"""torchtitan 0.3.0: python -m torchtitan.train --module torchtitan_plan --config plan"""',
         "",
     ]
-    if checkpointing != "None":
-        kind = checkpointing.partition(".")[0]
-        lines.append(f"from torchtitan.distributed.activation_checkpoint import {kind}")
+    if checkpointing:
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {checkpointing}")
     lines += [
         f"from torchtitan.models.llama3.config_registry import {base}",
         "from torchtitan.trainer import Trainer",
@@ -206,7 +206,8 @@ def _python(job: BatchJob, flavor: str, tables: _Tables) -> str:
         lines += [f"    config.{section}.{key} = {_literal(value)}" for key, value in table.items()]
     # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
     lines.append("    config.training.disable_cuda_graphs = True")
-    lines += [f"    config.activation_checkpoint = {checkpointing}", "    return config"]
+    kind = f"{checkpointing}.Config()" if checkpointing else "None"
+    lines += [f"    config.activation_checkpoint = {kind}", "    return config"]
     return "\n".join(lines) + "\n"
 
 
