@@ -150,7 +150,7 @@ def _files(
 
 
 def _folder(model: str, machine: str) -> str:
-    from planner.emitters.job import slug
+    from planner.emitters.batch_job import slug
 
     return f"{slug(model)}-{slug(machine)}"
 
