@@ -194,7 +194,7 @@ class Network(Description):
     """Name and shape, such as "Slingshot-11 dragonfly"."""
     latency_s: Quantity
     """What each doubling of the nodes adds to a small all-reduce [s]."""
-    message_s: Quantity | None = None
+    large_message_latency_s: Quantity | None = None
     """Latency of one large message of a collective from node to node, however fast the link;
     where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
     pairwise_fraction: Quantity | None = None

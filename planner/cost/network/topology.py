@@ -12,14 +12,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.cost.network.constants import constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Machine
 
 __all__ = ["GroupView", "group_view"]
-
-_MESSAGE = 1.4
-# NCCL's own constants give a ring step of the Simple protocol between nodes 14 us against 10 us
-# for one level of the LL tree, up and down (NVIDIA/nccl src/graph/tuning.cc)
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -45,7 +42,7 @@ class GroupView:
     """What of `network_bytes_per_s` is reached where every rank sends to every other [B/s]."""
     network_latency_s: Float
     """What a doubling of the nodes adds to a small all-reduce [s]."""
-    network_message_s: Float
+    large_message_latency_s: Float
     """Latency of one large message from node to node [s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
@@ -111,7 +108,7 @@ def _network(machine: Machine, size: Int, stride: Int, local: Int, nodes: Int) -
             "network_bytes_per_s": endless,
             "pairwise_bytes_per_s": endless,
             "network_latency_s": none,
-            "network_message_s": none,
+            "large_message_latency_s": none,
         }
     curve, groups_per_node = network.efficiency, np.maximum(per_node // local, 1)
     fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
@@ -121,11 +118,12 @@ def _network(machine: Machine, size: Int, stride: Int, local: Int, nodes: Int) -
         devices = network.domain_nodes * per_node
         exits = np.clip(devices // stride, 1, size) * exit_rate.value * fraction
         rate = np.where(size * stride > devices, np.minimum(rate, exits), rate)
-    latency, known = network.latency_s.value, network.message_s
+    latency, known = network.latency_s.value, network.large_message_latency_s
+    ratio = constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
     return {
         "network_bytes_per_s": rate,
         "pairwise_bytes_per_s": pairwise * rate,
         "network_latency_s": np.full(local.shape, latency),
-        "network_message_s": np.full(local.shape, known.value if known else _MESSAGE * latency),
+        "large_message_latency_s": np.full(local.shape, known.value if known else ratio * latency),
     }

@@ -174,6 +174,6 @@ def _unit_view(size: NDArray[np.int64]) -> GroupView:
         local_latency_s=none,
         pairwise_bytes_per_s=one,
         network_latency_s=none,
-        network_message_s=none,
+        large_message_latency_s=none,
         neighbour_bytes_per_s=one,
     )
