@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,79 +15,14 @@ from planner.cost.estimate import Question, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
-from planner.evidence.backtest import Backtest, Score, rank_correlation, regret, score
-from planner.evidence.calibration import calibrate
+from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.frameworks import framework_rule, published_schedule
 from planner.evidence.runs.labels import machine_of, precision_of, year_of
 from planner.evidence.runs.run import RefusedRun, Run, read_runs
 from planner.show.backtest import main, render
 from tests import ROOT
-
-# Narayanan et al. 2021, arXiv:2104.04473, table 1: devices, tp, pp, dp from batch, TFLOP/s per
-# device; seconds follow from equation 3, F = 96 B s l h^2 (1 + s / 6h + V / 16 l h).
-NARAYANAN = (
-    # billion, heads, hidden, layers, tp, pp, devices, batch, TFLOP/s
-    (1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
-    (7.5, 32, 4096, 36, 4, 1, 128, 512, 142),
-    (39.1, 64, 8192, 48, 8, 2, 512, 1536, 138),
-    (145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148),
-    (529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163),
-)
-
-
-def seconds(hidden: int, layers: int, devices: int, batch: int, tflops: float) -> float:
-    """Step time from the printed rate by equation 3 of the paper."""
-    s, v = 2048, 51200
-    flop = 96 * batch * s * layers * hidden**2 * (1 + s / (6 * hidden) + v / (16 * layers * hidden))
-    return flop / (devices * tflops * 1e12)
-
-
-def narayanan_rows() -> list[dict[str, object]]:
-    return [
-        {
-            "row_id": f"N{billion}",
-            "source": "Narayanan 2021",
-            "year": 2021,
-            "system": "Selene",
-            "gpu": "A100-SXM",
-            "gpu_mem_gb": 80,
-            "gpus_per_node": 8,
-            "n_gpus": devices,
-            "model": f"GPT {billion}B",
-            "params_b": billion,
-            "n_layers": layers,
-            "hidden": hidden,
-            "n_heads": heads,
-            "activation": "gelu",
-            "vocab": 51200,
-            "seq_len": 2048,
-            "precision": "fp16",
-            "framework": "Megatron-LM",
-            "tp": tp,
-            "pp": pp,
-            "zero_stage": 0,
-            "recompute": "full",
-            "flash_attention": "no",
-            "global_batch": batch,
-            "step_time_s": seconds(hidden, layers, devices, batch, tflops),
-        }
-        for billion, heads, hidden, layers, tp, pp, devices, batch, tflops in NARAYANAN
-    ]
-
-
-def row(**cells: object) -> dict[str, object]:
-    """A row that scores, changed by `cells`."""
-    return {**narayanan_rows()[1], "row_id": "r", **cells}
-
-
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
-    names = list(dict.fromkeys(name for cells in rows for name in cells))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+from tests.evidence.tables import narayanan_rows, row, write
 
 
 def read_one(tmp_path: Path, **cells: object) -> Run | RefusedRun:
@@ -562,58 +496,6 @@ def test_what_is_compared_depends_on_how_memory_was_measured(tmp_path: Path) -> 
     )
 
 
-# --- figures ----------------------------------------------------------------------------------
-
-
-def test_rank_correlation_against_known_values() -> None:
-    # Kendall, Rank Correlation Methods: 1 - 6 sum d^2 / (n (n^2 - 1)) without ties
-    assert rank_correlation([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]) == pytest.approx(0.8207826817)
-    assert rank_correlation(
-        [106, 100, 86, 101, 99, 103, 97, 113, 112, 110], [7, 27, 2, 50, 28, 29, 20, 12, 6, 17]
-    ) == pytest.approx(-29 / 165)
-    assert rank_correlation([1, 2, 3], [9, 5, 1]) == pytest.approx(-1)
-    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
-    assert rank_correlation([1, 2], [1, 2]) is None
-
-
-def _job(tmp_path: Path) -> list[Score]:
-    times = {1: 10.0, 2: 4.0, 4: 5.0}
-    rows = [
-        row(row_id=f"mb{mb}", micro_batch=mb, step_time_s=seconds) for mb, seconds in times.items()
-    ]
-    return list(score(read_runs(write(tmp_path / "job.csv", rows))).scores)
-
-
-def _ranked(items: list[Score], order: list[float]) -> list[Score]:
-    return [
-        replace(item, estimate=replace(item.estimate, step_time_s=guess, fits=True))
-        for item, guess in zip(items, order, strict=True)
-    ]
-
-
-def test_regret_is_the_measured_loss_of_our_pick(tmp_path: Path) -> None:
-    items = _job(tmp_path)
-    assert regret(_ranked(items, [3.0, 1.0, 2.0])) == (pytest.approx(0.0), False)
-    assert regret(_ranked(items, [3.0, 2.0, 1.0])) == (pytest.approx(0.25), False)
-    assert regret(_ranked(items, [1.0, 2.0, 3.0])) == (pytest.approx(1.5), False)
-    assert regret(items[:1])[0] is None
-
-
-def test_a_pick_that_did_not_run_is_counted(tmp_path: Path) -> None:
-    items = _ranked(_job(tmp_path), [1.0, 2.0, 3.0])
-    dead = replace(items[0], run=replace(items[0].run, step_time_s=None, fits=False))
-    assert regret([dead, *items[1:]]) == (pytest.approx(0.0), True)
-
-
-def test_fit_figures(tmp_path: Path) -> None:
-    rows = [row(row_id="ran"), row(row_id="burst", oom="yes", step_time_s="", micro_batch=16)]
-    items = score(read_runs(write(tmp_path / "f.csv", rows))).scores
-    forced = tuple(replace(item, fits=item.run.row_id == "ran") for item in items)
-    [group] = Backtest(forced).groups()
-    assert (group.fit_recall, group.oom_precision, group.oom_recall) == (1.0, 1.0, 1.0)
-    assert group.num_times == 1
-
-
 def test_nothing_measured_is_refused(tmp_path: Path) -> None:
     [item] = score(read_runs(write(tmp_path / "n.csv", [row(step_time_s="")]))).rows
     assert isinstance(item, RefusedRun)
@@ -703,12 +585,3 @@ def test_measured_tables_are_read_whole(name: str) -> None:
     assert len(result.rows) == count
     assert len(result.scores) > count / 2
     json.dumps(result.to_json(), allow_nan=False)
-
-
-def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
-    stated = [row(row_id=f"r{n}", step_time_s=3.7 * (1 + n / 50)) for n in range(3)]
-    guess = row(row_id="guess", n_layers="", step_time_s=37.0)
-    found = calibrate(write(tmp_path / "runs.csv", [*stated, guess]), "selene")
-    assert found.row_ids == ("r0", "r1", "r2")
-    with pytest.raises(CatalogueError, match="and a stated job"):
-        calibrate(write(tmp_path / "guess.csv", [guess]), "selene")
