@@ -22,7 +22,8 @@ from planner.describe.catalogue import folder, load_machine
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
-from planner.evidence.runs.run import Run, read_runs
+from planner.evidence.runs.run import Run
+from planner.evidence.runs.table import read_runs
 
 __all__ = ["Calibration", "calibrate", "write_profile"]
 

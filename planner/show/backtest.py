@@ -14,7 +14,7 @@ from rich.table import Table
 
 from planner.errors import PlannerError, UnknownNameError, shorten
 from planner.evidence.backtest import GROUP_KEYS, Backtest, score
-from planner.evidence.runs.run import read_runs
+from planner.evidence.runs.table import read_runs
 from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, Group, ranks_are_known
 from planner.units import format_bytes, format_seconds

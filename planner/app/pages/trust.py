@@ -20,7 +20,7 @@ from planner.evidence.logs.compare import compare as compare_with
 from planner.evidence.logs.compare import comparison_text
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import read_log_text
-from planner.evidence.runs.run import runs_from_text
+from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import format_seconds

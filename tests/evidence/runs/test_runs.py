@@ -13,13 +13,17 @@ from rich.console import Console
 from planner.choose.search import order, search
 from planner.cost.estimate import Question, estimate_layouts
 from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_framework, load_machine, names
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import framework_rule, published_schedule
-from planner.evidence.runs.labels import machine_of, precision_of, year_of
-from planner.evidence.runs.run import RefusedRun, Run, read_runs
+from planner.evidence.runs.frameworks import software_of_label
+from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
+from planner.evidence.runs.machines import machine_of
+from planner.evidence.runs.reading import assumed, guessed, stated, together
+from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.table import read_runs
 from planner.show.backtest import main, render
 from tests import ROOT
 from tests.evidence.tables import narayanan_rows, row, write
@@ -52,18 +56,6 @@ def test_narayanan_rows_score_within_ten_percent(tmp_path: Path) -> None:
     for item in result.scores:
         assert item.error is not None
         assert abs(item.error) < 0.10, (item.run.row_id, item.error)
-
-
-def test_published_script_fills_micro_batch_and_virtual_stages(tmp_path: Path) -> None:
-    runs = [run for run in read_runs(write(tmp_path / "n.csv", narayanan_rows()))]
-    layouts = [run.layout for run in runs if isinstance(run, Run)]
-    assert [layout.micro_batch for layout in layouts] == [16, 16, 4, 2, 1]
-    assert [layout.vpp for layout in layouts] == [1, 1, 1, 2, 1]
-    assert layouts[3].schedule == "interleaved-1f1b"
-    assert isinstance(runs[0], Run)
-    assert any("published script" in sentence for sentence in runs[0].assumed)
-    # the same names with other software mean other runs
-    assert published_schedule("GPT 1.7B", "megatron-lm") is None
 
 
 def test_dp_and_grad_accumulation_follow(tmp_path: Path) -> None:
@@ -345,9 +337,9 @@ def test_unknown_software_is_stood_in_for_and_said(
     ],
 )
 def test_framework_labels(label: str, year: int | None, name: str) -> None:
-    rule = framework_rule(label, year)
-    assert rule is not None
-    assert rule.framework == name
+    software = software_of_label(label, year)
+    assert software is not None
+    assert software.framework == name
 
 
 @pytest.mark.parametrize(
@@ -384,14 +376,15 @@ def test_framework_labels(label: str, year: int | None, name: str) -> None:
 def test_machine_labels(
     system: str, gpu: str, memory: float | None, per_node: int | None, name: str
 ) -> None:
-    assert machine_of(system, gpu, memory, per_node)[0].name == name
+    assert machine_of(system, gpu, memory, per_node).value.machine.name == name
 
 
 def test_memory_of_the_row_overrides_the_catalogue() -> None:
-    machine, label, assumed = machine_of("Jean Zay", "V100", 16, 4)
+    found = machine_of("Jean Zay", "V100", 16, 4)
+    machine = found.value.machine
     assert machine.device.memory_bytes.value == pytest.approx(16 * 0.99 * 2**30, rel=1e-3)
-    assert "device.memory_bytes" in label
-    assert "16 GB" in " ".join(assumed)
+    assert "device.memory_bytes" in found.value.label
+    assert ["16 GB" in note.sentence for note in found.notes] == [True]
 
 
 def test_devices_without_a_profile() -> None:
@@ -399,16 +392,44 @@ def test_devices_without_a_profile() -> None:
         machine_of("", "MI350X", 288, 8)
     with pytest.raises(PlannerError, match="no device of the catalogue"):
         machine_of("", "Gaudi 2", 96, 8)
-    machine, _, assumed = machine_of("", "H100", 80, 5)
-    assert machine.node.num_devices == 4
-    assert any("gpus_per_node = 5 has no profile: 4" in text for text in assumed)
-    machine, _, assumed = machine_of("Polaris (ALCF)", "", None, None)
-    assert machine.name == "polaris"
-    assert assumed == ("gpu missing: that of polaris",)
+    found = machine_of("", "H100", 80, 5)
+    assert found.value.machine.node.num_devices == 4
+    assert any("gpus_per_node = 5 has no profile: 4" in note.sentence for note in found.notes)
+    found = machine_of("Polaris (ALCF)", "", None, None)
+    assert found.value.machine.name == "polaris"
+    assert [note.sentence for note in found.notes] == ["gpu missing: that of polaris"]
     # the same chip with fewer NVLinks
-    machine, label, _ = machine_of("", "H800", 80, 8)
-    assert "device_bytes_per_s=200e9" in label
-    assert machine.node.fabric.device_bytes_per_s.value == 200e9
+    place = machine_of("", "H800", 80, 8).value
+    assert "device_bytes_per_s=200e9" in place.label
+    assert place.machine.node.fabric.device_bytes_per_s.value == 200e9
+
+
+def test_labels_are_written_as_they_are_compared() -> None:
+    known = known_labels()
+    words = [word for row in (*known.devices, *known.precisions) for word in row.words]
+    words += [word for row in known.software for word in row.words]
+    words += [label for name in names("machine") for label in load_machine(name).labels]
+    words += [label for name in names("framework") for label in load_framework(name).labels]
+    assert [word for word in words if word != normalised(word)] == []
+
+
+def test_what_labels_stand_for_is_in_the_catalogue() -> None:
+    known = known_labels()
+    described = set(names("framework"))
+    assert {row.framework for row in known.software} | set(known.usual) <= described
+    assert set(known.usual_machines.names) <= set(names("machine"))
+    devices = {load_machine(name).device.name for name in names("machine")}
+    assert all(any(row.like in device for device in devices) for row in known.slower_links)
+
+
+def test_no_row_of_software_is_shadowed() -> None:
+    # each is reached by a label of its own words in the last year of its meaning
+    for known in known_labels().software:
+        assert software_of_label(" ".join(known.words), known.until_year) == known
+
+
+def test_a_site_outranks_the_kind_of_its_nodes() -> None:
+    assert machine_of("DGX A100 SuperPOD (Selene)", "A100", 80, 8).value.machine.name == "selene"
 
 
 def test_precisions_and_years() -> None:
@@ -561,11 +582,29 @@ def test_rows_are_estimated_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(calls) == 1
 
 
-def test_cells_note_their_defaults() -> None:
-    cells = Cells({"a": " n/a "})
-    assert cells.text("a") == ""
-    assert cells.default(3, "a missing: 3") == 3
-    assert cells.assumed == ["a missing: 3"]
+def test_empty_cells_have_many_names() -> None:
+    cells = Cells({"a": " n/a ", "b": "3"})
+    assert (cells.text("a"), cells.text("absent"), cells.count("b")) == ("", "", 3)
+    assert cells.filled(a=7).count("a") == 7
+    # the row itself stays as it was read
+    assert cells.count("a") is None
+
+
+def test_readings_carry_notes_in_the_order_they_are_put_together() -> None:
+    parts = {"a": assumed(1, "first"), "b": stated(2), "c": guessed(3, "second")}
+    found = together(parts)
+    assert found.value == {"a": 1, "b": 2, "c": 3}
+    assert [(note.sentence, note.guess) for note in found.notes] == [
+        ("first", False),
+        ("second", True),
+    ]
+
+
+def test_what_the_table_assumed_is_said_first(tmp_path: Path) -> None:
+    run = accepted(tmp_path, assumed="heads as in the paper; ", dp="")
+    assert run.assumed[0] == "heads as in the paper"
+    assert any(sentence.startswith("dp missing") for sentence in run.assumed[1:])
+    assert not run.guessed
 
 
 def _measured(name: str) -> Path:
