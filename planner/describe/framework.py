@@ -188,6 +188,8 @@ class Framework(Description):
     """Name on the command line."""
     title: str
     """Full name and version described."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it besides its name, in lower case with single blanks."""
     source: str
     """Where its behaviour was read."""
     notes: tuple[str, ...] = ()

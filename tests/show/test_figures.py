@@ -25,7 +25,7 @@ from planner.describe.layout import Layout
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.evidence.backtest import score
-from planner.evidence.runs.run import runs_from_text
+from planner.evidence.runs.table import runs_from_text
 from planner.show.figures import (
     accuracy,
     candidates,
