@@ -34,7 +34,17 @@ ORDER = (
 
 FLOOR = {name: floor for floor, names in enumerate(ORDER) for name in names}
 MOST_ENTRIES = 12
-HEAVY = ("torch", "streamlit", "plotly", "pandas", "transformers", "networkx", "rich", "typer")
+HEAVY = (
+    "torch",
+    "streamlit",
+    "plotly",
+    "pandas",
+    "transformers",
+    "networkx",
+    "rich",
+    "typer",
+    "scipy",
+)
 
 
 def dotted(path: Path) -> str:

@@ -289,6 +289,9 @@ class Machine(Description):
     """Full name and site."""
     aliases: tuple[str, ...] = ()
     """Other names that mean this machine."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it, in lower case with single blanks; machines may share
+    one, and the device and its memory then tell which."""
     num_nodes: Quantity
     """Nodes in all."""
     device: Device

@@ -13,16 +13,19 @@ import pytest
 pytest.importorskip("plotly")
 
 import planner
-from planner.choose.planning import Plan
-from planner.choose.space import axes, rank_axes, space, stage_times
-from planner.cost.estimate import TIME_PARTS, Question, stage_memory
+from planner.choose.anatomy import axes, rank_axes, stage_times
+from planner.choose.plan import Plan
+from planner.choose.space import space
+from planner.cost.estimate import stage_memory
 from planner.cost.memory.peak import DEVICE_PARTS
 from planner.cost.simulate import StageTime, simulate
+from planner.cost.step.step import TIME_PARTS
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.evidence.backtest import score
-from planner.evidence.runs.run import runs_from_text
+from planner.evidence.runs.table import runs_from_text
 from planner.show.figures import (
     accuracy,
     candidates,

@@ -7,23 +7,21 @@ how many groups share the interfaces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.constants import constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Machine
 
-__all__ = ["GroupView", "group_view"]
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
+__all__ = ["GroupView", "group_view", "unit_view"]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupView(Arrays):
     """What groups of ranks see: sizes, rates per rank and direction, latencies."""
 
     size: Float
@@ -47,9 +45,23 @@ class GroupView:
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
 
-    def take(self, index: Int) -> GroupView:
-        """A selection, in any shape."""
-        return GroupView(*(getattr(self, field.name)[index] for field in fields(self)))
+
+def unit_view(size: ArrayLike) -> GroupView:
+    """Groups across nodes whose ranks send one byte per second and wait for nothing."""
+    ranks = np.asarray(size, dtype=np.float64)
+    one, none = np.ones(ranks.shape), np.zeros(ranks.shape)
+    return GroupView(
+        size=ranks,
+        local=one,
+        nodes=ranks,
+        local_bytes_per_s=one,
+        network_bytes_per_s=one,
+        local_latency_s=none,
+        pairwise_bytes_per_s=one,
+        network_latency_s=none,
+        large_message_latency_s=none,
+        neighbour_bytes_per_s=one,
+    )
 
 
 def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupView:

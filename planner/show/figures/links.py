@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.choose.space import Axis
+from planner.choose.anatomy import Axis
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, bar_style, framed
