@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 
 from planner.cost.intervals import class_name, interval_factors
 from planner.cost.memory.host import disk_bytes, host_memory
-from planner.cost.memory.peak import DEVICE_PARTS, MOMENTS, device_memory
+from planner.cost.memory.peak import MOMENTS, device_memory
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.parts import DEVICE_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import candidate_stages
 from planner.cost.step.compute import model_flop
-from planner.cost.step.step import TIME_PARTS, time_parts
+from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.question import Question
 
-__all__ = ["TIME_PARTS", "Estimate", "Estimates", "Question", "estimate_layouts", "stage_memory"]
+__all__ = ["Estimate", "Estimates", "Question", "estimate_layouts", "stage_memory"]
 
 Float = NDArray[np.float64]
 

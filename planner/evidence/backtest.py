@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.estimate import Estimate, Question, estimate_layouts
 from planner.cost.intervals import GUESSED, interval_factors
+from planner.cost.parts import unseen_parts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
@@ -23,13 +24,6 @@ from planner.evidence.runs.run import RefusedRun, Run
 __all__ = ["GROUP_KEYS", "Backtest", "Group", "Score", "interval", "rank_correlation", "score"]
 
 Interval = tuple[float, float]
-
-_NOT_MEASURED = {
-    "allocated": ("allocator_reserve", "runtime_context"),
-    "reserved": ("runtime_context",),
-    "device": (),
-}
-"""Parts that a way of measuring memory does not see."""
 
 GROUP_KEYS: dict[str, Callable[[Run], str]] = {
     "source": lambda run: run.source,
@@ -187,7 +181,7 @@ def _fits_somehow(question: Question, run: Run) -> bool:
 
 
 def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
-    unseen = _NOT_MEASURED[run.memory_kind]
+    unseen = unseen_parts(run.memory_kind)
     parts = estimate.memory_bytes
     memory = parts["total"] - sum(parts[name] for name in unseen)
     if not (math.isfinite(estimate.step_time_s) and math.isfinite(memory)):

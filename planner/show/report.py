@@ -14,6 +14,7 @@ from rich.text import Text
 
 from planner.choose.planning import Plan
 from planner.cost.estimate import Estimate
+from planner.cost.parts import part
 from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine
 from planner.units import format_bytes, format_count, format_rate, format_seconds
@@ -112,7 +113,7 @@ def _ranked(plan: Plan) -> Table:
 def _largest(parts: dict[str, float], total: float, count: int = 3) -> str:
     ordered = sorted(parts.items(), key=lambda item: -item[1])[:count]
     return ", ".join(
-        f"{name.replace('_', ' ')} {100 * value / total:.0f} %"
+        f"{part(name).label} {100 * value / total:.0f} %"
         for name, value in ordered
         if value > 0.005 * total
     )
@@ -161,7 +162,7 @@ def _parts(title: str, parts: dict[str, float], form: Any) -> Table:
     total = parts.get("total") or sum(parts.values())
     for name, value in parts.items():
         if value and name != "total":
-            table.add_row(name.replace("_", " "), form(value), f"{100 * value / total:.1f} %")
+            table.add_row(part(name).label, form(value), f"{100 * value / total:.1f} %")
     table.add_row("total", form(total), "", style="bold")
     return table
 

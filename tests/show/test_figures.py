@@ -15,8 +15,8 @@ pytest.importorskip("plotly")
 import planner
 from planner.choose.planning import Plan
 from planner.choose.space import axes, rank_axes, space, stage_times
-from planner.cost.estimate import TIME_PARTS, Question, stage_memory
-from planner.cost.memory.peak import DEVICE_PARTS
+from planner.cost.estimate import Question, stage_memory
+from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.cost.simulate import simulate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
@@ -80,7 +80,7 @@ def test_strategy_bars_add_up_and_mark_what_bursts(plan: Plan) -> None:
 
 
 def test_every_part_has_its_own_ink() -> None:
-    for parts in (DEVICE_PARTS, TIME_PARTS):
+    for parts in (DEVICE_PARTS, HOST_PARTS, TIME_PARTS):
         inks = [(palette.ink(p).color, palette.ink(p).pattern) for p in parts]
         assert len(set(inks)) == len(inks), parts
 

@@ -10,6 +10,7 @@ from planner.app.draw import draw
 from planner.app.pages.scaling import scaling
 from planner.choose.planning import Plan
 from planner.cost.estimate import Estimate
+from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show.figures import candidates, memory, time
 from planner.show.report import estimate_csv
@@ -138,7 +139,7 @@ def _row(found: Estimate, limit: float) -> dict[str, object]:
         "tokens/s": round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
-        "slowest part": max(parts, key=lambda k: parts[k]).replace("_", " "),
+        "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
 

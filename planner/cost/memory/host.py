@@ -13,11 +13,9 @@ from planner.describe.machine import Machine
 from planner.describe.model.block import Block
 from planner.describe.workload import Workload
 
-__all__ = ["HOST_PARTS", "disk_bytes", "host_memory"]
+__all__ = ["disk_bytes", "host_memory"]
 
 Float = NDArray[np.float64]
-
-HOST_PARTS = ("processes", "checkpoint_load", "offloaded_states", "pinned_buffers")
 
 _NONE, _OPT_CPU, _OPT_NVME, _ALL_CPU, _ALL_NVME = range(len(OFFLOAD))
 

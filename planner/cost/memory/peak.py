@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.memory.activations import Activations, stage_activations
 from planner.cost.memory.gradients import reduced_once, reduction
+from planner.cost.parts import DEVICE_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import (
     StageState,
@@ -35,23 +36,10 @@ from planner.describe.machine import Machine
 from planner.describe.model.block import Block
 from planner.describe.workload import Workload
 
-__all__ = ["DEVICE_PARTS", "MOMENTS", "device_memory", "state_parts", "training_state_bytes"]
+__all__ = ["MOMENTS", "device_memory", "state_parts", "training_state_bytes"]
 
 Float = NDArray[np.float64]
 
-DEVICE_PARTS = (
-    "weights",
-    "gradients",
-    "optimizer_states",
-    "activations",
-    "working_set",
-    "logits_and_loss",
-    "gathered_parameters",
-    "communication_buffers",
-    "optimizer_temporaries",
-    "runtime_context",
-    "allocator_reserve",
-)
 MOMENTS = (
     "forward",
     "loss",

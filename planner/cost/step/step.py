@@ -34,26 +34,10 @@ from planner.describe.layout import RECOMPUTE
 from planner.describe.model.block import Block
 from planner.describe.question import Question
 
-__all__ = ["TIME_PARTS", "Pass", "block_passes", "expert_share", "time_parts"]
+__all__ = ["Pass", "block_passes", "expert_share", "time_parts"]
 
 Float = NDArray[np.float64]
 
-TIME_PARTS = (
-    "forward",
-    "backward",
-    "recompute",
-    "host_overhead",
-    "tensor_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "parameter_gathering",
-    "pipeline_bubble",
-    "pipeline_transfer",
-    "gradient_reduction",
-    "optimizer",
-    "parameter_update_gathering",
-    "offload",
-)
 _FULL = RECOMPUTE.index("full")
 
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from planner.cost.parts import MemoryKind
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -36,10 +36,7 @@ from planner.evidence.runs.layouts import layout_is_stated, layout_of, usual_bat
 from planner.evidence.runs.models import model_of
 from planner.units import GIB
 
-__all__ = ["MemoryKind", "RefusedRun", "Run", "read_runs", "runs_from_text"]
-
-MemoryKind = Literal["allocated", "reserved", "device"]
-"""allocated and reserved as torch counts them; device: what nvidia-smi shows."""
+__all__ = ["RefusedRun", "Run", "read_runs", "runs_from_text"]
 
 ESSENTIAL = (
     "n_gpus",

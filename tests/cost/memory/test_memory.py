@@ -14,8 +14,9 @@ from planner.cost.estimate import Question, estimate_layouts, stage_memory
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.gradients import reduced_once, reduction
 from planner.cost.memory.host import host_memory
-from planner.cost.memory.peak import DEVICE_PARTS, state_parts, training_state_bytes
+from planner.cost.memory.peak import state_parts, training_state_bytes
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.parts import DEVICE_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, stage_state
 from planner.describe.catalogue import load_framework, load_machine, load_model, names

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.estimate import TIME_PARTS, Question, estimate_layouts
+from planner.cost.estimate import Question, estimate_layouts
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.parts import TIME_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import stage_state
 from planner.cost.step.communication import (
