@@ -30,7 +30,7 @@ __all__ = [
 Hue = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
 """What colours are called here; which shade each is, `planner.show` says."""
 
-Hatch = Literal["", "/", "x", "."]
+Hatch = Literal["", "/", "x"]
 """What tells parts of one hue apart."""
 
 MemoryKind = Literal["allocated", "reserved", "device"]
@@ -177,8 +177,8 @@ _TIME = (
     ),
     TimePart(
         name="host_overhead",
-        hue="grey",
-        hatch=".",
+        hue="sky",
+        hatch="/",
         meaning="devices waiting for the host to issue work",
         spread=0.50,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import planner
 from planner.cost import parts
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS, part
 from planner.describe.layout import Layout
+from planner.errors import UnknownNameError
 
 NOMENCLATURE = Path(__file__).parents[2] / "docs" / "nomenclature.md"
 
@@ -46,3 +48,15 @@ def test_what_a_measurement_does_not_see() -> None:
     assert parts.unseen_parts("allocated") == ("runtime_context", "allocator_reserve")
     assert parts.unseen_parts("reserved") == ("runtime_context",)
     assert parts.unseen_parts("device") == ()
+
+
+@pytest.mark.parametrize("read", [parts.part, parts.time_spread])
+def test_a_forgotten_part_is_an_error(read: Callable[[str], object]) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown part 'host_overhaed'.*host_overhead"):
+        read("host_overhaed")
+
+
+def test_waiting_for_the_host_is_no_unknown_part() -> None:
+    # it is what computation leaves of the host's time: a small difference of two large ones
+    assert parts.time_spread("host_overhead") == parts.time_spread("gradient_reduction")
+    assert parts.part("host_overhead").hue != "grey"

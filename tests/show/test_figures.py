@@ -21,6 +21,7 @@ from planner.cost.simulate import simulate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.errors import UnknownNameError
 from planner.evidence.backtest import score
 from planner.evidence.runs.run import runs_from_text
 from planner.show.figures import (
@@ -83,6 +84,8 @@ def test_every_part_has_its_own_ink() -> None:
     for parts in (DEVICE_PARTS, HOST_PARTS, TIME_PARTS):
         inks = [(palette.ink(p).color, palette.ink(p).pattern) for p in parts]
         assert len(set(inks)) == len(inks), parts
+    with pytest.raises(UnknownNameError):
+        palette.ink("a part of tomorrow")
 
 
 def _luminance(color: str) -> float:
