@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.describe.framework import Schedule
+from planner.describe.layout import Schedule
 from planner.errors import LayoutError
 
 __all__ = ["Event", "StageTime", "Timeline", "simulate"]

@@ -7,11 +7,13 @@ a framework by name.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from planner.describe.base import Description, Quantity
+from planner.describe.layout import Recompute, Schedule
+from planner.describe.machine import Runtime
 
 __all__ = [
     "Buffers",
@@ -19,12 +21,8 @@ __all__ = [
     "Configuration",
     "Framework",
     "Kernels",
-    "Schedule",
     "States",
 ]
-
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
-"""Pipeline schedules; `none` without a pipeline."""
 
 Configuration = Literal[
     "none",
@@ -207,7 +205,7 @@ class Framework(Description):
     """Limits and doubts of this description."""
     configuration: Configuration = "none"
     """Whose files tell it a layout (`planner emit`); none: it is described for comparison only."""
-    runtimes: tuple[Literal["cuda", "rocm", "xpu", "cpu"], ...] = ("cuda", "rocm", "xpu", "cpu")
+    runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
     """Parallel axes besides data."""
@@ -219,7 +217,7 @@ class Framework(Description):
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)
     """Pipeline schedules."""
-    recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "full")
+    recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"

@@ -250,7 +250,10 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --precision fp8", "not supported by NVIDIA A100"),
         ("plan gpt2 -m polaris --precision int4", "--precision"),
         ("plan gpt2 -m polaris --lora-rank -1", "lora_rank = -1 is refused"),
-        ("plan gpt2 -m polaris --lora-rank 8 --lora-targets foo", "foo are not known"),
+        (
+            "plan gpt2 -m polaris --lora-rank 8 --lora-targets foo",
+            "lora_targets.0 = foo is refused",
+        ),
         ("plan gpt2 -m polaris --frozen foo", "foo is refused"),
         ("plan gpt2 -m polaris --frozen embedding,layers,head", "nothing is trained"),
         ("plan gpt2 -m polaris --set device.memory=1", "did you mean memory_bytes"),

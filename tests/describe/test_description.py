@@ -87,7 +87,7 @@ def test_shorten() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"lora_targets": ["foo"]}, "foo are not known"),
+        ({"lora_targets": ["foo"]}, "lora_targets.0 = foo is refused"),
         ({"lora_rank": 8, "lora_targets": []}, "trains nothing"),
         ({"frozen": ["embedding", "layers", "head"]}, "nothing is trained"),
     ],

@@ -162,8 +162,7 @@ def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[
         figures.append(Figure("mfu_printed", printed, estimate.mfu))
     rate = log.median("flop_per_s_per_device")
     if rate:
-        precision = job.question.workload.precision
-        peak = job.question.machine.peak("bf16" if precision == "fp8" else precision)
+        peak = job.question.machine.peak(job.question.workload.base_precision)
         figures.append(Figure("flop_per_s_per_device", rate, estimate.mfu * peak))
     for name, estimated in _phases(log, estimate):
         figures.append(Figure(name, log.fact(name) or 0.0, estimated))
