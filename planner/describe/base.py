@@ -11,6 +11,7 @@ import functools
 import inspect
 import itertools
 import textwrap
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -83,9 +84,17 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
     >>> field_docs(Quantity)["value"]
     'The number in SI units.'
     """
+    found = dict.fromkeys(cls.model_fields, "")
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Description):
+            found.update(_docs_of(base))
+    return found
+
+
+def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
+    """Docstrings under the fields that a class adds to its base."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = dict.fromkeys(cls.model_fields, "")
     for field, text in itertools.pairwise(body.body):
         if (
             isinstance(field, ast.AnnAssign)
@@ -93,5 +102,4 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
             and isinstance(text, ast.Expr)
             and isinstance(text.value, ast.Constant)
         ):
-            found[field.target.id] = inspect.cleandoc(str(text.value.value))
-    return found
+            yield field.target.id, inspect.cleandoc(str(text.value.value))

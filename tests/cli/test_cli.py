@@ -252,7 +252,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --lora-rank -1", "lora_rank = -1 is refused"),
         (
             "plan gpt2 -m polaris --lora-rank 8 --lora-targets foo",
-            "lora_targets.0 = foo is refused",
+            "targets.0 = foo is refused",
         ),
         ("plan gpt2 -m polaris --frozen foo", "foo is refused"),
         ("plan gpt2 -m polaris --frozen embedding,layers,head", "nothing is trained"),
