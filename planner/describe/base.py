@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.errors import DescriptionError, shorten
 
@@ -25,11 +25,22 @@ Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 
 
 class Description(BaseModel):
-    """Frozen, closed and strict base of the descriptions."""
+    """Frozen, closed and strict base of the descriptions.
+
+    Strict: a truth value is no number and a text is neither; a whole number may stand for a real
+    one. The arrays of JSON and TOML become tuples.
+    """
 
     # docstrings under fields are read by `field_docs` when asked for: pydantic would parse every
     # module at import
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _arrays(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
     def replaced(self, **changes: Any) -> Self:
         """Validated copy with `changes`; raises DescriptionError where they are impossible."""
@@ -40,6 +51,14 @@ class Description(BaseModel):
         """An instance from plain data; raises DescriptionError naming field, value and rule."""
         try:
             return cls.model_validate(fields)
+        except ValidationError as error:
+            raise DescriptionError(explain(error, where or cls.__name__.lower())) from None
+
+    @classmethod
+    def from_text(cls, fields: dict[str, str], where: str = "") -> Self:
+        """The same from fields whose values are text, as in an address."""
+        try:
+            return cls.model_validate_strings(fields, strict=False)
         except ValidationError as error:
             raise DescriptionError(explain(error, where or cls.__name__.lower())) from None
 

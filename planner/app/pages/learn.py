@@ -13,7 +13,7 @@ from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate, Question
 from planner.cost.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
-from planner.describe.layout import SCHEDULES, Layout
+from planner.describe.layout import SCHEDULES, Layout, Offload
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures import collectives, compare, ranks, time
@@ -179,6 +179,12 @@ def _offload() -> None:
         "**Offload** keeps optimizer states, or the weights too, in the host's memory or on NVMe. "
         "It buys memory with time: all of it passes through the link to the host in every step."
     )
+    places: tuple[tuple[str, int, Offload], ...] = (
+        ("ZeRO-3", 3, "none"),
+        ("states on CPU", 2, "optimizer-cpu"),
+        ("all on CPU", 3, "all-cpu"),
+        ("all on NVMe", 3, "all-nvme"),
+    )
     answers = [
         (
             name,
@@ -195,12 +201,7 @@ def _offload() -> None:
                 "llama-2-7b",
             ),
         )
-        for name, stage, where in (
-            ("ZeRO-3", 3, "none"),
-            ("states on CPU", 2, "optimizer-cpu"),
-            ("all on CPU", 3, "all-cpu"),
-            ("all on NVMe", 3, "all-nvme"),
-        )
+        for name, stage, where in places
     ]
     st.caption("llama-2-7b on one node of 4 devices.")
     left, right = st.columns(2)
