@@ -59,7 +59,7 @@ class Workload(Description):
     attention: AttentionName = "flash"
     """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
-    """Tokens of the whole training; 0 where not asked."""
+    """Tokens of the whole training, such as 300B or 2e12; 0 where not asked."""
     lora_rank: int = Field(default=0, ge=0, le=65536)
     """Rank of LoRA adapters; 0 trains the weights themselves."""
     lora_targets: tuple[LoraTarget, ...] = ("query", "key", "value", "out")
@@ -67,7 +67,7 @@ class Workload(Description):
     frozen: tuple[FrozenPart, ...] = ()
     """Parts without gradients."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout probability; None takes the model's own."""
+    """Dropout probability; else the model's own."""
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
