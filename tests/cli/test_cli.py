@@ -80,7 +80,7 @@ def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
     for word in ("Fastest: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
         assert word in out
     if "--tokens" in line:
-        assert re.search(r"2 T tokens: [\d.]+ days", out)
+        assert re.search(r"2 T tokens: [\d.]+ d, ", out)
 
 
 @pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
