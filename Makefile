@@ -26,6 +26,7 @@ check: .venv/tested
 	$(BIN)/mypy
 
 accuracy: .venv/installed
+	$(PIP) --editable '.[evidence]'
 	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
 
 golden: .venv/tested

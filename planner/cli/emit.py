@@ -12,7 +12,7 @@ import typer
 from planner.cli.options import FITS, NOTHING_FITS, Job, spread
 
 if TYPE_CHECKING:
-    from planner.choose.planning import Plan
+    from planner.choose.plan import Plan
     from planner.describe.framework import Framework
     from planner.describe.machine import Machine
     from planner.describe.model.model import Model
@@ -108,7 +108,7 @@ def _files(
 
 
 def _folder(model: str, machine: str) -> str:
-    from planner.emitters.job import slug
+    from planner.emitters.batch_job import slug
 
     return f"{slug(model)}-{slug(machine)}"
 

@@ -18,23 +18,10 @@ from planner.describe.machine import Runtime
 __all__ = [
     "Buffers",
     "Communication",
-    "Configuration",
     "Framework",
     "Kernels",
     "States",
 ]
-
-Configuration = Literal[
-    "none",
-    "accelerate",
-    "ddp",
-    "deepspeed",
-    "megatron",
-    "megatron_deepspeed",
-    "nanotron",
-    "torchtitan",
-]
-"""Forms of configuration files; each is a module of `planner.emit`."""
 
 
 class States(Description):
@@ -199,12 +186,15 @@ class Framework(Description):
     """Name on the command line."""
     title: str
     """Full name and version described."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it besides its name, in lower case with single blanks."""
     source: str
     """Where its behaviour was read."""
     notes: tuple[str, ...] = ()
     """Limits and doubts of this description."""
-    configuration: Configuration = "none"
-    """Whose files tell it a layout (`planner emit`); none: it is described for comparison only."""
+    configuration: str = "none"
+    """The recipe that writes its files (`planner emit`): the name of a module of
+    `planner.emitters.recipes`; none: it is described for comparison only."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]

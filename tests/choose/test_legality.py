@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.choose.legality import RULES, check, check_division, check_sequence, legal
-from planner.cost.estimate import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
 

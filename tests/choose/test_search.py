@@ -10,9 +10,9 @@ import pytest
 from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
-from planner.cost.estimate import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 

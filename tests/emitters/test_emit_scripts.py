@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm
 
 import planner
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.question import Question
-from planner.emitters.job import Run
-from planner.emitters.queue import slot
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.queue import slot_of
 from planner.errors import EmitError
+from tests.emitters import slurm
 from tests.emitters.emitted import place_files, run_on, scripts
 
 # --- job scripts -----------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_wall_times_stay_within_the_queue(name: str, steps: int) -> None:
     )
     model, framework = load_model("gpt2"), load_framework("ddp")
     found = planner.estimate(model, machine, layout, workload=job, framework=framework)
-    place = slot(Run(Question(model, machine, job, framework), found, 1, steps))
+    place = slot_of(BatchJob(Question(model, machine, job, framework), found, 1, steps))
     free = [q for q in machine.scheduler.queues if q.min_nodes == 1 and not q.on_request]
     assert (place.queue is None) == (not machine.scheduler.queues)
     assert place.steps * place.jobs >= steps

@@ -15,11 +15,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 Row = tuple[int, int, int, int, int, int, int, int, int, int, str, float]

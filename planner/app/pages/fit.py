@@ -9,7 +9,7 @@ from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.pages.scaling import scaling
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError

@@ -10,7 +10,7 @@ from planner.app import cached
 from planner.app.controls import Job
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.machine import Machine

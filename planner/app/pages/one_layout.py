@@ -11,7 +11,7 @@ from planner.app import cached, link
 from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.simulate import Timeline, simulate
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
