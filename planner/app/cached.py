@@ -16,7 +16,7 @@ from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.space import Space, space
 from planner.cost.estimate import Estimate, stage_memory
-from planner.cost.simulate import StageTime
+from planner.cost.schedules.simulate import StageTime
 from planner.describe.question import Question
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes

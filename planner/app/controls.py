@@ -1,4 +1,4 @@
-"""Job: the controls that describe a training job, shared by the pages that need one.
+"""Controls: what describes a training job on a page, shared by the pages that need one.
 
 Every widget's key is the name of its parameter in the address, so an address restores the page.
 """
@@ -12,29 +12,41 @@ from typing import Any
 import streamlit as st
 
 from planner.app import link
-from planner.app.words import escape
+from planner.app.markdown import escape
+from planner.describe.base import field_docs
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.workload import Workload
+from planner.describe.workload import (
+    ATTENTIONS,
+    OPTIMIZERS,
+    PRECISIONS,
+    Workload,
+    parse_tokens,
+)
 from planner.errors import PlannerError
-from planner.units import format_bytes, format_count, parse_quantity
+from planner.units import format_bytes, format_count
 
 __all__ = ["Job", "controls", "share"]
 
-_PRECISIONS = ("bf16", "fp16", "fp8", "tf32", "fp32")
-_OPTIMIZERS = ("adamw", "adam", "adam-8bit", "adafactor", "muon", "sgd-momentum", "sgd")
+_FIELDS = {
+    "batch": "global_batch",
+    "seq": "sequence_length",
+    "tokens": "tokens",
+    "precision": "precision",
+    "optimizer": "optimizer",
+    "attention": "attention",
+    "lora": "lora_rank",
+}
+"""Fields of the workload by the name of their control."""
+_MOST = 100_000_000
+_USUAL = Workload(sequence_length=4096)
 _DEFAULTS: dict[str, Any] = {
     "model": "llama-3-8b",
     "machine": "polaris",
     "nodes": 4,
-    "batch": 256,
-    "seq": 4096,
+    **{key: getattr(_USUAL, field) for key, field in _FIELDS.items()},
     "tokens": "",
-    "precision": "bf16",
-    "optimizer": "adamw",
-    "attention": "flash",
-    "lora": 0,
 }
 
 
@@ -64,14 +76,8 @@ def controls() -> Job | None:
         _bound(first[0].selectbox, "Model", names("model"), "model")
         _bound(first[1].selectbox, "Machine", names("machine"), "machine")
         _number(first[2], "Nodes", "nodes", 100_000, "Nodes of the machine the job may use.")
-        _number(
-            first[3],
-            "Batch [sequences]",
-            "batch",
-            100_000_000,
-            "Global batch: sequences of one optimizer step, over all devices.",
-        )
-        _number(first[4], "Sequence [tokens]", "seq", 100_000_000, "Tokens of one sequence.")
+        _number(first[3], "Batch [sequences]", "batch", _MOST, _help("batch"))
+        _number(first[4], "Sequence [tokens]", "seq", _MOST, _help("seq"))
         first[5].text_input(
             "Train on [tokens]",
             key="tokens",
@@ -79,7 +85,7 @@ def controls() -> Job | None:
             persist_state="session",
             max_chars=20,
             placeholder="such as 2T",
-            help="Tokens of the whole training, for days and node-hours: 300B, 2e12.",
+            help=_help("tokens"),
         )
         with st.expander("More about the job, or your own model"):
             _details()
@@ -161,30 +167,17 @@ def _number(column: Any, label: str, key: str, most: int, text: str) -> None:
     )
 
 
+def _help(key: str) -> str:
+    """What the field of a control means."""
+    return field_docs(Workload)[_FIELDS[key]]
+
+
 def _details() -> None:
     columns = st.columns(4)
-    _bound(
-        columns[0].selectbox,
-        "Precision",
-        _PRECISIONS,
-        "precision",
-        help="Number format of the matrix products; fp8 means FP8 products in bf16 training.",
-    )
-    _bound(
-        columns[1].selectbox,
-        "Optimizer",
-        _OPTIMIZERS,
-        "optimizer",
-        help="Decides the states kept per parameter.",
-    )
-    _bound(
-        columns[2].selectbox,
-        "Attention",
-        ("flash", "eager"),
-        "attention",
-        help="flash keeps no scores; eager writes them to memory.",
-    )
-    _number(columns[3], "LoRA rank", "lora", 65_536, "0 trains the weights themselves.")
+    choices = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "attention": ATTENTIONS}
+    for column, (key, options) in zip(columns, choices.items(), strict=False):
+        _bound(column.selectbox, key.capitalize(), options, key, help=_help(key))
+    _number(columns[3], "LoRA rank", "lora", 65_536, _help("lora"))
     st.multiselect(
         "Frameworks",
         names("framework"),
@@ -230,39 +223,12 @@ def _read(state: dict[str, Any]) -> Job:
     packed = st.query_params.get("config", "")
     model = link.unpack_model(packed) if packed else load_model(state["model"])
     machine = load_machine(state["machine"])
-    tokens = _tokens(state["tokens"])
-    workload = Workload.described(
-        {
-            "sequence_length": min(state["seq"], _longest(model)),
-            "global_batch": state["batch"],
-            "tokens": tokens,
-            "precision": state["precision"],
-            "optimizer": state["optimizer"],
-            "attention": state["attention"],
-            "lora_rank": state["lora"],
-        },
-        where="job",
-    )
+    fields = {field: state[key] for key, field in _FIELDS.items()}
+    limit = model.longest_sequence or _MOST
+    fields["sequence_length"] = min(fields["sequence_length"], limit)
+    fields["tokens"] = parse_tokens(state["tokens"]) if state["tokens"].strip() else 0.0
+    workload = Workload.described(fields, where="job")
     return Job(model, machine, int(state["nodes"]), workload, tuple(state["frameworks"]))
-
-
-def _tokens(text: str) -> float:
-    """A number of tokens; `B` means 1e9 here, not bytes.
-
-    >>> _tokens("300B"), _tokens("2e12"), _tokens(" ")
-    (300000000000.0, 2000000000000.0, 0.0)
-    """
-    text = text.strip()
-    if text[-1:] in ("b", "B"):
-        text = text[:-1] + "G"
-    return parse_quantity(text) if text else 0.0
-
-
-def _longest(model: Model) -> int:
-    """The model's own limit: its positions, or the patches of an image."""
-    if model.vision is not None:
-        return (model.vision.image_size // model.vision.patch_size) ** 2 + 1
-    return int(model.max_sequence_length) or 100_000_000
 
 
 def _summary(job: Job) -> None:

@@ -58,7 +58,7 @@ def unpack_layout(text: str) -> tuple[Layout, str]:
                 "the link again as it was given"
             )
         fields[name] = value
-    return Layout.described(fields, where="address"), framework
+    return Layout.from_text(fields, where="address"), framework
 
 
 def of(estimate: Estimate) -> str:

@@ -6,21 +6,24 @@ import streamlit as st
 
 from planner.app.pages import collectives, fit, learn, machines, one_layout, trust
 
-__all__ = ["main"]
+__all__ = ["PAGES", "main"]
+
+PAGES = {
+    "fit": fit,
+    "layout": one_layout,
+    "machines": machines,
+    "collectives": collectives,
+    "trust": trust,
+    "learn": learn,
+}
+"""Pages by their path in the address, in the order of the navigation; the first opens."""
 
 
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title="Parallelism planner", layout="wide")
-    page = st.navigation(
-        [
-            st.Page(fit.page, title="Which strategy fits?", url_path="fit", default=True),
-            st.Page(one_layout.page, title="One layout", url_path="layout"),
-            st.Page(machines.page, title="Machines", url_path="machines"),
-            st.Page(collectives.page, title="Collectives", url_path="collectives"),
-            st.Page(trust.page, title="Trust", url_path="trust"),
-            st.Page(learn.page, title="Learn", url_path="learn"),
-        ],
-        position="top",
-    )
-    page.run()
+    pages = [
+        st.Page(module.page, title=module.TITLE, url_path=path, default=number == 0)
+        for number, (path, module) in enumerate(PAGES.items())
+    ]
+    st.navigation(pages, position="top").run()

@@ -13,7 +13,7 @@ from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import training_state_bytes
-from planner.describe.layout import Layout
+from planner.describe.layout import Layout, Recompute
 from planner.describe.question import Question
 from planner.units import format_bytes, format_rate
 
@@ -68,7 +68,7 @@ def _fits_alone(question: Question) -> bool:
     """Whether one device trains the model with micro-batch 1 and full recompute."""
     workload = question.workload.replaced(global_batch=1)
     alone = Question(question.model, question.machine, workload, question.framework)
-    recompute = "full" if "full" in question.framework.recompute else "none"
+    recompute: Recompute = "full" if "full" in question.framework.recompute else "none"
     layout = Layout(recompute=recompute, zero_stage=min(question.framework.zero_stages))
     return bool(estimate_layouts(alone, Layouts.of(layout)).fits_device)
 

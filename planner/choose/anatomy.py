@@ -9,8 +9,8 @@ import numpy as np
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
+from planner.cost.schedules.simulate import StageTime
 from planner.cost.shards.layouts import Layouts
-from planner.cost.simulate import StageTime
 from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
 from planner.describe.catalogue import load_framework

@@ -55,7 +55,7 @@ def plan(
     described, place = _model(model), _machine(machine)
     workload = workload or Workload()
     check_nodes(place, nodes)
-    place.peak("bf16" if workload.precision == "fp8" else workload.precision)
+    place.peak(workload.base_precision)
     questions = {
         framework.name: Question(described, place, workload, framework)
         for framework in frameworks_for(frameworks, place)
@@ -114,7 +114,7 @@ def estimate(
     """
     described, place = _model(model), _machine(machine)
     workload = workload or Workload(global_batch=layout.global_batch)
-    place.peak("bf16" if workload.precision == "fp8" else workload.precision)
+    place.peak(workload.base_precision)
     check_nodes(place, -(-layout.world // place.node.num_devices))
     question = _question_for(described, place, workload, layout, framework)
     return estimate_layouts(question, Layouts.stack([layout]))[0]

@@ -9,18 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from planner.cli.options import AsJson, Overrides
 from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.files import read_toml
 from planner.errors import UnknownNameError
 from planner.units import format_count
 
 __all__ = ["register"]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
-]
 
 
 def register(app: typer.Typer) -> None:

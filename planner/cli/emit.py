@@ -9,29 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import (
-    FITS,
-    NOTHING_FITS,
-    Attention,
-    AttentionName,
-    Frameworks,
-    Frozen,
-    GlobalBatch,
-    LoraRank,
-    LoraTargets,
-    MachineName,
-    Optimizer,
-    OptimizerName,
-    Overrides,
-    Precision,
-    PrecisionName,
-    Sequence,
-    Tokens,
-    longest,
-    words,
-    workload_of,
-)
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.cli.options import FITS, NOTHING_FITS, Job, spread
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -47,24 +25,11 @@ _LEAST_TOP = 200
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("emit")(emit_command)
+    app.command("emit")(spread(emit_command))
 
 
 def emit_command(
-    model: Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")],
-    machine: MachineName,
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes.")] = 1,
-    seq_length: Sequence = None,
-    global_batch: GlobalBatch = 256,
-    tokens: Tokens = 0.0,
-    precision: Precision = PrecisionName.bf16,
-    optimizer: Optimizer = OptimizerName.adamw,
-    attention: Attention = AttentionName.flash,
-    lora_rank: LoraRank = 0,
-    lora_targets: LoraTargets = "query,key,value,out",
-    frozen: Frozen = "",
-    framework: Frameworks = None,
-    overrides: Overrides = None,
+    job: Job,
     rank: Annotated[
         int, typer.Option(min=1, max=1000, help="Which layout of the plan; 1 is the fastest.")
     ] = 1,
@@ -81,31 +46,24 @@ def emit_command(
     """Write the files that run a layout: job script, framework configuration, README."""
     from planner.choose.planning import plan
 
-    described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
-    workload = workload_of(
-        seq_length,
-        longest(described),
-        global_batch=global_batch,
-        tokens=tokens,
-        precision=str(precision),
-        optimizer=str(optimizer),
-        attention=str(attention),
-        lora_rank=lora_rank,
-        lora_targets=words(lora_targets),
-        frozen=words(frozen),
+    model, machine, workload, frameworks = job.described()
+    answer = plan(
+        model,
+        machine,
+        nodes=job.nodes,
+        workload=workload,
+        frameworks=frameworks,
+        top=max(rank, _LEAST_TOP),
     )
-    chosen = [load_framework(name) for name in framework or ()]
-    top = max(rank, _LEAST_TOP)
-    answer = plan(described, place, nodes=nodes, workload=workload, frameworks=chosen, top=top)
     if not answer.fits:
         print(
-            f"nothing fits: {answer.model} on {nodes} nodes of {answer.machine}; "
+            f"nothing fits: {answer.model} on {job.nodes} nodes of {answer.machine}; "
             "`planner plan` says why and what would help",
             file=sys.stderr,
         )
         return NOTHING_FITS
-    files = _files(answer, rank, described, place, chosen, steps, queue)
-    _hand_over(files, output or Path(_folder(described.name, place.name)), force, dry_run)
+    files = _files(answer, rank, model, machine, frameworks, steps, queue)
+    _hand_over(files, output or Path(_folder(model.name, machine.name)), force, dry_run)
     return FITS
 
 

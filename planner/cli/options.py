@@ -1,135 +1,220 @@
-"""Command line, options: what several commands ask for in the same words."""
+"""Command line, options: what several commands ask for, typed once.
+
+A command may take a group of options as one parameter: a dataclass, or the fields of a
+description. `spread` puts the group's options into the command's own signature, which is what
+typer reads.
+"""
 
 from __future__ import annotations
 
-import re
-from enum import StrEnum
-from typing import Annotated, Any
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.describe.workload import Workload
+from planner.describe.base import Description, field_docs
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload, parse_tokens
 from planner.errors import PlannerError
-from planner.units import parse_quantity
+
+if TYPE_CHECKING:
+    from planner.describe.framework import Framework
 
 __all__ = [
     "FITS",
     "NOTHING_FITS",
+    "OWN_SEQUENCE",
+    "REFUSED_ROWS",
     "WRONG_USE",
     "AsCsv",
     "AsJson",
-    "Attention",
-    "AttentionName",
-    "Frameworks",
-    "Frozen",
-    "GlobalBatch",
-    "LoraRank",
-    "LoraTargets",
+    "FieldsOf",
+    "Job",
     "MachineName",
-    "Optimizer",
-    "OptimizerName",
+    "ModelName",
     "Overrides",
-    "Precision",
-    "PrecisionName",
-    "RecomputeName",
-    "Sequence",
-    "Tokens",
-    "longest",
-    "words",
+    "spread",
     "workload_of",
 ]
 
-FITS, NOTHING_FITS, WRONG_USE = 0, 1, 2
+FITS, NOTHING_FITS, WRONG_USE, REFUSED_ROWS = 0, 1, 2, 3
 
-
-class PrecisionName(StrEnum):
-    """Number formats."""
-
-    fp32 = "fp32"
-    tf32 = "tf32"
-    fp16 = "fp16"
-    bf16 = "bf16"
-    fp8 = "fp8"
-
-
-class OptimizerName(StrEnum):
-    """Optimizers."""
-
-    adam = "adam"
-    adamw = "adamw"
-    sgd = "sgd"
-    sgd_momentum = "sgd-momentum"
-    adafactor = "adafactor"
-    adam_8bit = "adam-8bit"
-    muon = "muon"
-
-
-class AttentionName(StrEnum):
-    """Attention kernels."""
-
-    flash = "flash"
-    eager = "eager"
-
-
-class RecomputeName(StrEnum):
-    """Recompute modes."""
-
-    none = "none"
-    selective = "selective"
-    full = "full"
-
-
-def _number(text: str) -> float:
-    try:
-        # in a count of tokens B is billions, not bytes
-        return parse_quantity(re.sub(r"(?<=\d)\s*[bB]$", "G", str(text).strip()))
-    except PlannerError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
+ModelName = Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")]
 MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name or TOML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
 ]
-Sequence = Annotated[
-    int | None, typer.Option("--seq-length", "--sequence-length", help="Tokens per sequence.")
-]
-Precision = Annotated[PrecisionName, typer.Option(help="Number format of the matrix products.")]
-Optimizer = Annotated[OptimizerName, typer.Option(help="Optimizer.")]
-Attention = Annotated[AttentionName, typer.Option(help="Attention kernel.")]
-LoraRank = Annotated[int, typer.Option(help="Rank of LoRA adapters; 0 trains all weights.")]
-LoraTargets = Annotated[
-    str, typer.Option(help="Matrices with an adapter: query,key,value,out,gate,up,down.")
-]
-Frozen = Annotated[str, typer.Option(help="Parts without gradients: embedding,layers,head.")]
-GlobalBatch = Annotated[
-    int, typer.Option("--global-batch", "--global-batch-size", help="Sequences per step.")
-]
-Tokens = Annotated[
-    float, typer.Option(parser=_number, metavar="NUMBER", help="Tokens to train on: 2e12, 300B.")
-]
-Frameworks = Annotated[
-    list[str] | None, typer.Option("--framework", "-f", help="Framework (repeatable).")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 
+_FLAGS = {
+    "sequence_length": ("--seq-length", "--sequence-length"),
+    "global_batch": ("--global-batch", "--global-batch-size"),
+    "dp": ("--dp", "--data-parallel-size"),
+    "tp": ("--tp", "--tensor-parallel-size"),
+    "sequence_parallel": ("--sequence-parallel", "--sp"),
+    "pp": ("--pp", "--pipeline-parallel-size"),
+    "cp": ("--cp", "--context-parallel-size"),
+    "ep": ("--ep", "--expert-parallel-size"),
+    "zero_stage": ("--zero", "--zero-stage"),
+    "micro_batch": ("--micro-batch", "--micro-batch-size"),
+}
+"""Flags of fields that are not called like the field: the names that frameworks use too."""
 
-def words(text: str) -> list[str]:
-    """The words of a list with commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+
+# --- options from the fields of a description -------------------------------------------------
 
 
-def workload_of(sequence: int | None, longest_tokens: int, **fields: Any) -> Workload:
-    """The workload; the sequence defaults to the model's own, at most 4096 tokens."""
-    if sequence is None:
-        sequence = min(longest_tokens or 2048, 4096)
-    return Workload.described({"sequence_length": sequence, **fields}, where="workload")
+@dataclasses.dataclass(frozen=True, slots=True)
+class FieldsOf:
+    """Marks a parameter: one option per field of a description; it gets the values as a dict.
+
+    Types, defaults and help are those of the fields.
+    """
+
+    description: type[Description]
+    left_out: tuple[str, ...] = ()
+    """Fields that are no option of the command."""
+    otherwise: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Fields that are absent from the dict where the user gives none; what is taken then."""
+
+    def names(self) -> list[str]:
+        """Fields that are options, in the order of the description."""
+        return [name for name in self.description.model_fields if name not in self.left_out]
+
+    def options(self) -> Iterator[inspect.Parameter]:
+        """The options as parameters that typer reads."""
+        for name in self.names():
+            settings: dict[str, Any] = {"help": field_docs(self.description)[name]}
+            field = self.description.model_fields[name]
+            kind: Any = field.annotation
+            default = field.default
+            choices = _choices(kind)
+            if choices:
+                settings |= {"parser": _words, "metavar": "LIST"}
+                settings["help"] = f"{settings['help'].rstrip('.')}: {', '.join(choices)}."
+                kind, default = str, ",".join(default)
+            elif name == "tokens":
+                settings |= {"parser": _tokens, "metavar": "NUMBER"}
+            if name in self.otherwise:
+                kind, default = kind | None, None
+                settings["show_default"] = self.otherwise[name]
+            flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+            option = typer.Option(*flags, **settings)
+            yield _keyword(name, Annotated[kind, option], default)
+
+    def given(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The fields among the values of all options."""
+        taken = {name: values[name] for name in self.names()}
+        return {k: v for k, v in taken.items() if v is not None or k not in self.otherwise}
 
 
-def longest(model: Any) -> int:
-    """The model's own sequence: its positions, or the patches of an image."""
-    if model.vision is not None:
-        return int((model.vision.image_size // model.vision.patch_size) ** 2 + 1)
-    return int(model.max_sequence_length)
+def _choices(kind: Any) -> tuple[str, ...]:
+    """What the words of a tuple may be; empty where the field is none.
+
+    >>> _choices(tuple[typing.Literal["embedding", "head"], ...]), _choices(int)
+    (('embedding', 'head'), ())
+    """
+    return typing.get_args(typing.get_args(kind)[0]) if typing.get_origin(kind) is tuple else ()
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _tokens(text: str) -> float:
+    try:
+        return parse_tokens(str(text))
+    except PlannerError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+    )
+
+
+# --- groups of options ------------------------------------------------------------------------
+
+
+def spread(command: Callable[..., int]) -> Callable[..., int]:
+    """The command with the options of its groups in its own signature."""
+    options = list(_options(command))
+
+    @functools.wraps(command)
+    def called(**values: Any) -> int:
+        return int(_call(command, values))
+
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {option.name: option.annotation for option in options}
+    return called
+
+
+def _parameters(group: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, FieldsOf | None]]:
+    """Parameters of a command or a dataclass, with the mark of those that are fields."""
+    for parameter in inspect.signature(group, eval_str=True).parameters.values():
+        marks = getattr(parameter.annotation, "__metadata__", ())
+        yield parameter, next((mark for mark in marks if isinstance(mark, FieldsOf)), None)
+
+
+def _options(group: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    for parameter, fields in _parameters(group):
+        if fields is not None:
+            yield from fields.options()
+        elif dataclasses.is_dataclass(parameter.annotation):
+            yield from _options(parameter.annotation)  # type: ignore[arg-type]
+        else:
+            yield _keyword(parameter.name, parameter.annotation, parameter.default)
+
+
+def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """Call a command, or build a dataclass, from the values of all options."""
+    given = {}
+    for parameter, fields in _parameters(group):
+        if fields is not None:
+            given[parameter.name] = fields.given(values)
+        elif dataclasses.is_dataclass(parameter.annotation):
+            given[parameter.name] = _call(parameter.annotation, values)  # type: ignore[arg-type]
+        else:
+            given[parameter.name] = values[parameter.name]
+    return group(**given)
+
+
+# --- the job of `plan` and `emit` -------------------------------------------------------------
+
+OWN_SEQUENCE = {"sequence_length": "the model's own, at most 4096"}
+
+
+def workload_of(model: Model, fields: dict[str, Any]) -> Workload:
+    """The workload of a command's options; the sequence defaults to the model's own."""
+    fields = {"sequence_length": model.default_sequence_length, **fields}
+    return Workload.described(fields, where="workload")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A model on some nodes of a machine, and how it is trained."""
+
+    model: ModelName
+    machine: MachineName
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes.")] = 1
+    workload: Annotated[dict[str, Any], FieldsOf(Workload, otherwise=OWN_SEQUENCE)]
+    framework: Annotated[
+        list[str] | None, typer.Option("--framework", "-f", help="Framework (repeatable).")
+    ] = None
+    overrides: Overrides = None
+
+    def described(self) -> tuple[Model, Machine, Workload, list[Framework]]:
+        """What the options name."""
+        model = load_model(self.model)
+        machine = load_machine(self.machine, tuple(self.overrides or ()))
+        frameworks = [load_framework(name) for name in self.framework or ()]
+        return model, machine, workload_of(model, self.workload), frameworks

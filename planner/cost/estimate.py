@@ -162,7 +162,7 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
     memory, worst, moment = _worst_stage(stages)
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
     disk = machine.node.local_disk
-    peak = machine.peak("bf16" if workload.precision == "fp8" else workload.precision)
+    peak = machine.peak(workload.base_precision)
 
     def spread(parts: dict[str, Float]) -> dict[str, Float]:
         shape = np.shape(layouts.dp)

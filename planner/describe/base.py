@@ -11,9 +11,10 @@ import functools
 import inspect
 import itertools
 import textwrap
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.errors import DescriptionError, shorten
 
@@ -24,11 +25,22 @@ Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 
 
 class Description(BaseModel):
-    """Frozen, closed and strict base of the descriptions."""
+    """Frozen, closed and strict base of the descriptions.
+
+    Strict: a truth value is no number and a text is neither; a whole number may stand for a real
+    one. The arrays of JSON and TOML become tuples.
+    """
 
     # docstrings under fields are read by `field_docs` when asked for: pydantic would parse every
     # module at import
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _arrays(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
     def replaced(self, **changes: Any) -> Self:
         """Validated copy with `changes`; raises DescriptionError where they are impossible."""
@@ -39,6 +51,14 @@ class Description(BaseModel):
         """An instance from plain data; raises DescriptionError naming field, value and rule."""
         try:
             return cls.model_validate(fields)
+        except ValidationError as error:
+            raise DescriptionError(explain(error, where or cls.__name__.lower())) from None
+
+    @classmethod
+    def from_text(cls, fields: dict[str, str], where: str = "") -> Self:
+        """The same from fields whose values are text, as in an address."""
+        try:
+            return cls.model_validate_strings(fields, strict=False)
         except ValidationError as error:
             raise DescriptionError(explain(error, where or cls.__name__.lower())) from None
 
@@ -83,9 +103,17 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
     >>> field_docs(Quantity)["value"]
     'The number in SI units.'
     """
+    found = dict.fromkeys(cls.model_fields, "")
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Description):
+            found.update(_docs_of(base))
+    return found
+
+
+def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
+    """Docstrings under the fields that a class adds to its base."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = dict.fromkeys(cls.model_fields, "")
     for field, text in itertools.pairwise(body.body):
         if (
             isinstance(field, ast.AnnAssign)
@@ -93,5 +121,4 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
             and isinstance(text, ast.Expr)
             and isinstance(text.value, ast.Constant)
         ):
-            found[field.target.id] = inspect.cleandoc(str(text.value.value))
-    return found
+            yield field.target.id, inspect.cleandoc(str(text.value.value))

@@ -7,23 +7,21 @@ a framework by name.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from planner.describe.base import Description, Quantity
+from planner.describe.layout import Recompute, Schedule
+from planner.describe.machine import Runtime
 
 __all__ = [
     "Buffers",
     "Communication",
     "Framework",
     "Kernels",
-    "Schedule",
     "States",
 ]
-
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
-"""Pipeline schedules; `none` without a pipeline."""
 
 
 class States(Description):
@@ -197,7 +195,7 @@ class Framework(Description):
     configuration: str = "none"
     """The recipe that writes its files (`planner emit`): the name of a module of
     `planner.emitters.recipes`; none: it is described for comparison only."""
-    runtimes: tuple[Literal["cuda", "rocm", "xpu", "cpu"], ...] = ("cuda", "rocm", "xpu", "cpu")
+    runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
     """Parallel axes besides data."""
@@ -209,7 +207,7 @@ class Framework(Description):
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)
     """Pipeline schedules."""
-    recompute: tuple[Literal["none", "selective", "full"], ...] = ("none", "full")
+    recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"

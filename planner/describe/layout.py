@@ -9,19 +9,35 @@ Megatron-LM and torchtitan's mesh; a group's stride follows from that.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description
-from planner.describe.framework import Schedule
 
-__all__ = ["OFFLOAD", "RECOMPUTE", "SCHEDULES", "Layout", "divisors"]
+__all__ = [
+    "OFFLOAD",
+    "RECOMPUTE",
+    "SCHEDULES",
+    "Layout",
+    "Offload",
+    "Recompute",
+    "Schedule",
+    "divisors",
+]
 
-RECOMPUTE = ("none", "selective", "full")
-SCHEDULES: tuple[Schedule, ...] = ("none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
-OFFLOAD = ("none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme")
+Recompute = Literal["none", "selective", "full"]
+"""What is computed again in backward instead of kept."""
+
+Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+"""Pipeline schedules; `none` without a pipeline."""
+
+Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme"]
 """What lives off the device: nothing, optimizer states, or states and parameters."""
+
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+OFFLOAD: tuple[Offload, ...] = get_args(Offload)
 
 
 class Layout(Description):
@@ -49,11 +65,11 @@ class Layout(Description):
     """Sequences per replica and pass."""
     grad_accumulation: int = Field(default=1, ge=1, le=100_000_000)
     """Passes per step."""
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     """Activation recompute."""
     schedule: Schedule = "none"
     """Pipeline schedule."""
-    offload: Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme"] = "none"
+    offload: Offload = "none"
     """What lives off the device."""
     tiles: int = Field(default=1, ge=1, le=65536)
     """Tiles into which the largest matrix is split (memory-centric tiling)."""

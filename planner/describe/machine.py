@@ -27,11 +27,14 @@ __all__ = [
     "Node",
     "Precision",
     "Queue",
+    "Runtime",
     "Scheduler",
     "Wire",
 ]
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
+
+Runtime = Literal["cuda", "rocm", "xpu", "cpu"]
 
 
 class Device(Description):
@@ -39,7 +42,7 @@ class Device(Description):
 
     name: str
     """Product name."""
-    runtime: Literal["cuda", "rocm", "xpu", "cpu"]
+    runtime: Runtime
     """Programming runtime; decides library names and the size of the context."""
     memory_bytes: Quantity
     """Usable memory before the runtime context is created [B]."""

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description
+from planner.units import parse_quantity
 
-__all__ = ["LORA_TARGETS", "OptimizerName", "TrainingPrecision", "Workload"]
+__all__ = [
+    "ATTENTIONS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "AttentionName",
+    "FrozenPart",
+    "LoraTarget",
+    "OptimizerName",
+    "TrainingPrecision",
+    "Workload",
+    "parse_tokens",
+]
 
 TrainingPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 """fp8 means FP8 GEMMs inside bf16 training."""
 
 OptimizerName = Literal["adam", "adamw", "sgd", "sgd-momentum", "adafactor", "adam-8bit", "muon"]
 
-LORA_TARGETS = ("query", "key", "value", "out", "gate", "up", "down")
+AttentionName = Literal["flash", "eager"]
+"""flash: fused kernel that keeps no scores; eager: scores are written to memory."""
+
+LoraTarget = Literal["query", "key", "value", "out", "gate", "up", "down"]
 """Matrices that LoRA can adapt."""
+
+FrozenPart = Literal["embedding", "layers", "head"]
+
+PRECISIONS: tuple[TrainingPrecision, ...] = get_args(TrainingPrecision)
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+ATTENTIONS: tuple[AttentionName, ...] = get_args(AttentionName)
 
 _MAX_SEQUENCE = 20_000_000
 _MAX_BATCH = 1_000_000
@@ -34,29 +56,24 @@ class Workload(Description):
     """Number format of the matrix products."""
     optimizer: OptimizerName = "adamw"
     """Optimizer; decides the states kept per parameter."""
-    attention: Literal["flash", "eager"] = "flash"
+    attention: AttentionName = "flash"
     """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
-    """Tokens of the whole training; 0 where not asked."""
+    """Tokens of the whole training, such as 300B or 2e12; 0 where not asked."""
     lora_rank: int = Field(default=0, ge=0, le=65536)
     """Rank of LoRA adapters; 0 trains the weights themselves."""
-    lora_targets: tuple[str, ...] = ("query", "key", "value", "out")
+    lora_targets: tuple[LoraTarget, ...] = ("query", "key", "value", "out")
     """Matrices that get an adapter (with lora_rank > 0)."""
-    frozen: tuple[Literal["embedding", "layers", "head"], ...] = ()
+    frozen: tuple[FrozenPart, ...] = ()
     """Parts without gradients."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout probability; None takes the model's own."""
+    """Dropout probability; else the model's own."""
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
-        unknown = sorted(set(self.lora_targets) - set(LORA_TARGETS))
-        if unknown:
-            raise ValueError(
-                f"lora_targets {', '.join(unknown)} are not known; use {', '.join(LORA_TARGETS)}"
-            )
         if self.lora_rank and not self.lora_targets:
             raise ValueError("lora_rank without lora_targets trains nothing; name targets")
-        if set(self.frozen) == {"embedding", "layers", "head"} and not self.lora_rank:
+        if set(self.frozen) == set(get_args(FrozenPart)) and not self.lora_rank:
             raise ValueError("everything is frozen, nothing is trained; unfreeze a part")
         return self
 
@@ -66,6 +83,15 @@ class Workload(Description):
         return 4 if self.precision in ("fp32", "tf32") else 2
 
     @property
+    def base_precision(self) -> TrainingPrecision:
+        """Precision of everything but FP8 GEMMs, whose peak utilisation is measured against.
+
+        >>> Workload(precision="fp8").base_precision, Workload(precision="tf32").base_precision
+        ('bf16', 'tf32')
+        """
+        return "bf16" if self.precision == "fp8" else self.precision
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of one optimizer step.
 
@@ -73,3 +99,12 @@ class Workload(Description):
         262144
         """
         return self.sequence_length * self.global_batch
+
+
+def parse_tokens(text: str) -> float:
+    """A number of tokens; `B` is billions here, not bytes.
+
+    >>> parse_tokens("300B"), parse_tokens("2e12"), parse_tokens("0.3 T")
+    (300000000000.0, 2000000000000.0, 300000000000.0)
+    """
+    return parse_quantity(re.sub(r"(?<=\d)\s*[bB]$", "G", text.strip()))

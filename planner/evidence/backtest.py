@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.intervals import GUESSED, interval_factors
+from planner.cost.parts import unseen_parts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
 from planner.errors import PlannerError
@@ -22,13 +23,6 @@ from planner.evidence.scores import Interval, Score
 from planner.evidence.statistics import Group, group
 
 __all__ = ["GROUP_KEYS", "Backtest", "interval", "score"]
-
-_NOT_MEASURED = {
-    "allocated": ("allocator_reserve", "runtime_context"),
-    "reserved": ("runtime_context",),
-    "device": (),
-}
-"""Parts that a way of measuring memory does not see."""
 
 GROUP_KEYS: dict[str, Callable[[Run], str]] = {
     "source": lambda run: run.source,
@@ -113,7 +107,7 @@ def _fits_somehow(question: Question, run: Run) -> bool:
 
 
 def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
-    unseen = _NOT_MEASURED[run.memory_kind]
+    unseen = unseen_parts(run.memory_kind)
     parts = estimate.memory_bytes
     memory = parts["total"] - sum(parts[name] for name in unseen)
     if not (math.isfinite(estimate.step_time_s) and math.isfinite(memory)):

@@ -14,9 +14,11 @@ from rich.text import Text
 
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
+from planner.cost.parts import part
 from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine
-from planner.units import format_bytes, format_count, format_rate, format_seconds
+from planner.show import words
+from planner.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan"]
 
@@ -37,50 +39,23 @@ def console() -> Console:
 
 def verdict(plan: Plan) -> Text:
     """The answer in a few lines."""
-    workload, best = plan.workload, plan.best
-    job = (
-        f"{plan.model} ({format_count(plan.num_params)} parameters) on {plan.nodes} "
-        f"{plan.machine} nodes ({plan.num_devices} devices), {workload.global_batch} x "
-        f"{workload.sequence_length} tokens per step, {workload.precision}"
-    )
+    best = plan.best
     if best is None:
-        return Text.assemble((f"Nothing fits: {job}.\n", "bold red"))
-    lines = Text()
-    lines.append(f"Fits: {job}.\n", style="bold green")
-    lines.append(f"Fastest: {best.layout}  [{best.framework}]\n", style="bold")
+        lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
+        return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
+    lines = Text(f"Fits: {words.job(plan)}.\n", style="bold green")
+    lines.append(f"Fastest: {best.layout}  [{best.framework}]\n", style="default")
     device, host = best.memory_bytes["total"], best.host_memory_bytes["total"]
+    amount, duration, node_hours = words.cost(plan, best)
     lines.append(
-        f"  step {format_seconds(best.step_time_s)} ({interval(best)})   "
+        f"  step {format_seconds(best.step_time_s)} ({words.interval(best)})   "
         f"MFU {100 * best.mfu:.1f} %   {best.tokens_per_s:,.0f} tokens/s "
         f"({best.tokens_per_s / plan.num_devices:,.0f} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
+        f"  {amount}: {duration}, {node_hours}. {words.queues(plan, best)}\n",
+        style="not bold default",
     )
-    if workload.tokens:
-        days = plan.duration_s(best) / 86400
-        lines.append(
-            f"  {format_count(workload.tokens)} tokens: {days:,.3g} days, "
-            f"{plan.node_hours(best):,.0f} node-hours{_queues(plan, days)}\n"
-        )
-    else:
-        lines.append(f"  1,000 steps: {plan.node_hours(best):,.3g} node-hours{_queues(plan, 0)}\n")
     return lines
-
-
-def interval(estimate: Estimate) -> str:
-    """The range in which nine of ten measured runs of this class lay."""
-    low, high = estimate.interval_step_time_s
-    return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
-
-
-def _queues(plan: Plan, days: float) -> str:
-    """Which queues admit the job, and into how many runs its length must be cut."""
-    if not plan.queues:
-        return "; no queue of the machine admits this many nodes"
-    longest = max(plan.queues, key=lambda queue: queue.max_hours)
-    names = ", ".join(f"{queue.name} {queue.max_hours:g} h" for queue in plan.queues)
-    runs = -(-days * 24 // longest.max_hours)
-    cut = f", {runs:.0f} runs in {longest.name}" if days and runs > 1 else ""
-    return f"; queues: {names}{cut}"
 
 
 def _ranked(plan: Plan) -> Table:
@@ -112,7 +87,7 @@ def _ranked(plan: Plan) -> Table:
 def _largest(parts: dict[str, float], total: float, count: int = 3) -> str:
     ordered = sorted(parts.items(), key=lambda item: -item[1])[:count]
     return ", ".join(
-        f"{name.replace('_', ' ')} {100 * value / total:.0f} %"
+        f"{part(name).label} {100 * value / total:.0f} %"
         for name, value in ordered
         if value > 0.005 * total
     )
@@ -161,7 +136,7 @@ def _parts(title: str, parts: dict[str, float], form: Any) -> Table:
     total = parts.get("total") or sum(parts.values())
     for name, value in parts.items():
         if value and name != "total":
-            table.add_row(name.replace("_", " "), form(value), f"{100 * value / total:.1f} %")
+            table.add_row(part(name).label, form(value), f"{100 * value / total:.1f} %")
     table.add_row("total", form(total), "", style="bold")
     return table
 
@@ -171,18 +146,12 @@ def show_estimate(
 ) -> None:
     """Print one estimate: verdict, time by part, memory by part and by stage."""
     limit = machine.device.memory_bytes.value
-    total = estimate.memory_bytes["total"]
     room = machine.node.host_memory_bytes.value
-    if estimate.fits:
-        head = Text(f"Fits: {format_bytes(limit - total)} free per device", "bold green")
-    elif total > limit:
-        head = Text(f"Does not fit: {format_bytes(total - limit)} too much per device", "bold red")
-    else:
-        over = format_bytes(estimate.host_memory_bytes["total"] - room)
-        head = Text(f"Does not fit: {over} too much host memory per node", "bold red")
+    style = "bold green" if estimate.fits else "bold red"
+    head = Text(words.fate(estimate, machine), style)
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(
-        f"step {format_seconds(estimate.step_time_s)} ({interval(estimate)}), "
+        f"step {format_seconds(estimate.step_time_s)} ({words.interval(estimate)}), "
         f"MFU {100 * estimate.mfu:.1f} %, {estimate.tokens_per_s:,.0f} tokens/s",
         highlight=False,
     )

@@ -16,7 +16,9 @@ pytest.importorskip("plotly")
 
 from streamlit.testing.v1 import AppTest
 
-from planner.app import link, words
+from planner.app import link
+from planner.app.main import PAGES
+from planner.app.markdown import escape
 from planner.app.pages.scaling import node_counts
 from planner.app.pages.trust import _object, _scored, _text
 from planner.describe.catalogue import load_model
@@ -25,7 +27,7 @@ from planner.errors import PlannerError
 from tests import ROOT
 
 _APP = str(ROOT / "app.py")
-_PAGES = ("fit", "one_layout", "machines", "collectives", "trust", "learn")
+_PAGES = [module.__name__.rsplit(".", 1)[-1] for module in PAGES.values()]
 _CONFIG = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -98,7 +100,7 @@ def test_address_restores_the_controls() -> None:
     assert app.selectbox(key="model").value == "mistral-7b"
     assert app.number_input(key="nodes").value == 2
     assert "mistral-7b fits on 2 nodes of vsc-5" in app.success[0].value
-    assert any("node-hours for 300 B tokens" in str(m.delta) for m in app.metric)
+    assert any(m.label == "300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_log_layout_must_be_an_object(text: str) -> None:
     ],
 )
 def test_escape_leaves_nothing_alive(text: str) -> None:
-    escaped = words.escape(text)
+    escaped = escape(text)
     rest = escaped
     for char in "\\`*_{}[]()<>#|$~:":
         rest = rest.replace("\\" + char, "")
@@ -387,4 +389,4 @@ def test_config_forbids_reporting_and_the_outside() -> None:
 
 
 def test_catalogue_names_are_harmless() -> None:
-    assert load_model("gpt2").name == words.escape("gpt2")
+    assert load_model("gpt2").name == escape("gpt2")

@@ -46,14 +46,6 @@ _FLAGS = [
 ]
 _PATIENCE_MS = 60_000
 # the machine that runs the tests may be busy
-_PAGES = {
-    "": "Which strategy fits?",
-    "layout": "One layout",
-    "machines": "Machines",
-    "collectives": "Collectives",
-    "trust": "Trust",
-    "learn": "Learn",
-}
 _LARGE = {
     "128 Polaris nodes": "?model=llama-3.1-405b&nodes=128&batch=512&seq=8192",
     "496 Polaris nodes": "?model=llama-3.1-405b&nodes=496&batch=1984&seq=8192",
@@ -225,12 +217,14 @@ def _verdict(page: Any, said: str = "") -> str:
 def test_pages_load_at_both_widths_and_themes(
     open_page: Callable[..., Any], width: int, scheme: str, tmp_path: Path
 ) -> None:
-    for path, title in _PAGES.items():
-        page = open_page(path, width, scheme)
-        sync_api.expect(page.locator("h1")).to_have_text(title, timeout=_PATIENCE_MS)
+    from planner.app.main import PAGES
+
+    for number, (path, module) in enumerate(PAGES.items()):
+        page = open_page(path if number else "", width, scheme)
+        sync_api.expect(page.locator("h1")).to_have_text(module.TITLE, timeout=_PATIENCE_MS)
         sideways = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollWidth")
         assert sideways <= width
-        assert page.screenshot(path=tmp_path / f"{path or 'fit'}.png")
+        assert page.screenshot(path=tmp_path / f"{path}.png")
 
 
 def test_figures_have_text_alternatives(open_page: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import planner
 from planner.choose.anatomy import stage_times
-from planner.cost.simulate import simulate
+from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout

@@ -13,8 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from planner.cli import FITS, NOTHING_FITS, WRONG_USE, main
+from planner.cli import FITS, NOTHING_FITS, WRONG_USE, app, main
+from planner.describe.base import field_docs
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
 
 CONFIG = {
     "model_type": "llama",
@@ -76,7 +80,7 @@ def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
     for word in ("Fastest: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
         assert word in out
     if "--tokens" in line:
-        assert re.search(r"2 T tokens: [\d.]+ days", out)
+        assert re.search(r"2 T tokens: [\d.]+ d, ", out)
 
 
 @pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
@@ -250,7 +254,10 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --precision fp8", "not supported by NVIDIA A100"),
         ("plan gpt2 -m polaris --precision int4", "--precision"),
         ("plan gpt2 -m polaris --lora-rank -1", "lora_rank = -1 is refused"),
-        ("plan gpt2 -m polaris --lora-rank 8 --lora-targets foo", "foo are not known"),
+        (
+            "plan gpt2 -m polaris --lora-rank 8 --lora-targets foo",
+            "targets.0 = foo is refused",
+        ),
         ("plan gpt2 -m polaris --frozen foo", "foo is refused"),
         ("plan gpt2 -m polaris --frozen embedding,layers,head", "nothing is trained"),
         ("plan gpt2 -m polaris --set device.memory=1", "did you mean memory_bytes"),
@@ -278,8 +285,8 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("estimate gpt2 -m polaris --nodes 1 --dp 3", "use dp = 4"),
         ("estimate gpt2 -m polaris --nodes 0", "nodes = 0 must be at least 1"),
         ("estimate gpt2 -m polaris --nodes -3", "nodes = -3 must be at least 1"),
-        ("estimate gpt2 -m polaris --schedule foo", "schedule = foo is refused"),
-        ("estimate gpt2 -m polaris --offload foo", "offload = foo is refused"),
+        ("estimate gpt2 -m polaris --schedule foo", "--schedule"),
+        ("estimate gpt2 -m polaris --offload foo", "--offload"),
         ("estimate gpt2 -m polaris --zero 9", "zero_stage = 9 is refused"),
         ("estimate gpt2 -m polaris --framework foo", "unknown framework"),
         ("estimate gpt2 -m polaris --tiles 0", "tiles = 0 is refused"),
@@ -392,3 +399,60 @@ def test_markup_in_names_is_text(capsys: Captured, tmp_path: Path) -> None:
     code, out, _ = run(capsys, "plan", str(path), "-m", "polaris")
     assert code == FITS
     assert "[red]x[bold]" in out
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+def flags(name: str) -> dict[str, object]:
+    """Options of a command by flag."""
+    found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    return {flag: option for option in found.params for flag in option.opts}
+
+
+@pytest.mark.parametrize("name", ["plan", "emit", "estimate"])
+def test_every_field_of_a_workload_is_an_option(name: str) -> None:
+    for field, text in field_docs(Workload).items():
+        flag = "--seq-length" if field == "sequence_length" else f"--{field.replace('_', '-')}"
+        if (name, field) == ("estimate", "tokens"):
+            assert flag not in flags(name)
+            continue
+        assert flags(name)[flag].help.startswith(text.rstrip("."))  # type: ignore[attr-defined]
+
+
+def test_every_field_of_a_layout_is_an_option_of_estimate() -> None:
+    # the passes follow from the batch
+    fields = set(Layout.model_fields) - {"grad_accumulation"}
+    assert fields <= {option.name for option in flags("estimate").values()}  # type: ignore[attr-defined]
+
+
+def test_options_reach_the_answer(capsys: Captured) -> None:
+    line = "estimate llama-3-8b -m polaris -n 4 --tp 4 --sp --pp 2 --zero 1 --global-batch 64"
+    line += " --recompute full --lora-rank 8 --lora-targets query,value --frozen head --dropout 0.1"
+    data = json.loads(run(capsys, *line.split(), "-f", "megatron-lm", "--json")[1])
+    assert data["layout"] == {
+        **Layout(dp=2, tp=4, pp=2, sequence_parallel=True, zero_stage=1).model_dump(),
+        "grad_accumulation": 32,
+        "recompute": "full",
+        "schedule": "1f1b",
+    }
+    line = "plan gpt2 -m polaris --optimizer sgd --lora-rank 8 --lora-targets query,value --json"
+    data = json.loads(run(capsys, *line.split(), "--dropout", "0.25", "--frozen", "head")[1])
+    asked = Workload(
+        sequence_length=1024,
+        optimizer="sgd",
+        lora_rank=8,
+        lora_targets=("query", "value"),
+        frozen=("head",),
+        dropout=0.25,
+    )
+    assert Workload.described(data["workload"]) == asked
+
+
+def test_commands(capsys: Captured) -> None:
+    out = run(capsys, "--help")[1]
+    words = "plan estimate app models machines frameworks show emit backtest calibrate collectives"
+    for name in [*words.split(), "compare", "validate"]:
+        assert re.search(rf"^  {name} ", out, re.MULTILINE), name
+    for name in ("trace", "run", "collectives"):
+        assert re.search(rf"^  {name} ", run(capsys, "validate", "--help")[1], re.MULTILINE), name

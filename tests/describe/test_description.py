@@ -87,7 +87,7 @@ def test_shorten() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"lora_targets": ["foo"]}, "foo are not known"),
+        ({"lora_targets": ["foo"]}, "lora_targets.0 = foo is refused"),
         ({"lora_rank": 8, "lora_targets": []}, "trains nothing"),
         ({"frozen": ["embedding", "layers", "head"]}, "nothing is trained"),
     ],
@@ -106,3 +106,40 @@ def test_activation_element(precision: str, size: int) -> None:
 
 def test_unprintable_input_is_written_out() -> None:
     assert shorten("a\n\x1b[31m\0\udcff\u00e4") == "a\\n\\x1b[31m\\x00\\udcff\u00e4"
+
+
+@pytest.mark.parametrize(
+    ("cls", "fields"),
+    [
+        (Layout, {"dp": True}),
+        (Layout, {"tp": "4"}),
+        (Layout, {"pp": 2.0}),
+        (Layout, {"sequence_parallel": 1}),
+        (Layout, {"sequence_parallel": "yes"}),
+        (Workload, {"tokens": True}),
+        (Workload, {"tokens": "2e12"}),
+        (Workload, {"lora_targets": "query"}),
+        (Workload, {"precision": True}),
+    ],
+)
+def test_a_field_takes_its_own_type(cls: type[Description], fields: dict[str, object]) -> None:
+    with pytest.raises(DescriptionError, match=f"{next(iter(fields))} = .* is refused"):
+        cls.described(fields)
+    with pytest.raises(ValidationError):
+        cls(**fields)
+
+
+def test_whole_numbers_are_real_ones_and_arrays_are_tuples() -> None:
+    # what TOML and JSON write: 2 for 2.0, [] for ()
+    workload = Workload.described({"tokens": 2, "frozen": ["head"], "lora_targets": ["query"]})
+    assert workload == Workload(tokens=2.0, frozen=("head",), lora_targets=("query",))
+    assert Workload.model_validate_json(workload.model_dump_json()) == workload
+    assert Workload.described(workload.model_dump(mode="json")) == workload
+
+
+def test_text_is_read_where_all_there_is_is_text() -> None:
+    assert Layout.from_text({"dp": "8", "sequence_parallel": "True"}) == Layout(
+        dp=8, sequence_parallel=True
+    )
+    with pytest.raises(DescriptionError, match="address: dp = many is refused"):
+        Layout.from_text({"dp": "many"}, where="address")

@@ -16,13 +16,13 @@ from planner.choose.anatomy import axes, rank_axes, stage_times
 from planner.choose.plan import Plan
 from planner.choose.space import space
 from planner.cost.estimate import stage_memory
-from planner.cost.memory.peak import DEVICE_PARTS
-from planner.cost.simulate import StageTime, simulate
-from planner.cost.step.step import TIME_PARTS
+from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
+from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.question import Question
 from planner.describe.workload import Workload
+from planner.errors import UnknownNameError
 from planner.evidence.backtest import score
 from planner.evidence.runs.table import runs_from_text
 from planner.show.figures import (
@@ -82,9 +82,11 @@ def test_strategy_bars_add_up_and_mark_what_bursts(plan: Plan) -> None:
 
 
 def test_every_part_has_its_own_ink() -> None:
-    for parts in (DEVICE_PARTS, TIME_PARTS):
+    for parts in (DEVICE_PARTS, HOST_PARTS, TIME_PARTS):
         inks = [(palette.ink(p).color, palette.ink(p).pattern) for p in parts]
         assert len(set(inks)) == len(inks), parts
+    with pytest.raises(UnknownNameError):
+        palette.ink("a part of tomorrow")
 
 
 def _luminance(color: str) -> float:

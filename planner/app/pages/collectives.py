@@ -7,8 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import words
 from planner.app.draw import draw
+from planner.app.markdown import escape
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
@@ -16,7 +16,9 @@ from planner.evidence.nccl_tests import published_for
 from planner.show.figures import collectives as figures
 from planner.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["page"]
+__all__ = ["TITLE", "page"]
+
+TITLE = "Collectives"
 
 _SIZES = [2**i for i in range(3, 33)]
 _KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
@@ -36,21 +38,21 @@ class _Asked:
 
 def page() -> None:
     """Operation, machine, ranks and size on top; figures below."""
-    st.title("Collectives", anchor=False)
+    st.title(TITLE, anchor=False)
     asked, size = _controls()
     machine = asked.machine
     if (asked.ranks - 1) * asked.stride >= machine.num_devices:
         needed = (asked.ranks - 1) * asked.stride + 1
         said = f"{asked.ranks} ranks, {asked.stride} apart, need {needed:,} devices"
         has = f"{machine.name} has {machine.num_devices:,}"
-        st.error(words.escape(f"{said}; {has}. Use fewer ranks."))
+        st.error(escape(f"{said}; {has}. Use fewer ranks."))
         return
     drawing = figures.data_picture(asked.operation)
     st.subheader("What it does to each rank's data", anchor=False)
     draw(drawing, key="picture")
-    st.caption(words.escape(drawing.alt))
+    st.caption(escape(drawing.alt))
     view = group_view(machine, asked.ranks, asked.stride)
-    st.caption(words.escape(_seen(view)))
+    st.caption(escape(_seen(view)))
     left, right = st.columns(2)
     with left:
         st.subheader("Time against size", anchor=False)
@@ -107,7 +109,7 @@ def _table(asked: _Asked, view: GroupView, size: int) -> None:
     per_node = asked.machine.node.num_devices
     row = published_for(asked.machine.name, asked.operation, asked.ranks, per_node)
     if row is not None and asked.stride == 1:
-        st.caption(words.escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
+        st.caption(escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
     else:
         st.caption(
             "No measured points for this choice; all-reduce on 8, 32 and 1,024 ranks of "

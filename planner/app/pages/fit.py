@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.app import cached, link, words
+from planner.app import cached, link
 from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
+from planner.app.markdown import escape
 from planner.app.pages.scaling import scaling
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
+from planner.cost.parts import part
 from planner.errors import PlannerError
+from planner.show import words
 from planner.show.figures import candidates, memory, time
 from planner.show.report import estimate_csv
 from planner.units import GIB
 
-__all__ = ["page"]
+__all__ = ["TITLE", "page"]
+
+TITLE = "Which strategy fits?"
 
 _VIEWS = ("Step time", "Heatmap tp x pp", "Memory against time", "Scaling", "Why, and notes")
 
 
 def page() -> None:
     """Verdict first, then memory by strategy, then layouts and what lies behind them."""
-    st.title("Which strategy fits?", anchor=False)
+    st.title(TITLE, anchor=False)
     job = controls()
     if job is None:
         return
     try:
         plan = cached.plan_of(job)
     except PlannerError as error:
-        st.error(words.escape(str(error)), title="This job cannot be planned")
+        st.error(escape(str(error)), title="This job cannot be planned")
         return
     chosen = _chosen(plan)
     _verdict(plan, job, chosen)
@@ -54,25 +59,25 @@ def _chosen(plan: Plan) -> Estimate | None:
 
 def _verdict(plan: Plan, job: Job, chosen: Estimate | None) -> None:
     say = st.success if plan.fits else st.error
-    say(words.escape(words.verdict(plan)))
+    say(escape(words.verdict(plan)))
     if chosen is None:
         return
     limit = job.machine.device.memory_bytes.value
     if chosen != plan.best:
-        st.caption(words.escape(f"Numbers of the chosen layout: {chosen.layout}."))
+        st.caption(escape(f"Numbers of the chosen layout: {chosen.layout}."))
     rows = words.metrics(plan, chosen, limit)
     with st.container(horizontal=True):
         for label, value, small in rows:
             st.metric(
                 label,
                 value,
-                delta=words.escape(small),
+                delta=escape(small),
                 delta_color="off",
                 delta_arrow="off",
                 border=True,
                 width="stretch",
             )
-    st.caption(words.escape(words.queue_words(plan, chosen)))
+    st.caption(escape(words.queues(plan, chosen)))
 
 
 def _strategies(plan: Plan, job: Job) -> None:
@@ -85,9 +90,9 @@ def _fixes(plan: Plan) -> None:
     """Why each strategy that does not fit fails, and the cheapest change that helps."""
     rows = [
         {
-            "does not fit": words.escape(v.name),
-            "why": words.escape(v.why),
-            "cheapest fix": words.escape(v.fix or ("more nodes" if v.estimate else "-")),
+            "does not fit": escape(v.name),
+            "why": escape(v.why),
+            "cheapest fix": escape(v.fix or ("more nodes" if v.estimate else "-")),
         }
         for v in plan.strategies
         if not v.fits
@@ -138,7 +143,7 @@ def _row(found: Estimate, limit: float) -> dict[str, object]:
         "tokens/s": round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
-        "slowest part": max(parts, key=lambda k: parts[k]).replace("_", " "),
+        "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
 
@@ -167,13 +172,13 @@ def _step(chosen: Estimate | None) -> None:
     if chosen is None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
-    st.caption(words.escape(f"{chosen.layout} with {chosen.framework}"))
+    st.caption(escape(f"{chosen.layout} with {chosen.framework}"))
     draw(time.waterfall(chosen), key="waterfall")
 
 
 def _notes(plan: Plan) -> None:
     for note in plan.notes:
-        st.markdown("- " + words.escape(note))
+        st.markdown("- " + escape(note))
     st.markdown("**Dropped while searching**")
     st.dataframe(
         [{"reason": d.reason, "combinations": d.count} for d in plan.dropped],
@@ -223,5 +228,5 @@ def _take_away(plan: Plan, job: Job, chosen: Estimate | None) -> None:
                     on_click="ignore",
                 )
     if chosen is not None and refusal:
-        st.caption(words.escape(f"No files to run this layout: {refusal}."))
+        st.caption(escape(f"No files to run this layout: {refusal}."))
     share()

@@ -6,28 +6,30 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from planner.app import words
 from planner.app.draw import draw
+from planner.app.markdown import escape
 from planner.choose.advice import guide
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate
-from planner.cost.simulate import StageTime, simulate
+from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
-from planner.describe.layout import SCHEDULES, Layout
+from planner.describe.layout import SCHEDULES, Layout, Offload
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures import collectives, compare, ranks, time
 from planner.units import format_bytes
 
-__all__ = ["page"]
+__all__ = ["TITLE", "page"]
+
+TITLE = "Learn"
 
 _MODEL, _MACHINE, _BATCH = "gpt2-xl", "polaris", 64
 
 
 def page() -> None:
     """One tab per idea; only the open one is worked out."""
-    st.title("Learn", anchor=False)
+    st.title(TITLE, anchor=False)
     st.caption(f"Figures are estimates for {_MODEL} on {_MACHINE}, unless they say otherwise.")
     tabs = st.tabs(list(_IDEAS), key="idea", on_change="rerun", bind="query-params")
     for tab, draw_idea in zip(tabs, _IDEAS.values(), strict=True):
@@ -36,7 +38,7 @@ def page() -> None:
                 try:
                     draw_idea()
                 except PlannerError as error:
-                    st.error(words.escape(str(error)))
+                    st.error(escape(str(error)))
 
 
 @st.cache_data(max_entries=128, show_spinner=False)
@@ -80,7 +82,7 @@ def _collectives() -> None:
     operation = st.selectbox("Operation", list(collectives.OPERATIONS), key="learn_op")
     drawing = collectives.data_picture(operation)
     draw(drawing, key="learn_picture")
-    st.caption(words.escape(drawing.alt))
+    st.caption(escape(drawing.alt))
     draw(collectives.times(load_machine(_MACHINE), operation, 8, 1, 2.0**26), key="learn_times")
 
 
@@ -172,13 +174,19 @@ def _three() -> None:
     layout = Layout(tp=tp, pp=pp, dp=dp)
     drawing = ranks.rank_map(layout, load_machine(_MACHINE), axis or "pp")
     draw(drawing, key="three_map")
-    st.caption(words.escape(drawing.alt))
+    st.caption(escape(drawing.alt))
 
 
 def _offload() -> None:
     st.markdown(
         "**Offload** keeps optimizer states, or the weights too, in the host's memory or on NVMe. "
         "It buys memory with time: all of it passes through the link to the host in every step."
+    )
+    places: tuple[tuple[str, int, Offload], ...] = (
+        ("ZeRO-3", 3, "none"),
+        ("states on CPU", 2, "optimizer-cpu"),
+        ("all on CPU", 3, "all-cpu"),
+        ("all on NVMe", 3, "all-nvme"),
     )
     answers = [
         (
@@ -196,12 +204,7 @@ def _offload() -> None:
                 "llama-2-7b",
             ),
         )
-        for name, stage, where in (
-            ("ZeRO-3", 3, "none"),
-            ("states on CPU", 2, "optimizer-cpu"),
-            ("all on CPU", 3, "all-cpu"),
-            ("all on NVMe", 3, "all-nvme"),
-        )
+        for name, stage, where in places
     ]
     st.caption("llama-2-7b on one node of 4 devices.")
     left, right = st.columns(2)
@@ -229,9 +232,9 @@ def _choosing() -> None:
     )
     nodes = int(columns[2].number_input("Nodes", 1, 10_000, 4, key="guide_nodes"))
     question = Question(load_model(model), load_machine(place), Workload(), load_framework("fsdp2"))
-    st.info(words.escape(f"The guide: {guide(question, nodes)[1]}."))
+    st.info(escape(f"The guide: {guide(question, nodes)[1]}."))
     st.caption(
-        words.escape(
+        escape(
             f"{model} has {format_bytes(16.0 * question.model.num_params)} of training state. The "
             "first page searches all layouts and says where the guide and the estimate differ."
         )

@@ -6,28 +6,32 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import cached, words
+from planner.app import cached
 from planner.app.controls import Job
 from planner.app.draw import draw
+from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
+from planner.show import words
 from planner.show.figures import compare
 from planner.show.figures import machines as figures
 from planner.show.report import format_quantity, quantities
 from planner.units import format_bytes, format_seconds
 
-__all__ = ["page"]
+__all__ = ["TITLE", "page"]
+
+TITLE = "Machines"
 
 _KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
 
 
 def page() -> None:
     """One machine in full, then two for the same job."""
-    st.title("Machines", anchor=False)
+    st.title(TITLE, anchor=False)
     every = names("machine")
     columns = st.columns(2)
     name = columns[0].selectbox(
@@ -48,15 +52,15 @@ def page() -> None:
     )
     machine = load_machine(name)
     st.markdown(
-        f"**{words.escape(machine.title)}**: {machine.num_nodes.value:,.0f} nodes with "
-        f"{machine.node.num_devices} devices each ({words.escape(machine.device.name)})."
+        f"**{escape(machine.title)}**: {machine.num_nodes.value:,.0f} nodes with "
+        f"{machine.node.num_devices} devices each ({escape(machine.device.name)})."
     )
     left, right = st.columns([3, 2])
     with left:
         st.subheader("One node and its way out", anchor=False)
         drawing = figures.topology(machine)
         draw(drawing, key="topology")
-        st.caption(words.escape(drawing.alt))
+        st.caption(escape(drawing.alt))
     with right:
         _queues(machine)
         _doubts(machine)
@@ -83,14 +87,14 @@ def _queues(machine: Machine) -> None:
         key="queues",
         alt="Queues with their limits.",
     )
-    st.caption(words.escape(f"{machine.scheduler.kind}; {machine.scheduler.source}"))
+    st.caption(escape(f"{machine.scheduler.kind}; {machine.scheduler.source}"))
 
 
 def _doubts(machine: Machine) -> None:
     if machine.notes:
         st.subheader("Doubts", anchor=False)
         for note in machine.notes:
-            st.markdown("- " + words.escape(note))
+            st.markdown("- " + escape(note))
 
 
 def _facts(machine: Machine) -> None:
@@ -166,10 +170,10 @@ def _compare(first: Machine, second: Machine) -> None:
         try:
             plan = cached.plan_of(job)
         except PlannerError as error:
-            st.warning(words.escape(str(error)))
+            st.warning(escape(str(error)))
             continue
         if plan.best is None:
-            st.warning(words.escape(words.verdict(plan)))
+            st.warning(escape(words.verdict(plan)))
         else:
             plans.append((plan, plan.best))
     if plans:

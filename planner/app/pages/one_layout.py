@@ -7,18 +7,22 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import cached, link, words
+from planner.app import cached, link
 from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
+from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
-from planner.cost.simulate import Timeline, simulate
+from planner.cost.schedules.simulate import Timeline, simulate
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from planner.errors import PlannerError
+from planner.show import words
 from planner.show.figures import links, memory, ranks, time
 from planner.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["page"]
+__all__ = ["TITLE", "page"]
+
+TITLE = "One layout"
 
 _MAX_PASSES = 1200
 # passes of a drawn timeline; more are neither readable nor quick to draw
@@ -26,7 +30,7 @@ _MAX_PASSES = 1200
 
 def page() -> None:
     """A layout from the plan, from the address, or changed by hand."""
-    st.title("One layout", anchor=False)
+    st.title(TITLE, anchor=False)
     job = controls()
     if job is None:
         return
@@ -39,7 +43,7 @@ def page() -> None:
         packed = _changed(packed)
         found = cached.estimate_of(job, packed)
     except PlannerError as error:
-        st.error(words.escape(str(error)), title="This layout cannot be estimated")
+        st.error(escape(str(error)), title="This layout cannot be estimated")
         return
     _fate(found, job)
     _where(found, job)
@@ -134,25 +138,14 @@ def _changed(packed: str) -> str:
 
 
 def _fate(found: Estimate, job: Job) -> None:
-    limit = job.machine.device.memory_bytes.value
-    total = found.memory_bytes["total"]
-    if found.fits:
-        st.success(
-            words.escape(
-                f"Fits: {words.layout_words(found.layout)} with {found.framework} takes "
-                f"{format_seconds(found.step_time_s)} per step and {format_bytes(total)} per "
-                f"device, {format_bytes(limit - total)} stay free."
-            )
+    say = st.success if found.fits else st.error
+    say(
+        escape(
+            f"{words.fate(found, job.machine)}. {words.layout_words(found.layout)} with "
+            f"{found.framework}: {format_seconds(found.step_time_s)} per step, "
+            f"{format_bytes(found.memory_bytes['total'])} per device."
         )
-    else:
-        over = format_bytes(total - limit)
-        host = format_bytes(found.host_memory_bytes["total"])
-        why = (
-            f"{over} too much on stage {found.worst_stage}"
-            if total > limit
-            else f"{host} of host memory per node are too much"
-        )
-        st.error(words.escape(f"Does not fit: {words.layout_words(found.layout)}: {why}."))
+    )
 
 
 def _where(found: Estimate, job: Job) -> None:

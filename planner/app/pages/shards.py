@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import streamlit as st
 
-from planner.app import words
+from planner.app.markdown import escape
 from planner.units import format_bytes, format_seconds
 
 __all__ = ["shards"]
@@ -120,12 +120,12 @@ def _show(mine: _Running, running: bool) -> None:
     lines = mine.lines()
     if running:
         last = lines[-1] if lines else "starting"
-        st.progress(_share(last), text=words.escape(last))
+        st.progress(_share(last), text=escape(last))
         return
     results = mine.results()
     if results is None:
         said = lines[-1] if lines else "it ended without a word"
-        st.warning(words.escape(f"Stopped: {said}"))
+        st.warning(escape(f"Stopped: {said}"))
         return
     rows = []
     for case in results.get("cases", []):

@@ -9,8 +9,8 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import words
 from planner.app.draw import draw
+from planner.app.markdown import escape
 from planner.app.pages.shards import shards
 from planner.cost.intervals import CLASSES, run_classes
 from planner.describe.catalogue import load_machine, names
@@ -25,7 +25,9 @@ from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import format_seconds
 
-__all__ = ["page"]
+__all__ = ["TITLE", "page"]
+
+TITLE = "Trust"
 
 _EXAMPLE = Path(__file__).with_name("example_runs.csv")
 _REPORT = Path(__file__).parents[3] / "docs" / "accuracy.md"
@@ -34,7 +36,7 @@ _MAX_BYTES = 5_000_000
 
 def page() -> None:
     """Intervals, a backtest, a log, and real shards."""
-    st.title("Trust", anchor=False)
+    st.title(TITLE, anchor=False)
     _intervals()
     _runs()
     _log()
@@ -91,7 +93,7 @@ def _runs() -> None:
         data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
         result = _scored(_text(data))
     except PlannerError as error:
-        st.error(words.escape(str(error)), title="This file holds no runs")
+        st.error(escape(str(error)), title="This file holds no runs")
         return
     if upload is None:
         st.caption(
@@ -124,7 +126,7 @@ def _plots(result: Backtest) -> None:
             draw(drawing, key="parity")
         with right:
             draw(accuracy.errors(scores), key="errors")
-            st.caption(words.escape(drawing.alt))
+            st.caption(escape(drawing.alt))
         st.markdown("**Worst rows**")
         st.dataframe(_worst(scores), hide_index=True, key="worst", alt="The runs estimated worst.")
     if result.refused:
@@ -187,7 +189,7 @@ def _log() -> None:
         )
         st.code(comparison_text(compare_with(log, job)), language=None, wrap_lines=True)
     except PlannerError as error:
-        st.error(words.escape(str(error)), title="This log cannot be compared yet")
+        st.error(escape(str(error)), title="This log cannot be compared yet")
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -7,9 +7,7 @@ import numpy as np
 from planner.cost.arrays import Float
 from planner.cost.shards.stages import Stages
 
-__all__ = ["HOST_PARTS", "disk_bytes", "host_memory"]
-
-HOST_PARTS = ("processes", "checkpoint_load", "offloaded_states", "pinned_buffers")
+__all__ = ["disk_bytes", "host_memory"]
 
 
 def host_memory(stages: Stages) -> dict[str, Float]:

@@ -11,25 +11,12 @@ import numpy as np
 
 from planner.cost.arrays import Float, Int
 from planner.cost.memory.moments import MOMENTS, Alive, Worksheet, optimizer_temporaries
+from planner.cost.parts import DEVICE_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.machine import Machine
 
-__all__ = ["DEVICE_PARTS", "device_memory"]
-
-DEVICE_PARTS = (
-    "weights",
-    "gradients",
-    "optimizer_states",
-    "activations",
-    "working_set",
-    "logits_and_loss",
-    "gathered_parameters",
-    "communication_buffers",
-    "optimizer_temporaries",
-    "runtime_context",
-    "allocator_reserve",
-)
+__all__ = ["device_memory"]
 
 
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:

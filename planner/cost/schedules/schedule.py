@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from planner.cost.arrays import Float, Int
-from planner.describe.framework import Schedule
+from planner.describe.layout import Schedule
 
 __all__ = ["Kind", "PipelineSchedule", "Task", "one_each", "same_bubble"]
 

@@ -80,7 +80,7 @@ class Layouts(Arrays):
         return int(np.size(self.dp))
 
     def __getitem__(self, index: int) -> Layout:
-        values = {
+        values: dict[str, Any] = {
             field.name: int(np.ravel(getattr(self, field.name))[index]) for field in fields(self)
         }
         return Layout(

@@ -110,7 +110,7 @@ class _Rates:
         device, precision = machine.device, workload.precision
         reach = device.gemm_efficiency.value * device.sustained_fraction.value
         peak = machine.peak(precision)
-        sixteen = machine.peak("bf16" if precision == "fp8" else precision)
+        sixteen = machine.peak(workload.base_precision)
         return cls(
             gemm=peak * reach,
             grouped=peak * reach * device.grouped_gemm_fraction.value,

@@ -16,24 +16,7 @@ from planner.cost.step.offload import device_optimizer_s, offload_step_s
 from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import Pass, block_passes, stage_transfer
 
-__all__ = ["TIME_PARTS", "time_parts"]
-
-TIME_PARTS = (
-    "forward",
-    "backward",
-    "recompute",
-    "host_overhead",
-    "tensor_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "parameter_gathering",
-    "pipeline_bubble",
-    "pipeline_transfer",
-    "gradient_reduction",
-    "optimizer",
-    "parameter_update_gathering",
-    "offload",
-)
+__all__ = ["time_parts"]
 
 
 def time_parts(stages: Stages) -> dict[str, Float]:

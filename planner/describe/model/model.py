@@ -11,8 +11,30 @@ from planner.describe.model.weights import num_params
 __all__ = ["Model"]
 
 
+_USUAL_SEQUENCE = 2048
+_MOST_SEQUENCE = 4096
+# what a job gets that states no sequence: the models' own limits are far above usual training
+
+
 class Model(Shapes):
     """An architecture. Sizes are those of the checkpoint, without padding."""
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of its longest sequence: its positions, or an image's patches; 0 without limit."""
+        if self.vision is not None:
+            return (self.vision.image_size // self.vision.patch_size) ** 2 + 1
+        return self.max_sequence_length
+
+    @property
+    def default_sequence_length(self) -> int:
+        """Tokens per sequence of a job that states none: its longest, at most 4096.
+
+        >>> from planner.describe.catalogue import load_model
+        >>> [load_model(name).default_sequence_length for name in ("llama-3-8b", "gpt2")]
+        [4096, 1024]
+        """
+        return min(self.longest_sequence or _USUAL_SEQUENCE, _MOST_SEQUENCE)
 
     @property
     def num_params(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.parts import MemoryKind, time_spread, unseen_parts
 from planner.cost.shards.layouts import Layouts
 from planner.evidence.logs.job import Job, read_job
 from planner.evidence.logs.read import RunLog, read_log
@@ -30,24 +31,6 @@ __all__ = [
     "comparison_text",
 ]
 
-_SPREAD = {
-    "forward": 0.10,
-    "backward": 0.10,
-    "recompute": 0.15,
-    "tensor_parallel": 0.30,
-    "context_parallel": 0.40,
-    "expert_parallel": 0.50,
-    "parameter_gathering": 0.50,
-    "pipeline_bubble": 0.20,
-    "pipeline_transfer": 0.50,
-    "gradient_reduction": 0.50,
-    "optimizer": 0.40,
-    "parameter_update_gathering": 0.50,
-    "offload": 0.60,
-}
-"""Relative uncertainty of each part. Compute is known best: its rates are measured; exposed
-communication least: it is a small difference of two large times."""
-_OTHER_SPREAD = 0.5
 _NOT_COUNTED = 0.03
 """Data loading, logging and stragglers, as a part of the step that no estimate holds."""
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
@@ -179,8 +162,7 @@ def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[
         figures.append(Figure("mfu_printed", printed, estimate.mfu))
     rate = log.median("flop_per_s_per_device")
     if rate:
-        precision = job.question.workload.precision
-        peak = job.question.machine.peak("bf16" if precision == "fp8" else precision)
+        peak = job.question.machine.peak(job.question.workload.base_precision)
         figures.append(Figure("flop_per_s_per_device", rate, estimate.mfu * peak))
     for name, estimated in _phases(log, estimate):
         figures.append(Figure(name, log.fact(name) or 0.0, estimated))
@@ -196,13 +178,14 @@ def _phases(log: RunLog, estimate: Estimate) -> list[tuple[str, float]]:
 
 
 def _memory(log: RunLog, estimate: Estimate) -> list[Figure]:
-    """Peak memory: a log's `allocated` leaves out context and reserve, `reserved` the context."""
+    """Peak memory beside the parts that each way of measuring it sees."""
     parts = estimate.memory_bytes
-    reserved = parts["total"] - parts.get("runtime_context", 0.0)
-    allocated = reserved - parts.get("allocator_reserve", 0.0)
+    kinds: tuple[MemoryKind, ...] = ("allocated", "reserved")
     found = []
-    for name, estimated in (("allocated_bytes", allocated), ("reserved_bytes", reserved)):
+    for kind in kinds:
+        name = f"{kind}_bytes"
         measured = log.fact(name)
+        estimated = parts["total"] - sum(parts[part] for part in unseen_parts(kind))
         if measured and estimated > 0:
             found.append(Figure(name, measured, estimated))
     return found
@@ -211,7 +194,7 @@ def _memory(log: RunLog, estimate: Estimate) -> list[Figure]:
 def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
     """Parts by their share of the difference: (t u)^2 / sum (t u)^2 for errors of t u each."""
     parts = {name: value for name, value in estimate.step_time_parts_s.items() if value > 0}
-    sizes = {name: value * _SPREAD.get(name, _OTHER_SPREAD) for name, value in parts.items()}
+    sizes = {name: value * time_spread(name) for name, value in parts.items()}
     if difference_s > 0:
         # what no estimate holds can only make a run slower
         sizes[_NOT_COUNTED_NAME] = _NOT_COUNTED * estimate.step_time_s

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
+from planner.cost.parts import MemoryKind
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -23,10 +23,8 @@ from planner.evidence.runs.models import model_of
 from planner.evidence.runs.reading import Note, Reading, assumed, guessed, stated, together
 from planner.units import GIB
 
-__all__ = ["MemoryKind", "RefusedRun", "Run", "run_of"]
+__all__ = ["RefusedRun", "Run", "run_of"]
 
-MemoryKind = Literal["allocated", "reserved", "device"]
-"""allocated and reserved as torch counts them; device: what nvidia-smi shows."""
 
 _MAX_RANKS = 10_000_000
 

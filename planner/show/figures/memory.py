@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.choose.strategies import Verdict
 from planner.cost.estimate import Estimate
-from planner.cost.simulate import Timeline
+from planner.cost.schedules.simulate import Timeline
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
@@ -133,15 +133,14 @@ def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawin
 def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
     """Host memory per node by part."""
     figure = framed(height=210, x="host memory per node [GiB]")
-    inks = ("weights", "gradients", "optimizer_states", "activations")
     table = estimate.host_memory_bytes
-    for part, style in zip(_parts([table]), inks, strict=False):
+    for part in _parts([table]):
         figure.add_bar(
             y=["host"],
             x=[table[part] / GIB],
             name=label(part),
             orientation="h",
-            marker=bar_style(style),
+            marker=bar_style(part),
             hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
         )
     figure.add_vline(x=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})

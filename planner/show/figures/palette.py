@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.cost.parts import Hue, part
+
 __all__ = ["GREY", "HUES", "LIMIT", "Ink", "ink", "label"]
 
 BLUE, ORANGE, GREEN, PINK, SKY, RED = (
@@ -28,71 +30,60 @@ LIMIT = RED
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How one part is drawn."""
+    """How one thing is drawn."""
 
     color: str
     pattern: str = ""
 
 
-_INKS: dict[str, Ink] = {
-    "weights": Ink(BLUE),
-    "gradients": Ink(ORANGE),
-    "optimizer_states": Ink(GREEN),
-    "activations": Ink(PINK),
-    "working_set": Ink(PINK, "/"),
-    "logits_and_loss": Ink(SKY),
-    "gathered_parameters": Ink(BLUE, "/"),
-    "communication_buffers": Ink(ORANGE, "/"),
-    "optimizer_temporaries": Ink(GREEN, "/"),
-    "runtime_context": Ink(GREY),
-    "allocator_reserve": Ink(GREY, "/"),
-    "forward": Ink(BLUE),
-    "backward": Ink(GREEN),
-    "weight_gradient": Ink(GREEN, "/"),
-    "recompute": Ink(SKY),
-    "tensor_parallel": Ink(ORANGE),
-    "context_parallel": Ink(ORANGE, "/"),
-    "expert_parallel": Ink(ORANGE, "x"),
-    "parameter_gathering": Ink(PINK),
-    "pipeline_bubble": Ink(GREY),
-    "pipeline_transfer": Ink(GREY, "/"),
-    "gradient_reduction": Ink(PINK, "/"),
-    "optimizer": Ink(BLUE, "/"),
-    "parameter_update_gathering": Ink(PINK, "x"),
-    "offload": Ink(RED, "/"),
-    "communication": Ink(ORANGE),
-    "tp": Ink(ORANGE),
-    "cp": Ink(ORANGE, "/"),
-    "ep": Ink(ORANGE, "x"),
-    "dp": Ink(PINK),
-    "pp": Ink(GREY),
-}
-
-_LABELS = {
-    "logits_and_loss": "logits and loss",
-    "runtime_context": "runtime (context, libraries)",
-    "working_set": "working set (temporaries)",
-    "tp": "tensor (tp)",
-    "cp": "context (cp)",
-    "ep": "expert (ep)",
-    "dp": "data (dp)",
-    "pp": "pipeline (pp)",
+_SHADES: dict[Hue, str] = {
+    "blue": BLUE,
+    "orange": ORANGE,
+    "green": GREEN,
+    "pink": PINK,
+    "sky": SKY,
+    "red": RED,
+    "grey": GREY,
 }
 
 
-def ink(part: str) -> Ink:
-    """How a part is drawn; parts that nobody named yet are grey.
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What figures draw beside the parts of an estimate."""
 
-    >>> ink("weights").color, ink("a part of tomorrow").color == GREY
-    ('#0072B2', True)
+    ink: Ink
+    label: str
+
+
+_OTHERS = {
+    # what a simulated rank does, where that is no part of the estimate
+    "weight_gradient": _Drawn(Ink(GREEN, "/"), "weight gradient"),
+    "communication": _Drawn(Ink(ORANGE), "communication"),
+    # parallel axes
+    "tp": _Drawn(Ink(ORANGE), "tensor (tp)"),
+    "cp": _Drawn(Ink(ORANGE, "/"), "context (cp)"),
+    "ep": _Drawn(Ink(ORANGE, "x"), "expert (ep)"),
+    "dp": _Drawn(Ink(PINK), "data (dp)"),
+    "pp": _Drawn(Ink(GREY), "pipeline (pp)"),
+}
+
+
+def ink(name: str) -> Ink:
+    """How a part of an estimate, an activity of a rank or an axis is drawn.
+
+    >>> ink("weights").color
+    '#0072B2'
     """
-    return _INKS.get(part, Ink(GREY, "."))
+    if name in _OTHERS:
+        return _OTHERS[name].ink
+    record = part(name)
+    return Ink(_SHADES[record.hue], record.hatch)
 
 
-def label(part: str) -> str:
-    """A part's name for a reader.
+def label(name: str) -> str:
+    """The same thing's name for a reader.
 
-    >>> label("pipeline_bubble")
-    'pipeline bubble'
+    >>> label("pipeline_bubble"), label("tp")
+    ('pipeline bubble', 'tensor (tp)')
     """
-    return _LABELS.get(part, part.replace("_", " "))
+    return _OTHERS[name].label if name in _OTHERS else part(name).label

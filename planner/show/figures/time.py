@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.cost.simulate import Event, Timeline
+from planner.cost.schedules.simulate import Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed
 from planner.show.figures.palette import HUES, LIMIT, label
 from planner.units import format_seconds

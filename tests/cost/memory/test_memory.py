@@ -14,9 +14,9 @@ from planner.cost.estimate import estimate_layouts, stage_memory
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.gradients import reduction
 from planner.cost.memory.host import host_memory
-from planner.cost.memory.peak import DEVICE_PARTS
 from planner.cost.memory.weights import resident
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.parts import DEVICE_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, training_state_bytes

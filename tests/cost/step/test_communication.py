@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.parts import TIME_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -19,7 +20,6 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
-from planner.cost.step.step import TIME_PARTS
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.question import Question

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import bubble_s, in_flight
-from planner.cost.simulate import Event, StageTime, Timeline, simulate
 from planner.describe.layout import SCHEDULES
 from planner.errors import LayoutError
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import PipelineSchedule, Task
-from planner.describe.framework import Schedule
+from planner.describe.layout import Schedule
 from planner.errors import LayoutError
 
 if TYPE_CHECKING:

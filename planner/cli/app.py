@@ -1,0 +1,50 @@
+"""Command line: `planner app`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import FITS
+from planner.errors import PlannerError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("app")(app_command)
+
+
+def app_command(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 8501,
+    headless: Annotated[bool, typer.Option(help="Open no browser.")] = False,
+) -> int:
+    """Open the explorer in a browser (extra `app`)."""
+    import importlib.util
+    import subprocess
+    import threading
+    import webbrowser
+    from pathlib import Path
+
+    if importlib.util.find_spec("streamlit") is None or importlib.util.find_spec("plotly") is None:
+        raise PlannerError(
+            "the explorer needs streamlit and plotly; install them with "
+            "`pip install 'parallelism-planner[app]'`"
+        )
+    page = Path(__file__).parents[1] / "app" / "__main__.py"
+    # Streamlit's own way to open a browser asks for an e-mail address first
+    options = [f"--server.port={port}", "--server.headless=true"]
+    options += ["--server.address=127.0.0.1", "--browser.gatherUsageStats=false"]
+    options += ["--server.maxUploadSize=5", "--client.toolbarMode=minimal"]
+    options += ["--client.showErrorDetails=none"]
+    if not headless:
+        opening = threading.Timer(3, webbrowser.open, (f"http://127.0.0.1:{port}",))
+        opening.daemon = True
+        opening.start()
+    try:
+        return subprocess.call([sys.executable, "-m", "streamlit", "run", str(page), *options])
+    except KeyboardInterrupt:
+        return FITS

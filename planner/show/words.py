@@ -1,0 +1,153 @@
+"""Words: what is said of a plan and of an estimate, in the same sentences everywhere."""
+
+from __future__ import annotations
+
+from planner.choose.plan import Plan
+from planner.cost.estimate import Estimate
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.units import format_bytes, format_count, format_seconds
+
+__all__ = [
+    "cost",
+    "fate",
+    "interval",
+    "job",
+    "layout_words",
+    "metrics",
+    "nearest",
+    "queues",
+    "verdict",
+]
+
+_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+
+
+def layout_words(layout: Layout) -> str:
+    """A layout for someone who has never seen one.
+
+    >>> layout_words(Layout(dp=4, tp=4, zero_stage=1, grad_accumulation=8))
+    '4 x data, 4 x tensor parallel, ZeRO-1, micro-batch 1 x 8'
+    """
+    degrees = [
+        f"{getattr(layout, a)} x {word}" for a, word in _AXES.items() if getattr(layout, a) > 1
+    ]
+    words = [", ".join(degrees) + " parallel" if degrees else "one device"]
+    if layout.zero_stage:
+        words.append(f"ZeRO-{layout.zero_stage}")
+    words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
+    if layout.recompute != "none":
+        words.append(f"{layout.recompute} recompute")
+    if layout.offload != "none":
+        words.append(f"offload ({layout.offload})")
+    return ", ".join(words)
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node" + ("s" if count != 1 else "")
+
+
+def _place(plan: Plan) -> str:
+    return f"{_nodes(plan.nodes)} of {plan.machine} ({plan.num_devices:,} devices)"
+
+
+def job(plan: Plan) -> str:
+    """What was asked."""
+    workload = plan.workload
+    return (
+        f"{plan.model} ({format_count(plan.num_params)} parameters) on {_place(plan)}, "
+        f"{workload.global_batch} x {workload.sequence_length} tokens per step, "
+        f"{workload.precision}"
+    )
+
+
+def verdict(plan: Plan) -> str:
+    """The answer in one sentence."""
+    best = plan.best
+    if best is None:
+        return nearest(plan)
+    return (
+        f"{plan.model} fits on {_place(plan)}; fastest is {layout_words(best.layout)} with "
+        f"{best.framework}: {format_seconds(best.step_time_s)} per step."
+    )
+
+
+def nearest(plan: Plan) -> str:
+    """Of a plan that does not fit: what comes closest, and what would help."""
+    closest = [
+        (entry.estimate.memory_bytes["total"], entry)
+        for entry in plan.strategies
+        if entry.estimate is not None
+    ]
+    if not closest:
+        return (
+            f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
+            "layout; try a global batch that is a multiple of the devices."
+        )
+    _, entry = min(closest, key=lambda pair: pair[0])
+    help_text = f"Cheapest fix: {entry.fix}." if entry.fix else "Try more nodes."
+    return (
+        f"{plan.model} does not fit on {_place(plan)}. Closest is {entry.name}: it {entry.why}. "
+        f"{help_text}"
+    )
+
+
+def fate(estimate: Estimate, machine: Machine) -> str:
+    """Whether one layout fits, and by how much it does not."""
+    limit = machine.device.memory_bytes.value
+    total = estimate.memory_bytes["total"]
+    if estimate.fits:
+        return f"Fits: {format_bytes(limit - total)} free per device"
+    if total > limit:
+        over = format_bytes(total - limit)
+        return f"Does not fit: {over} too much per device on stage {estimate.worst_stage}"
+    host, room = estimate.host_memory_bytes["total"], machine.node.host_memory_bytes.value
+    if host > room:
+        return f"Does not fit: {format_bytes(host - room)} too much host memory per node"
+    return "Does not fit: the node's disk is too small for what is offloaded to it"
+
+
+def interval(estimate: Estimate) -> str:
+    """The range in which nine of ten measured runs of this class lay."""
+    low, high = estimate.interval_step_time_s
+    return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
+
+
+def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
+    """What of the training is counted, how long that takes, and its node-hours."""
+    tokens, node_hours = plan.workload.tokens, plan.node_hours(estimate)
+    amount = f"{format_count(tokens)} tokens" if tokens else "1,000 steps"
+    duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
+    return amount, format_seconds(duration_s), f"{_three_digits(node_hours)} node-hours"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def queues(plan: Plan, estimate: Estimate) -> str:
+    """Which queues admit the job, and into how many runs its length must be cut."""
+    if not plan.queues:
+        return f"No queue of {plan.machine} is known to admit {_nodes(plan.nodes)}."
+    named = ", ".join(f"{q.name} (up to {q.max_hours:g} h)" for q in plan.queues)
+    text = f"Queues that admit {_nodes(plan.nodes)}: {named}."
+    hours = plan.duration_s(estimate) / 3600
+    longest = max(plan.queues, key=lambda queue: queue.max_hours)
+    runs = -(-hours // longest.max_hours)
+    if runs > 1:
+        text += f" The training takes {runs:,.0f} runs in {longest.name}."
+    return text
+
+
+def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[str, str, str]]:
+    """Label, value and small print of the numbers that matter first."""
+    per_device = estimate.tokens_per_s / plan.num_devices
+    memory = estimate.memory_bytes["total"]
+    amount, duration, node_hours = cost(plan, estimate)
+    return [
+        ("step time", format_seconds(estimate.step_time_s), interval(estimate)),
+        ("tokens per second", f"{estimate.tokens_per_s:,.0f}", f"{per_device:,.0f} per device"),
+        ("model FLOPs utilisation", f"{100 * estimate.mfu:.1f} %", "of the dense peak"),
+        ("memory per device", format_bytes(memory), f"{format_bytes(limit_bytes - memory)} free"),
+        (amount, duration, node_hours),
+    ]
