@@ -174,7 +174,7 @@ def trace_command(
     Both are without dropout.
     """
     from planner.describe.workload import Workload
-    from planner.validate.trace.command import run
+    from planner.validate.trace.report import run
 
     others = tp * pp
     degrees: dict[str, Any] = {

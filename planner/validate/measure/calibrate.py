@@ -16,8 +16,8 @@ from typing import Any
 
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.validate.ranks.ranks import Rank, RankError, num_cores
-from planner.validate.ranks.results import write_atomically
+from planner.validate.ranks.rank import Rank, RankError, num_cores
+from planner.validate.results import write_atomically
 
 __all__ = ["calibrate", "calibrate_to_file"]
 
@@ -37,10 +37,9 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
     """Entry of a rank: kernels, collectives, and how quiet it was."""
     import resource
 
-    from planner.validate.measure import collectives
+    from planner.validate.measure import collectives, quiet
     from planner.validate.measure.kernels import measure_kernels
-    from planner.validate.ranks import quiet
-    from planner.validate.ranks.ranks import joined
+    from planner.validate.ranks.rank import joined
 
     del send, payload
     rank.report("meeting the other ranks")
@@ -131,7 +130,7 @@ def _together(
     answers: list[dict[str, Any]], device: str, count: int, version: str
 ) -> dict[str, Any]:
     """One set of figures: the slowest rank's rate of everything, and whether it was quiet."""
-    from planner.validate.ranks.quiet import Load
+    from planner.validate.measure.quiet import Load
 
     foreign = answers[0]["foreign"]
     if foreign is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from planner.validate.measure.fitting import alpha_beta
-from planner.validate.ranks.ranks import Rank, RankError
+from planner.validate.ranks.rank import Rank, RankError
 
 if TYPE_CHECKING:
     import torch
@@ -249,8 +249,8 @@ def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
     """Entry of a rank: measure, fit, and how quiet it was."""
-    from planner.validate.ranks import quiet
-    from planner.validate.ranks.ranks import joined, num_cores
+    from planner.validate.measure import quiet
+    from planner.validate.ranks.rank import joined, num_cores
 
     rank.report("meeting the other ranks")
     with joined(rank):
@@ -330,7 +330,7 @@ def main(arguments: Sequence[str]) -> int:
     import json
     import sys
 
-    from planner.validate.ranks.ranks import external_rank
+    from planner.validate.ranks.rank import external_rank
 
     parser = argparse.ArgumentParser(prog="planner.validate collectives", description=__doc__)
     parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import PlannerError
-from planner.validate.ranks.ranks import Rank, RankError
+from planner.validate.ranks.rank import Rank, RankError
 
 __all__ = ["DEATH_S", "GRACE_S", "launch"]
 

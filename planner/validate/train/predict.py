@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.validate.measure import collectives
+from planner.validate.measure import collectives, quiet
 from planner.validate.measure.fitting import interpolate, relative_least_squares
-from planner.validate.ranks import quiet
-from planner.validate.ranks.ranks import Rank
+from planner.validate.ranks.rank import Rank
 from planner.validate.train import theory
-from planner.validate.train.strategies import Spread, Trainer, suited
-from planner.validate.train.tasks import MlpTask, Task
+from planner.validate.train.strategies import Spread
+from planner.validate.train.tasks import MlpTask, Task, suited
+from planner.validate.train.trainer import Trainer
 
 __all__ = ["FIT_SHAPES", "Calibration", "predicted_s"]
 

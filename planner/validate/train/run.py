@@ -17,27 +17,13 @@ from typing import Any
 
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
-from planner.validate.ranks.ranks import Rank, RankError, external_rank, num_cores
-from planner.validate.ranks.results import ResultsFile
+from planner.validate.ranks.rank import Rank, RankError, external_rank, num_cores
+from planner.validate.results import ResultsFile
 from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
+from planner.validate.train.strategies import STRATEGIES, TASKS, spread_of
 
-__all__ = ["STRATEGIES", "RunOptions", "exit_code", "run", "run_text"]
+__all__ = ["RunOptions", "exit_code", "run", "run_text"]
 
-# repeated from planner.validate.train.strategies, which imports torch; a test keeps them equal
-STRATEGIES = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero2",
-    "zero3",
-    "tp",
-    "sp",
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "3d",
-)
-TASKS = ("mlp", "gpt")
 MAX_WORLD = 64
 
 
@@ -96,7 +82,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
         from planner.validate.ranks.launch import launch
 
         launch(
-            "planner.validate.train.training:run_cases",
+            "planner.validate.train.worker:run_cases",
             world,
             payload,
             limit_s=options.limit_s,
@@ -159,8 +145,7 @@ def _check(options: RunOptions, world: int) -> None:
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The cases in order, and which strategies `all` left out and why."""
-    from planner.validate.train.strategies import spread_of, suited
-    from planner.validate.train.tasks import make_task
+    from planner.validate.train.tasks import make_task, suited
 
     cases, skipped = [], []
     everything = "all" in options.strategies
@@ -211,7 +196,7 @@ def _agreed(
 def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
     """Be one rank of torchrun, mpiexec or srun; a watchdog ends it should it hang."""
     from planner.validate.ranks.watchdog import watching
-    from planner.validate.train.training import run_cases
+    from planner.validate.train.worker import run_cases
 
     with watching(outer) as rank:
         run_cases(rank, payload, finished)

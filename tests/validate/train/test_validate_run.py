@@ -20,10 +20,11 @@ import pytest
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
 from planner.validate.measure.fitting import alpha_beta, interpolate, relative_least_squares
-from planner.validate.ranks.quiet import Load
-from planner.validate.ranks.ranks import RankError, external_rank
-from planner.validate.ranks.results import ResultsError, ResultsFile, write_atomically
-from planner.validate.train.run import STRATEGIES, RunOptions, case_line, exit_code, run, run_text
+from planner.validate.measure.quiet import Load
+from planner.validate.ranks.rank import RankError, external_rank
+from planner.validate.results import ResultsError, ResultsFile, write_atomically
+from planner.validate.train.run import RunOptions, case_line, exit_code, run, run_text
+from planner.validate.train.strategies import STRATEGIES, strategies_on
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 pytest.importorskip("torch", exc_type=ImportError)
@@ -44,10 +45,10 @@ def _options(**changes: Any) -> RunOptions:
 # --- without ranks ---------------------------------------------------------------------------
 
 
-def test_names_repeat_those_of_the_strategies() -> None:
-    from planner.validate.train import strategies
-
-    assert strategies.STRATEGIES == STRATEGIES
+def test_every_strategy_has_a_world() -> None:
+    assert strategies_on(2) == strategies_on(4)
+    assert {*strategies_on(1), *strategies_on(2), *strategies_on(8)} == set(STRATEGIES)
+    assert set(strategies_on(8)) - set(strategies_on(2)) == {"3d"}
 
 
 @pytest.mark.parametrize(
@@ -372,7 +373,7 @@ def test_a_rank_that_sleeps_forever(tmp_path: Path) -> None:
     code, errors, seconds = _run_command(tmp_path, "--fault", "hang:1:2", "--limit", "8")
     assert code == 2
     assert "rank 1 of 2 hangs: no progress" in errors
-    assert "training.py" in errors  # where it stands
+    assert "worker.py" in errors  # where it stands
     assert seconds < 8 + 10 + 30  # limit, grace, start
 
 
@@ -474,7 +475,7 @@ def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert time.monotonic() - start < 8 + 40
     assert "rank 1 of 2 has made no progress" in done.stderr
-    assert "in training.py" in done.stderr
+    assert "in worker.py" in done.stderr
 
 
 @pytest.mark.slow

@@ -21,14 +21,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.validate.ranks import quiet
-from planner.validate.ranks.ranks import Rank, RankError, joined, num_cores
+from planner.validate.measure import quiet
+from planner.validate.ranks.rank import Rank, RankError, joined, num_cores
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import StorageTimeline
 from planner.validate.train import theory
 from planner.validate.train.predict import Calibration, predicted_s
-from planner.validate.train.strategies import Spread, Trainer, spread_of, suited
-from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task
+from planner.validate.train.strategies import Spread, spread_of
+from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task, suited
+from planner.validate.train.trainer import Trainer
 
 __all__ = ["LOSS_TOLERANCE", "PARAMETER_TOLERANCE", "run_cases"]
 
