@@ -307,8 +307,7 @@ host memory, Llama 3.1 405B on 16,384 ranks (tp = 8, ZeRO-3, full recompute) in 
 bytes and calls of every collective, and resident states, equal the trace for ZeRO 0 to 3, hybrid
 sharding, tensor and sequence parallelism, experts and pipelines. Peaks are equal to the byte
 without tp and pipeline and within 1.5 % with a pipeline; with tp they are not compared, because
-gloo's threads hold on
-to the tensors of their last operations.
+gloo's threads hold on to the tensors of their last operations.
 """
 
 
