@@ -259,15 +259,15 @@ class _Case:
         if not count:
             return {"step_time_s": None, "load": None}
         timed: dict[str, Any] = {}
-        for attempt in range(self.case["attempts"]):
-            timed = self._timed(trainer, count) | {"attempts": attempt + 1}
-            why_not = timed["load"]["why_not"]
-            if not why_not or "ranks share" in why_not:
+        for attempt in range(1, self.case["attempts"] + 1):
+            found, load = self._timed(trainer, count)
+            timed = {**found, "load": load.as_dict(), "attempts": attempt}
+            if load.disturbance in (None, quiet.Disturbance.CROWDED):
                 break
         return timed
 
-    def _timed(self, trainer: Trainer, count: int) -> dict[str, Any]:
-        """Step times without recording; the slowest rank of each step counts."""
+    def _timed(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], quiet.Load]:
+        """Step times without recording, and the load; the slowest rank of each step counts."""
         calibration = None
         if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
             # next to what it predicts, so that both see the same neighbours
@@ -296,7 +296,7 @@ class _Case:
         if calibration is not None:
             found |= _prediction(calibration, self.task, self.spread, found)
             load = replace(load, cpu_wall=min(load.cpu_wall, calibration.cpu_wall))
-        return found | {"load": load.as_dict()}
+        return found, load
 
     def _together(
         self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ import pytest
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
 from planner.validate.measure.fitting import alpha_beta, interpolate, relative_least_squares
-from planner.validate.measure.quiet import Load
+from planner.validate.measure.quiet import Disturbance, Load
 from planner.validate.ranks.rank import RankError, external_rank
 from planner.validate.results import ResultsError, ResultsFile, write_atomically
 from planner.validate.train.run import RunOptions, case_line, exit_code, run, run_text
@@ -107,23 +108,61 @@ def test_fits_recover_what_they_were_made_of() -> None:
     assert fit.mape < 1e-9
     assert interpolate(sizes, sizes, times) == pytest.approx(times)
     assert float(interpolate(1e9, sizes, times)) == pytest.approx(0.5, rel=0.05)
-    coefficients, _ = relative_least_squares([[1, 1], [1, 2], [1, 3]], [3.0, 2.0, 1.0])
-    assert (np.asarray(coefficients) >= 0).all()
+
+
+def test_a_fit_gives_no_negative_rate() -> None:
+    # free, the slope would be -1; at zero the constant that is left solves sum (c/t - 1)/t = 0
+    coefficients, mape = relative_least_squares([[1, 1], [1, 2], [1, 3]], [3.0, 2.0, 1.0])
+    constant = (1 / 3 + 1 / 2 + 1) / (1 / 9 + 1 / 4 + 1)
+    assert coefficients == pytest.approx([constant, 0.0])
+    errors = [abs(constant / time - 1) for time in (3, 2, 1)]
+    assert mape == pytest.approx(sum(errors) / 3)
+    assert alpha_beta([1, 2, 3], [3.0, 2.0, 1.0]).bytes_per_s == math.inf
+
+
+def test_a_fit_of_columns_many_decades_apart() -> None:
+    made = np.array([2e-5, 3e-13, 5e-10])
+    columns = np.array([[1, 1e9, 1e3], [1, 1e11, 1e6], [1, 4e8, 3e7], [1, 7e10, 2e4]])
+    coefficients, mape = relative_least_squares(columns, columns @ made)
+    assert coefficients == pytest.approx(made, rel=1e-6)
+    assert mape < 1e-9
 
 
 @pytest.mark.parametrize(
-    ("load", "words"),
+    ("load", "disturbance", "words"),
     [
-        (Load(0.99, 0.0, 2, 2), ""),
-        (Load(0.99, None, 2, 2), ""),
-        (Load(0.5, 0.0, 2, 2), "cpu/wall is 0.500"),
-        (Load(0.99, 1.2, 2, 2), "other processes used 1.2 of 2 cores"),
-        (Load(0.99, 0.0, 4, 2), "4 ranks share 2 cores"),
+        (Load(0.99, 0.0, 2, 2), None, ""),
+        (Load(0.99, None, 2, 2), None, ""),
+        (Load(0.5, 0.0, 2, 2), Disturbance.SHARED, "cpu/wall is 0.500"),
+        (Load(0.99, 1.2, 2, 2), Disturbance.NEIGHBOURS, "other processes used 1.2 of 2 cores"),
+        (Load(0.5, 0.0, 4, 2), Disturbance.CROWDED, "4 ranks share 2 cores"),
     ],
 )
-def test_times_count_only_on_quiet_cores(load: Load, words: str) -> None:
+def test_times_count_only_on_quiet_cores(
+    load: Load, disturbance: Disturbance | None, words: str
+) -> None:
+    assert load.disturbance is disturbance
     assert words in load.why_not
     assert load.scored is not bool(words)
+
+
+@pytest.mark.parametrize(
+    ("loads", "attempts"),
+    [
+        ([Load(0.99, 0.0, 2, 2)], 1),
+        ([Load(0.5, 0.0, 2, 2), Load(0.99, 0.0, 2, 2)], 2),
+        ([Load(0.5, 0.0, 2, 2)] * 3, 3),
+        ([Load(0.99, 0.0, 4, 2)], 1),  # no waiting makes cores
+    ],
+)
+def test_busy_cores_are_tried_again(loads: list[Load], attempts: int, monkeypatch: Any) -> None:
+    from planner.validate.train.worker import _Case
+
+    case, left = object.__new__(_Case), iter(loads)
+    case.case = {"timed_steps": 1, "attempts": 3}
+    monkeypatch.setattr(_Case, "_timed", lambda *_: ({"step_time_s": 1.0}, next(left)))
+    timed = case._attempts(None)  # type: ignore[arg-type]
+    assert timed == {"step_time_s": 1.0, "attempts": attempts, "load": loads[-1].as_dict()}
 
 
 @pytest.mark.parametrize(
