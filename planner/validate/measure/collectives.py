@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.cost.network.table import bus_factor
 from planner.validate.measure.fitting import alpha_beta
 from planner.validate.ranks.rank import Rank, RankError
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OPERATIONS",
     "SIZES",
-    "bus_factor",
     "collectives_text",
     "fitted",
     "measure",
@@ -48,16 +48,9 @@ _BUDGET_S = 0.04
 _ROUNDS = 7
 
 
-def bus_factor(name: str, size: int) -> float:
-    """Bus bandwidth over algorithm bandwidth for a group of `size` (nccl-tests, PERFORMANCE.md).
-
-    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
-    (1.5, 0.75, 1.0)
-    """
-    if name in ("broadcast", "reduce", "send_receive"):
-        return 1.0
-    share = (size - 1) / size
-    return 2 * share if name == "all_reduce" else share
+def _bus_factor(name: str, size: int) -> float:
+    # there and back is timed, and halved: what nccl-tests calls send_recv
+    return bus_factor("send_recv" if name == "send_receive" else name, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +219,7 @@ def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list
                 "time_s": float(np.quantile(alone, 0.2)),
                 "median_s": float(np.median(alone)),
             }
-            row["bus_bytes_per_s"] = size / row["time_s"] * bus_factor(name, rank.world)
+            row["bus_bytes_per_s"] = size / row["time_s"] * _bus_factor(name, rank.world)
             if name in _IN_STEP:
                 step = [value / half for value in _in_step(name, rank, size)]
                 row["in_step_s"] = float(np.median(step))
@@ -241,7 +234,7 @@ def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [row for row in rows if row["name"] == name]
         if len(mine) >= 2:
             size = mine[0]["ranks"]
-            wire = [row["bytes"] * bus_factor(name, size) for row in mine]
+            wire = [row["bytes"] * _bus_factor(name, size) for row in mine]
             fit = alpha_beta(wire, [row["time_s"] for row in mine])
             fits.append({"name": name, "ranks": size, **asdict(fit)})
     return fits

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from planner.cost.network.table import bus_factor
 from planner.errors import PlannerError
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import GptTask, Task
@@ -22,16 +23,14 @@ Traffic = Counter[tuple[str, str]]
 
 
 def wire_bytes(name: str, full_bytes: float, size: int) -> float:
-    """What one rank of a group of `size` sends in a ring [B].
+    """What one rank of a group of `size` sends in a ring [B]; receiving sends nothing.
 
     >>> wire_bytes("all_reduce", 1000, 4), wire_bytes("send", 1000, 2)
     (1500.0, 1000.0)
     """
-    if name in ("send", "broadcast", "reduce"):
-        return float(full_bytes)
-    share = (size - 1) / size if size else 0.0
-    factors = {"all_reduce": 2.0, "receive": 0.0}
-    return full_bytes * share * factors.get(name, 1.0)
+    if name == "receive":
+        return 0.0
+    return full_bytes * bus_factor("send_recv" if name == "send" else name, size)
 
 
 # --- parameters ------------------------------------------------------------------------------
