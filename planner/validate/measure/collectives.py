@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.cost.network.table import bus_factor
 from planner.validate.measure.fitting import alpha_beta
-from planner.validate.ranks.rank import Rank, RankError
+from planner.validate.ranks.rank import Rank, RankError, external_rank
 
 if TYPE_CHECKING:
     import torch
@@ -271,12 +271,17 @@ def measure_collectives(
     sizes: Sequence[int] = SIZES,
     limit_s: float = 60.0,
     progress: Callable[[int, str], None] | None = None,
-) -> dict[str, Any]:
-    """Measure on `world` new local ranks. Raises RankError as `planner.validate.ranks.launch`."""
-    from planner.validate.ranks.launch import launch
+) -> dict[str, Any] | None:
+    """Measure on `world` new local ranks, or as one rank of an external launcher.
+
+    None in ranks other than 0 of a launcher. Raises RankError where the question is impossible,
+    or with the rank to blame where one fails.
+    """
     from planner.validate.sharding.adapter import require_torch
 
     require_torch()
+    outer = external_rank(limit_s)
+    world = outer.world if outer else world
     unknown = sorted(set(operations) - set(OPERATIONS))
     if unknown:
         raise RankError(
@@ -287,6 +292,14 @@ def measure_collectives(
     if not sizes or min(sizes) < 4:
         raise RankError(f"sizes {list(sizes)} must be 4 bytes or more each")
     payload = {"operations": list(operations), "sizes": list(sizes)}
+    if outer is not None:
+        from planner.validate.ranks.watchdog import watching
+
+        with watching(outer) as rank:
+            result = run_rank(rank, payload, lambda value: None)
+        return None if outer.rank else result
+    from planner.validate.ranks.launch import launch
+
     results = launch(
         "planner.validate.measure.collectives:run_rank",
         world,
@@ -315,37 +328,3 @@ def collectives_text(result: dict[str, Any]) -> str:
     if result["load"]["why_not"]:
         lines.append(f"not scored: {result['load']['why_not']}")
     return "\n".join(lines)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m planner.validate collectives`."""
-    import argparse
-    import json
-    import sys
-
-    from planner.validate.ranks.rank import external_rank
-
-    parser = argparse.ArgumentParser(prog="planner.validate collectives", description=__doc__)
-    parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")
-    parser.add_argument("--operation", action="append", choices=OPERATIONS)
-    parser.add_argument("--limit", type=float, default=60.0)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    operations = tuple(given.operation or OPERATIONS)
-    outer = external_rank(given.limit)
-    if outer is not None:
-        from planner.validate.ranks.watchdog import watching
-
-        with watching(outer) as rank:
-            result = run_rank(rank, {"operations": operations, "sizes": SIZES}, lambda value: None)
-        if outer.rank:
-            return 0
-    else:
-        result = measure_collectives(
-            given.world,
-            operations=operations,
-            limit_s=given.limit,
-            progress=lambda rank, text: None if rank else print(text, file=sys.stderr),
-        )
-    print(json.dumps(result, indent=1) if given.json else collectives_text(result))
-    return 0

@@ -6,11 +6,8 @@ rank, exactly. Then times, where the cores were ours.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +62,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     results.extra = {"skipped": skipped, "num_cores": num_cores()}
     todo = [case for case in cases if not results.has(case["key"])]
     if outer is not None:
-        todo = _agreed(outer, cases, todo)
+        todo = cases  # only rank 0 sees the results, and the others must do what it does
     progress = _Progress(len(cases), len(cases) - len(todo), quiet=not writes)
     payload = {"cases": todo, "fault": options.fault}
 
@@ -185,14 +182,6 @@ def _settings(options: RunOptions, world: int) -> dict[str, Any]:
     }
 
 
-def _agreed(
-    outer: Rank, cases: list[dict[str, Any]], todo: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Under an external launcher only rank 0 sees the results: all ranks run all cases."""
-    del outer
-    return todo if len(todo) == len(cases) else cases
-
-
 def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
     """Be one rank of torchrun, mpiexec or srun; a watchdog ends it should it hang."""
     from planner.validate.ranks.watchdog import watching
@@ -268,42 +257,3 @@ def exit_code(results: dict[str, Any] | None) -> int:
     """0 where everything is as expected, 1 where bytes differ."""
     cases = results["cases"] if results else []
     return 0 if all(c["bytes_equal"] and c["state_bytes_equal"] for c in cases) else 1
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m planner.validate run`."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="planner.validate run", description=__doc__)
-    parser.add_argument("--strategy", action="append", help="all, or names (repeatable)")
-    parser.add_argument("--task", action="append", choices=TASKS, help="default: both")
-    parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps; 0 times nothing")
-    parser.add_argument("--attempts", type=int, default=2, help="timings while cores are busy")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds until a rank hangs")
-    parser.add_argument("--profile", default="", help="measured profile to hold the GPT against")
-    parser.add_argument("--output", "-o", type=Path, help="results as JSON, resumed if there")
-    parser.add_argument("--sizes", type=json.loads, default={}, help='{"mlp": {"width": 256}}')
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--cpu", action="store_true", help="use no accelerator")
-    parser.add_argument("--fault", default="", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.cpu:
-        os.environ["PLANNER_CPU"] = "1"
-    results = run(
-        RunOptions(
-            strategies=tuple(given.strategy or ("all",)),
-            tasks=tuple(given.task or TASKS),
-            world=given.world,
-            timed_steps=given.steps,
-            attempts=given.attempts,
-            limit_s=given.limit,
-            output=given.output,
-            sizes=given.sizes,
-            profile=given.profile,
-            fault=given.fault,
-        )
-    )
-    if results is not None:
-        print(json.dumps(results, indent=1) if given.json else run_text(results))
-    return exit_code(results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from planner.errors import LayoutError
 from planner.validate.sharding import adapter
 from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.expected import expected_collectives
-from planner.validate.trace.report import compare_trace, report_text, run
+from planner.validate.trace.report import compare_trace, report_json, report_text
 from planner.validate.trace.trace import TraceError, trace
 from planner.validate.trace.tracer import Tracer
 
@@ -178,11 +179,9 @@ def test_every_parameter_of_the_model_is_traced(tracer: Tracer) -> None:
     assert found.parameters_bytes == 4 * question.model.num_params
 
 
-def test_report_is_json() -> None:
-    text = run("gpt2", world=4, zero_stage=3, as_json=True, workload=Workload(sequence_length=128))
-    import json
-
-    data = json.loads(text)
+def test_report_is_json(tracer: Tracer) -> None:
+    found = _compared(tracer, "gpt2", 128, 4, zero_stage=3)
+    data = json.loads(report_json(found))
     assert {"name", "traced_bytes", "estimated_bytes"} <= set(data["parts"][0])
     names = {"name", "group", "count", "traced_bytes", "estimated_bytes"}
     assert names <= set(data["collectives"][0])
@@ -194,6 +193,7 @@ def test_report_is_json() -> None:
         ({"cp": 2}, "cp = 2 is not traced"),
         ({"ep": 2}, "ep = 2 is not traced"),
         ({"tp": 3}, "world = 8 must be a multiple"),
+        ({"optimizer": "looped"}, "use fused or foreach"),
     ],
 )
 def test_refusals_say_what_to_do(degrees: dict[str, object], message: str) -> None:

@@ -575,6 +575,7 @@ def test_collectives_are_checked_and_fitted() -> None:
     )
 
     result = measure_collectives(2, sizes=(4096, 262144))
+    assert result is not None
     assert {row["name"] for row in result["rows"]} == set(OPERATIONS)
     assert all(row["time_s"] > 0 for row in result["rows"])
     assert all(fit["mape"] >= 0 for fit in result["fits"])
