@@ -28,6 +28,7 @@ __all__ = [
     "fitted",
     "measure",
     "measure_collectives",
+    "slowest",
 ]
 
 OPERATIONS = (
@@ -149,8 +150,8 @@ def _synchronise(rank: Rank) -> None:
         torch.accelerator.synchronize()
 
 
-def _slowest(values: list[float]) -> list[float]:
-    """Each value's maximum over the ranks."""
+def slowest(values: list[float]) -> list[float]:
+    """Each value's maximum over the ranks; the same on each of them."""
     import torch.distributed as dist
 
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -167,7 +168,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
     start = time.perf_counter()
     call()
     _synchronise(rank)
-    one = _slowest([time.perf_counter() - start])[0]
+    one = slowest([time.perf_counter() - start])[0]
     repeats = int(min(max(_BUDGET_S / _ROUNDS / max(one, 1e-6), 1), 200))
     rounds = []
     for _ in range(_ROUNDS):
@@ -177,7 +178,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
             call()
         _synchronise(rank)
         rounds.append((time.perf_counter() - start) / repeats)
-    return _slowest(rounds)
+    return slowest(rounds)
 
 
 def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
@@ -199,7 +200,7 @@ def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
         call()
         _synchronise(rank)
         measured.append(time.perf_counter() - start)
-    return _slowest(measured)
+    return slowest(measured)
 
 
 def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:

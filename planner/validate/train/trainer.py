@@ -189,13 +189,13 @@ class Trainer:
         return "world"
 
     def parameters(self) -> Tensors:
-        """Whole parameters of this rank's layers, gathered from all that hold a shard."""
-        whole = {}
+        """Unsharded parameters of this rank's layers, all-gathered from all that hold a shard."""
+        unsharded = {}
         for chunk in self.chunks:
             for name, param in chunk.named_parameters():
                 value = param.full_tensor() if isinstance(param, DTensor) else param
-                whole[name] = value.detach().cpu()
-        return whole
+                unsharded[name] = value.detach().cpu()
+        return unsharded
 
     def kept(self) -> list[Any]:
         """Tensors that stay between steps: parameters, then optimizer states."""
