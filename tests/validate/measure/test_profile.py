@@ -19,13 +19,9 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 def _measured(latency_s: float = 2e-3, rate: float = 1e9) -> dict[str, Any]:
     """Figures of an imagined node whose collectives follow the planner's formulas exactly."""
-    from planner.cost.network.topology import GroupView
-    from planner.validate.measure.profile import _FITTED, _further
+    from planner.validate.measure.profile import _FITTED, on_one_node
 
-    one = np.ones(())
-    view = GroupView(
-        2 * one, 2 * one, one, rate * one, np.inf * one, latency_s * one, 0 * one, *_further(one)
-    )
+    view = on_one_node(np.full((), 2.0), rate, latency_s)
     rows = [
         {"name": name, "ranks": 2, "bytes": size, "in_step_s": float(formula(view, size))}
         for name, formula in _FITTED.items()
