@@ -195,21 +195,27 @@ def receive_buffers(stage: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def communication_region(enter: Any) -> Iterator[None]:
-    """Call `enter(name)` around FSDP's gathering, copying out and reduction of a group."""
+    """Call `enter(region, group)` around FSDP's gathering, copying out and reduction of a group."""
+    from planner.validate.sharding.timeline import Region
+
     group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
-    named = {"unshard": "gather", "wait_for_unshard": "gather", "post_backward": "reduce"}
-    before = {name: getattr(group, name) for name in named}
+    regions = {
+        "unshard": Region.GATHER,
+        "wait_for_unshard": Region.GATHER,
+        "post_backward": Region.REDUCE,
+    }
+    before = {name: getattr(group, name) for name in regions}
 
     def wrapped(name: str) -> Any:
         original = before[name]
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with enter(named[name], self):
+            with enter(regions[name], self):
                 return original(self, *args, **kwargs)
 
         return call
 
-    for name in named:
+    for name in regions:
         setattr(group, name, wrapped(name))
     try:
         yield
