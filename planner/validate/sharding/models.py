@@ -287,7 +287,7 @@ def unsupported(model: Model) -> str:
 
 
 def build_stage(model: Model, layers: Sequence[int], **options: Any) -> Stage:
-    """A stage on the current device, or an error naming what cannot be built."""
+    """A stage on the current device. Raises DescriptionError with what is not built of a model."""
     if reason := unsupported(model):
         raise DescriptionError(
             f"{model.name} cannot be traced: {reason} are not built; "
