@@ -17,6 +17,7 @@ from planner.describe.catalogue import load_machine
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError
 from planner.units import format_bytes, format_rate, format_seconds, parse_quantity
+from planner.validate.program import calibrate_command as measure_command
 
 __all__ = ["register"]
 
@@ -51,9 +52,7 @@ def calibrate_command(
 ) -> int:
     """Calibrate a hardware profile, from measured runs or by measuring this machine."""
     if device:
-        from planner.validate.__main__ import main
-
-        return main(["calibrate", "--device", device, "-o", str(output)])
+        return measure_command(output, device)
     if from_runs is None or not machine:
         raise PlannerError(
             "calibrate needs --from-runs CSV with --machine NAME, or --device cpu|cuda|xpu"

@@ -17,10 +17,11 @@ import streamlit as st
 
 from planner.app.markdown import escape
 from planner.units import format_bytes, format_seconds
+from planner.validate.train.strategies import TASKS, strategies_on
 
 __all__ = ["shards"]
 
-_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tp", "sp", "gpipe", "1f1b", "interleaved")
+_WORLDS = (2, 4)
 _LIMIT_S = 60
 
 
@@ -70,10 +71,10 @@ def shards() -> None:
 def _panel() -> None:
     columns = st.columns([3, 1, 1, 1, 1], vertical_alignment="bottom")
     chosen = columns[0].multiselect(
-        "Strategies", _STRATEGIES, default=["ddp", "zero3"], key="shard_strategies"
+        "Strategies", strategies_on(_WORLDS[0]), default=["ddp", "zero3"], key="shard_strategies"
     )
-    task = columns[1].selectbox("Model", ("mlp", "gpt"), key="shard_task")
-    world = columns[2].selectbox("Ranks", (2, 4), key="shard_world")
+    task = columns[1].selectbox("Model", TASKS, key="shard_task")
+    world = columns[2].selectbox("Ranks", _WORLDS, key="shard_world")
     mine: _Running | None = st.session_state.get("shards")
     busy = any(item.process.poll() is None for item in _slot())
     if columns[3].button("Run", key="shard_run", type="primary", disabled=busy or not chosen):

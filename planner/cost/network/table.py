@@ -23,7 +23,7 @@ from planner.cost.network.topology import GroupView, group_view
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
 
-__all__ = ["OPERATIONS", "Row", "table", "whole_nodes"]
+__all__ = ["OPERATIONS", "Row", "bus_factor", "table", "whole_nodes"]
 
 Time = Callable[[GroupView, float], object]
 
@@ -44,13 +44,32 @@ _ALGORITHMS: dict[str, Time] = {
     "hierarchical": hierarchical_all_reduce_s,
 }
 
-_SHARE: dict[str, Callable[[float], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "send_recv": lambda n: 1.0,
+_PARTS_SENT = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "all_to_all": 1.0,
+    "scatter": 1.0,
+    "gather": 1.0,
 }
+_WHOLE_BUFFER = ("broadcast", "reduce", "send_recv")
+
+
+def bus_factor(operation: str, size: float) -> float:
+    """Bus bandwidth over algorithm bandwidth in a group of `size` ranks.
+
+    It is also what one rank of a ring sends, as a part of the full buffer. Source: nccl-tests,
+    doc/PERFORMANCE.md. Raises LayoutError for an operation without one.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if operation in _WHOLE_BUFFER:
+        return 1.0
+    if operation not in _PARTS_SENT:
+        known = ", ".join([*_PARTS_SENT, *_WHOLE_BUFFER])
+        raise LayoutError(f"operation {operation!r} has no bus bandwidth; use one of {known}")
+    return _PARTS_SENT[operation] * (size - 1) / size
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +120,5 @@ def table(machine: Machine, nodes: int, size_bytes: float) -> list[Row]:
 
 
 def _row(name: str, algorithm: str, time: float, size: float, n: float, used: bool) -> Row:
-    rate = size * _SHARE[name](n) / time if time > 0 else 0.0
+    rate = size * bus_factor(name, n) / time if time > 0 else 0.0
     return Row(name, algorithm, time, rate, used)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost.network import collectives
+from planner.cost.network.table import bus_factor
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import Published, published_for
@@ -33,6 +34,12 @@ OPERATIONS: dict[str, dict[str, Timer]] = {
 }
 """Operations with the algorithms that are modelled."""
 
+_NAMES = {
+    **{name: name.replace("-", "_") for name in OPERATIONS},
+    "send": "send_recv",
+}
+"""Operations as nccl-tests names them."""
+
 _DASHES = ("dash", "dashdot", "dot", "solid")
 _WHAT = {
     "all-reduce": "every rank ends with the sum over all ranks",
@@ -41,13 +48,6 @@ _WHAT = {
     "all-to-all": "every rank gives one part to each other rank",
     "send": "each rank gives its buffer to the next",
 }
-
-
-def _bus_factor(operation: str, ranks: int) -> float:
-    """Bus bandwidth over size and time, as nccl-tests defines it."""
-    if operation == "all-reduce":
-        return 2 * (ranks - 1) / ranks
-    return 1.0 if operation == "send" else (ranks - 1) / ranks
 
 
 def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes: float) -> Drawing:
@@ -89,7 +89,7 @@ def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Draw
     """Bus bandwidth, as nccl-tests defines it, against size."""
     figure = framed(height=420, x="size of the full buffer [B]", y="bus bandwidth [GB/s]")
     group = group_view(machine, ranks, stride)
-    sizes, factor = 2.0 ** np.arange(3, 33), _bus_factor(operation, ranks)
+    sizes, factor = 2.0 ** np.arange(3, 33), bus_factor(_NAMES[operation], ranks)
     best = 0.0
     for number, (name, timer) in enumerate(OPERATIONS[operation].items()):
         rate = factor * sizes / np.asarray(timer(group, sizes)) / 1e9

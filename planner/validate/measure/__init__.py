@@ -1,1 +1,1 @@
-"""Measure: this machine's kernels and collectives, as a profile."""
+"""Measure: this machine's kernels and collectives, and how quiet it was, as a profile."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
-from planner.validate.ranks.ranks import Rank, RankError, num_cores
-from planner.validate.ranks.results import write_atomically
+from planner.validate.ranks.rank import Rank, RankError, num_cores
+from planner.validate.results import write_atomically
 
 __all__ = ["calibrate", "calibrate_to_file"]
 
@@ -37,10 +37,9 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
     """Entry of a rank: kernels, collectives, and how quiet it was."""
     import resource
 
-    from planner.validate.measure import collectives
+    from planner.validate.measure import collectives, quiet
     from planner.validate.measure.kernels import measure_kernels
-    from planner.validate.ranks import quiet
-    from planner.validate.ranks.ranks import joined
+    from planner.validate.ranks.rank import joined
 
     del send, payload
     rank.report("meeting the other ranks")
@@ -131,7 +130,7 @@ def _together(
     answers: list[dict[str, Any]], device: str, count: int, version: str
 ) -> dict[str, Any]:
     """One set of figures: the slowest rank's rate of everything, and whether it was quiet."""
-    from planner.validate.ranks.quiet import Load
+    from planner.validate.measure.quiet import Load
 
     foreign = answers[0]["foreign"]
     if foreign is not None:
@@ -190,18 +189,25 @@ def calibrate_to_file(
     limit_s: float = 120.0,
     progress: Callable[[int, str], None] | None = None,
 ) -> Machine:
-    """Measure and write the profile, with the raw figures beside it as `.measured.json`."""
+    """Measure and write the profile, with the raw figures beside it as `.measured.json`.
+
+    Raises PlannerError where the file is no .toml, ResultsError where it cannot be written,
+    RankError as `calibrate`.
+    """
     from planner.validate.measure.profile import toml_of
 
     if output.suffix != ".toml":
         raise PlannerError(f"{output} must end in .toml, so that it can be given as a machine")
-    write_atomically(output, "# calibration has not ended\n") if not output.exists() else None
+    new = not output.exists()
+    if new:
+        # an unwritable path shows before the work, not after it
+        write_atomically(output, "# calibration has not ended\n")
     try:
         machine, measured = calibrate(
             device, name=output.stem, devices=devices, limit_s=limit_s, progress=progress
         )
     except BaseException:
-        if output.read_text().startswith("# calibration has not ended"):
+        if new:
             output.unlink()
         raise
     comment = (
@@ -212,27 +218,3 @@ def calibrate_to_file(
     write_atomically(output.with_suffix(".measured.json"), raw + "\n")
     write_atomically(output, toml_of(machine, comment))
     return machine
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m planner.validate calibrate`."""
-    import argparse
-    import sys
-
-    parser = argparse.ArgumentParser(prog="planner.validate calibrate", description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=DEVICES)
-    parser.add_argument("--devices", type=int, help="how many; default all")
-    parser.add_argument("--output", "-o", type=Path, required=True, help="profile, a .toml")
-    parser.add_argument("--limit", type=float, default=120.0)
-    given = parser.parse_args(arguments)
-    machine = calibrate_to_file(
-        given.output,
-        given.device,
-        devices=given.devices,
-        limit_s=given.limit,
-        progress=lambda rank, text: None if rank else print(text, file=sys.stderr),
-    )
-    print(f"{given.output}: {machine.title}")
-    for note in machine.notes:
-        print(note)
-    return 0

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.cost.network.table import bus_factor
 from planner.validate.measure.fitting import alpha_beta
-from planner.validate.ranks.ranks import Rank, RankError
+from planner.validate.ranks.rank import Rank, RankError, external_rank
 
 if TYPE_CHECKING:
     import torch
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = [
     "OPERATIONS",
     "SIZES",
-    "bus_factor",
     "collectives_text",
     "fitted",
     "measure",
     "measure_collectives",
+    "slowest",
 ]
 
 OPERATIONS = (
@@ -48,16 +49,9 @@ _BUDGET_S = 0.04
 _ROUNDS = 7
 
 
-def bus_factor(name: str, size: int) -> float:
-    """Bus bandwidth over algorithm bandwidth for a group of `size` (nccl-tests, PERFORMANCE.md).
-
-    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
-    (1.5, 0.75, 1.0)
-    """
-    if name in ("broadcast", "reduce", "send_receive"):
-        return 1.0
-    share = (size - 1) / size
-    return 2 * share if name == "all_reduce" else share
+def _bus_factor(name: str, size: int) -> float:
+    # there and back is timed, and halved: what nccl-tests calls send_recv
+    return bus_factor("send_recv" if name == "send_receive" else name, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +150,8 @@ def _synchronise(rank: Rank) -> None:
         torch.accelerator.synchronize()
 
 
-def _slowest(values: list[float]) -> list[float]:
-    """Each value's maximum over the ranks."""
+def slowest(values: list[float]) -> list[float]:
+    """Each value's maximum over the ranks; the same on each of them."""
     import torch.distributed as dist
 
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -174,7 +168,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
     start = time.perf_counter()
     call()
     _synchronise(rank)
-    one = _slowest([time.perf_counter() - start])[0]
+    one = slowest([time.perf_counter() - start])[0]
     repeats = int(min(max(_BUDGET_S / _ROUNDS / max(one, 1e-6), 1), 200))
     rounds = []
     for _ in range(_ROUNDS):
@@ -184,7 +178,7 @@ def _isolated(name: str, rank: Rank, size_bytes: int) -> list[float]:
             call()
         _synchronise(rank)
         rounds.append((time.perf_counter() - start) / repeats)
-    return _slowest(rounds)
+    return slowest(rounds)
 
 
 def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
@@ -206,7 +200,7 @@ def _in_step(name: str, rank: Rank, size_bytes: int) -> list[float]:
         call()
         _synchronise(rank)
         measured.append(time.perf_counter() - start)
-    return _slowest(measured)
+    return slowest(measured)
 
 
 def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -226,7 +220,7 @@ def measure(rank: Rank, operations: Sequence[str], sizes: Sequence[int]) -> list
                 "time_s": float(np.quantile(alone, 0.2)),
                 "median_s": float(np.median(alone)),
             }
-            row["bus_bytes_per_s"] = size / row["time_s"] * bus_factor(name, rank.world)
+            row["bus_bytes_per_s"] = size / row["time_s"] * _bus_factor(name, rank.world)
             if name in _IN_STEP:
                 step = [value / half for value in _in_step(name, rank, size)]
                 row["in_step_s"] = float(np.median(step))
@@ -241,7 +235,7 @@ def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [row for row in rows if row["name"] == name]
         if len(mine) >= 2:
             size = mine[0]["ranks"]
-            wire = [row["bytes"] * bus_factor(name, size) for row in mine]
+            wire = [row["bytes"] * _bus_factor(name, size) for row in mine]
             fit = alpha_beta(wire, [row["time_s"] for row in mine])
             fits.append({"name": name, "ranks": size, **asdict(fit)})
     return fits
@@ -249,8 +243,8 @@ def fitted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -> dict[str, Any]:
     """Entry of a rank: measure, fit, and how quiet it was."""
-    from planner.validate.ranks import quiet
-    from planner.validate.ranks.ranks import joined, num_cores
+    from planner.validate.measure import quiet
+    from planner.validate.ranks.rank import joined, num_cores
 
     rank.report("meeting the other ranks")
     with joined(rank):
@@ -278,12 +272,17 @@ def measure_collectives(
     sizes: Sequence[int] = SIZES,
     limit_s: float = 60.0,
     progress: Callable[[int, str], None] | None = None,
-) -> dict[str, Any]:
-    """Measure on `world` new local ranks. Raises RankError as `planner.validate.ranks.launch`."""
-    from planner.validate.ranks.launch import launch
+) -> dict[str, Any] | None:
+    """Measure on `world` new local ranks, or as one rank of an external launcher.
+
+    None in ranks other than 0 of a launcher. Raises RankError where the question is impossible,
+    or with the rank to blame where one fails.
+    """
     from planner.validate.sharding.adapter import require_torch
 
     require_torch()
+    outer = external_rank(limit_s)
+    world = outer.world if outer else world
     unknown = sorted(set(operations) - set(OPERATIONS))
     if unknown:
         raise RankError(
@@ -294,6 +293,14 @@ def measure_collectives(
     if not sizes or min(sizes) < 4:
         raise RankError(f"sizes {list(sizes)} must be 4 bytes or more each")
     payload = {"operations": list(operations), "sizes": list(sizes)}
+    if outer is not None:
+        from planner.validate.ranks.watchdog import watching
+
+        with watching(outer) as rank:
+            result = run_rank(rank, payload, lambda value: None)
+        return None if outer.rank else result
+    from planner.validate.ranks.launch import launch
+
     results = launch(
         "planner.validate.measure.collectives:run_rank",
         world,
@@ -322,37 +329,3 @@ def collectives_text(result: dict[str, Any]) -> str:
     if result["load"]["why_not"]:
         lines.append(f"not scored: {result['load']['why_not']}")
     return "\n".join(lines)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m planner.validate collectives`."""
-    import argparse
-    import json
-    import sys
-
-    from planner.validate.ranks.ranks import external_rank
-
-    parser = argparse.ArgumentParser(prog="planner.validate collectives", description=__doc__)
-    parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")
-    parser.add_argument("--operation", action="append", choices=OPERATIONS)
-    parser.add_argument("--limit", type=float, default=60.0)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    operations = tuple(given.operation or OPERATIONS)
-    outer = external_rank(given.limit)
-    if outer is not None:
-        from planner.validate.ranks.watchdog import watching
-
-        with watching(outer) as rank:
-            result = run_rank(rank, {"operations": operations, "sizes": SIZES}, lambda value: None)
-        if outer.rank:
-            return 0
-    else:
-        result = measure_collectives(
-            given.world,
-            operations=operations,
-            limit_s=given.limit,
-            progress=lambda rank, text: None if rank else print(text, file=sys.stderr),
-        )
-    print(json.dumps(result, indent=1) if given.json else collectives_text(result))
-    return 0

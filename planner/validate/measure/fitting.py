@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.errors import CatalogueError
+
 __all__ = ["AlphaBeta", "alpha_beta", "interpolate", "relative_least_squares"]
 
 Float = NDArray[np.float64]
@@ -36,43 +38,26 @@ class AlphaBeta:
 def relative_least_squares(columns: ArrayLike, times_s: ArrayLike) -> tuple[Float, float]:
     """Non-negative coefficients c that minimise sum ((columns @ c) / t - 1)^2, and the MAPE.
 
+    Raises CatalogueError without scipy, whose non-negative least squares are used.
+
     >>> c, mape = relative_least_squares([[1, 0], [1, 10], [1, 1000]], [2, 7, 502])
     >>> [round(float(x), 6) for x in c], round(mape, 9)
     ([2.0, 0.5], 0.0)
     """
+    try:
+        from scipy.optimize import nnls
+    except ImportError:
+        raise CatalogueError(
+            "fits need scipy, which is not installed; run pip install 'parallelism-planner[torch]'"
+        ) from None
     matrix, times = np.asarray(columns, dtype=float), np.asarray(times_s, dtype=float)
     weighted = matrix / times[:, None]
+    # columns span many decades; the solver's tolerance is one for all
     scale = np.linalg.norm(weighted, axis=0)
     scale[scale == 0] = 1.0
-    solved = _non_negative(weighted / scale, np.ones(len(times))) / scale
+    solved = nnls(weighted / scale, np.ones(len(times)))[0] / scale
     mape = float(np.mean(np.abs(weighted @ solved - 1)))
     return solved, mape
-
-
-def _non_negative(matrix: Float, target: Float) -> Float:
-    """Lawson and Hanson 1974, chapter 23: the active-set method."""
-    count = matrix.shape[1]
-    chosen = np.zeros(count, dtype=bool)
-    x = np.zeros(count)
-    for _ in range(10 * count):
-        gradient = matrix.T @ (target - matrix @ x)
-        gradient[chosen] = -np.inf
-        if chosen.all() or gradient.max() <= 1e-12:
-            break
-        chosen[int(np.argmax(gradient))] = True
-        while True:
-            trial = np.zeros(count)
-            trial[chosen] = np.linalg.lstsq(matrix[:, chosen], target, rcond=None)[0]
-            if trial[chosen].min() > 0:
-                break
-            falling = chosen & (trial <= 0)
-            steps = x[falling] / np.maximum(x[falling] - trial[falling], 1e-300)
-            x = x + steps.min() * (trial - x)
-            chosen &= x > 1e-15
-            if not chosen.any():
-                return np.zeros(count)
-        x = trial
-    return x
 
 
 def alpha_beta(sizes_bytes: Sequence[float], times_s: Sequence[float]) -> AlphaBeta:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from planner.validate.ranks.ranks import Rank
+from planner.validate.ranks.rank import Rank
 
 __all__ = ["measure_kernels"]
 

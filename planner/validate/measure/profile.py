@@ -6,10 +6,12 @@ back what was measured; how far it misses stands in every source.
 
 from __future__ import annotations
 
-import json
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import tomlkit
+from tomlkit.items import InlineTable, Table
 
 from planner.cost.network.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from planner.cost.network.topology import GroupView
@@ -183,24 +185,24 @@ def _miss(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
     """Mean |log(formula / measured)| at every (latency, rate)."""
     total = np.zeros_like(latency)
     for row in rows:
-        n = np.full(latency.shape, float(row["ranks"]))
-        view = GroupView(
-            n,
-            n,
-            np.ones_like(n),
-            rate,
-            np.full_like(n, np.inf),
-            latency,
-            np.zeros_like(n),
-            *_further(n),
-        )
+        view = on_one_node(np.full(latency.shape, float(row["ranks"])), rate, latency)
         total += np.abs(np.log(_FITTED[row["name"]](view, float(row["bytes"])) / row["in_step_s"]))
     return total / len(rows)
 
 
-def _further(n: Any) -> tuple[Any, ...]:
-    """Fields of the view that later versions append: times between nodes, not used on one."""
-    return tuple(np.zeros_like(n) for _ in range(len(GroupView.__slots__) - 7))
+def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
+    """What groups see whose ranks are the devices of one node; nothing lies between nodes."""
+    nothing = dict.fromkeys((field.name for field in fields(GroupView)), np.zeros_like(size))
+    inside = {
+        "size": size,
+        "local": size,
+        "nodes": np.ones_like(size),
+        "local_bytes_per_s": bytes_per_s,
+        "neighbour_bytes_per_s": bytes_per_s,
+        "local_latency_s": latency_s,
+        "network_bytes_per_s": np.full_like(size, np.inf),
+    }
+    return GroupView(**(nothing | inside))
 
 
 # --- TOML ------------------------------------------------------------------------------------
@@ -210,26 +212,27 @@ def toml_of(machine: Machine, comment: str) -> str:
     """The profile as a TOML file that `planner.describe.catalogue.load_machine` reads."""
     data = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     data.pop("name")
-    lines = [f"# {line}" for line in comment.splitlines()]
-    _table(lines, "", data)
-    return "\n".join(lines) + "\n"
+    document = tomlkit.document()
+    for line in comment.splitlines():
+        document.add(tomlkit.comment(line))
+    document.update(_table(data))
+    return tomlkit.dumps(document)
 
 
-def _table(lines: list[str], path: str, data: dict[str, Any]) -> None:
+def _table(data: dict[str, Any]) -> Table:
+    """Numbers with their sources on one line each, then the tables inside."""
+    table = tomlkit.table()
     inner = {k: v for k, v in data.items() if isinstance(v, dict) and "source" not in v}
     for name, value in data.items():
         if name not in inner:
-            lines.append(f"{name} = {_value(value)}")
+            table.add(name, _quantity_line(value) if isinstance(value, dict) else value)
     for name, value in inner.items():
-        lines.extend(["", f"[{path}{name}]"])
-        _table(lines, f"{path}{name}.", value)
+        table.add(name, _table(value))
+    return table
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e6 or abs(value) >= 1e15 else f"{value:.6e}"
-    return json.dumps(value)
+def _quantity_line(quantity: dict[str, Any]) -> InlineTable:
+    line = tomlkit.inline_table()
+    # a measurement has no more than seven digits to say
+    line.update({k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in quantity.items()})
+    return line

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import PlannerError
-from planner.validate.ranks.ranks import Rank, RankError
+from planner.validate.ranks.rank import Rank, RankError
 
 __all__ = ["watching"]
 

@@ -1,4 +1,4 @@
-"""Adapter: every private or unstable torch call that tracing needs, each named and guarded.
+"""Adapter: every private or unstable torch call that validation needs, each named and guarded.
 
 `PRIVATE` lists all names of torch in the package that are private or lie in a private module;
 `moved` says which of them the installed release lacks. When a new torch release moves one, this
@@ -59,21 +59,25 @@ _TRIED = "2.13"
 
 
 class TorchMissingError(PlannerError):
-    """torch is absent, or too old to trace with."""
+    """torch is absent, or not one that can be validated against."""
 
 
 def require_torch() -> str:
-    """Version of the installed torch, or an error that says what to install."""
+    """Version of the installed torch.
+
+    Raises TorchMissingError with what to install where there is none, or too old a one.
+    """
     try:
         import torch
     except ImportError as error:
         raise TorchMissingError(
-            "tracing needs torch, which is not installed; run pip install 'torch>=2.9'"
+            "validation needs torch, which is not installed; run "
+            "pip install 'parallelism-planner[torch]'"
         ) from error
     version = str(torch.__version__)
     if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST:
         raise TorchMissingError(
-            f"tracing needs torch 2.9 or later (tried with {_TRIED}), found {version}; "
+            f"validation needs torch 2.9 or later (tried with {_TRIED}), found {version}; "
             "run pip install --upgrade torch"
         )
     return version
@@ -94,7 +98,7 @@ def _moved(path: str) -> TorchMissingError:
     import torch
 
     return TorchMissingError(
-        f"torch {torch.__version__} has no {path}, which tracing needs; "
+        f"torch {torch.__version__} has no {path}, which validation needs; "
         f"install torch {_TRIED} or adapt planner/validate/sharding/adapter.py"
     )
 
@@ -140,7 +144,10 @@ def fake_mode() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_propagation() -> Iterator[None]:
-    """Keep DTensor's shape propagation out of the trace: it makes tensors of global shape."""
+    """Keep DTensor's shape propagation out of the trace: it makes tensors of global shape.
+
+    Raises TorchMissingError where torch has moved what is replaced.
+    """
     propagator = _private("torch.distributed.tensor._sharding_prop.ShardingPropagator")
     disable = _private("torch.utils._python_dispatch._disable_current_modes")
 
@@ -185,7 +192,10 @@ def static_pipeline() -> Iterator[None]:
 
 
 def receive_buffers(stage: Any) -> list[Any]:
-    """Buffers that a pipeline stage receives into, of all micro-batches and both directions."""
+    """Buffers that a pipeline stage receives into, of all micro-batches and both directions.
+
+    Raises TorchMissingError where torch has moved them.
+    """
     try:
         infos = [*stage.args_recv_info.values(), *stage.grad_recv_info.values()]
         return [info.buffer for made in infos for info in made if info.buffer is not None]
@@ -195,21 +205,27 @@ def receive_buffers(stage: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def communication_region(enter: Any) -> Iterator[None]:
-    """Call `enter(name)` around FSDP's gathering, copying out and reduction of a group."""
+    """Call `enter(region, group)` around FSDP's gathering, copying out and reduction of a group."""
+    from planner.validate.sharding.timeline import Region
+
     group = _private("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup")
-    named = {"unshard": "gather", "wait_for_unshard": "gather", "post_backward": "reduce"}
-    before = {name: getattr(group, name) for name in named}
+    regions = {
+        "unshard": Region.GATHER,
+        "wait_for_unshard": Region.GATHER,
+        "post_backward": Region.REDUCE,
+    }
+    before = {name: getattr(group, name) for name in regions}
 
     def wrapped(name: str) -> Any:
         original = before[name]
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with enter(named[name], self):
+            with enter(regions[name], self):
                 return original(self, *args, **kwargs)
 
         return call
 
-    for name in named:
+    for name in regions:
         setattr(group, name, wrapped(name))
     try:
         yield

@@ -7,7 +7,7 @@ torch's defaults, no generation, no cache. Parameter counts equal `Model.num_par
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,10 @@ from planner.describe.model.model import Model
 from planner.describe.model.shapes import Experts
 from planner.errors import DescriptionError
 
-__all__ = ["Stage", "build_stage", "cross_entropy", "unsupported"]
+__all__ = ["Part", "Stage", "build_stage", "cross_entropy", "unsupported"]
 
+Part = int | Literal["embedding", "head", "output"]
+"""A part of a stage that forward enters: a layer by its number, or an end."""
 RmsNorm = Callable[[Any, Any, float], Any]
 _EPS = 1e-5
 
@@ -218,7 +220,7 @@ class Stage(nn.Module):
             self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=model.head_bias)
         self.tied = model.tied_embeddings and first and last
         self.num_row_shards, self.row_shard = 1, 0
-        self.marks: Callable[[str, Tensor], Tensor] = lambda _, x: x
+        self.marks: Callable[[Part, Tensor], Tensor] = lambda _, x: x
         self.default_rope: tuple[Tensor, Tensor] | None = None
 
     def tie(self) -> None:
@@ -249,7 +251,7 @@ class Stage(nn.Module):
                 places = torch.arange(start, start + rows, device=tokens.device)
                 x = x + self.position(places)
         for name, layer in self.layers.items():
-            x = layer(self.marks(f"layer {name}", x), rope)
+            x = layer(self.marks(int(name), x), rope)
         if self.last:
             return self.head(self.norm(self.marks("head", x)))
         return self.marks("output", x)
@@ -285,7 +287,7 @@ def unsupported(model: Model) -> str:
 
 
 def build_stage(model: Model, layers: Sequence[int], **options: Any) -> Stage:
-    """A stage on the current device, or an error naming what cannot be built."""
+    """A stage on the current device. Raises DescriptionError with what is not built of a model."""
     if reason := unsupported(model):
         raise DescriptionError(
             f"{model.name} cannot be traced: {reason} are not built; "

@@ -9,6 +9,7 @@ import contextlib
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -16,7 +17,44 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-__all__ = ["Live", "StorageTimeline"]
+__all__ = ["BEFORE", "Direction", "Live", "Phase", "Region", "StorageTimeline"]
+
+
+class Direction(Enum):
+    """Which way a step goes."""
+
+    BEFORE = "before"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    END = "end"
+
+
+class Region(Enum):
+    """Communication of FSDP in which a storage is made, by what the storage is then."""
+
+    GATHER = "gathered_parameters"
+    REDUCE = "reduction_buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of a step.
+
+    >>> str(Phase(Direction.BACKWARD, "layer -1"))
+    'backward layer -1'
+    """
+
+    direction: Direction
+    part: str = ""
+    """Part of the model that is at work; empty outside of it."""
+
+    def __str__(self) -> str:
+        """As results name it."""
+        return f"{self.direction.value} {self.part}".rstrip()
+
+
+BEFORE = Phase(Direction.BEFORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +63,8 @@ class _Event:
 
     key: int
     bytes: int
-    phase: str
-    region: str
+    phase: Phase
+    region: Region | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +73,8 @@ class Live:
 
     key: int
     bytes: int
-    phase: str
-    region: str
+    phase: Phase
+    region: Region | None
 
 
 class StorageTimeline(TorchDispatchMode):
@@ -48,7 +86,8 @@ class StorageTimeline(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[_Event] = []
-        self.phase, self.region = "before", ""
+        self.phase: Phase = BEFORE
+        self.region: Region | None = None
         self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._next = 0
         self.moments: dict[str, int] = {}
@@ -104,7 +143,7 @@ class StorageTimeline(TorchDispatchMode):
         self.events.append(_Event(key, size, self.phase, self.region))
 
     @contextlib.contextmanager
-    def within(self, region: str) -> Iterator[None]:
+    def within(self, region: Region) -> Iterator[None]:
         """Mark what is allocated inside as belonging to `region`."""
         before, self.region = self.region, region
         try:
@@ -131,10 +170,11 @@ class StorageTimeline(TorchDispatchMode):
                 found.pop(event.key, None)
         return list(found.values())
 
-    def peaks(self, start: int, stop: int) -> dict[str, tuple[int, int]]:
+    def peaks(self, start: int, stop: int) -> dict[Phase, tuple[int, int]]:
         """Highest sum of bytes in every phase: bytes, and events until then."""
         sizes: dict[int, int] = {}
-        total, best = 0, {}
+        total = 0
+        best: dict[Phase, tuple[int, int]] = {}
         for index, event in enumerate(self.events[:stop]):
             # a phase that opens with a release was highest before it
             before, total = total, total + event.bytes - sizes.get(event.key, 0)

@@ -21,7 +21,7 @@ from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, models, shard
 from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
-from planner.validate.sharding.timeline import Live, StorageTimeline
+from planner.validate.sharding.timeline import Direction, Live, Phase, Region, StorageTimeline
 
 __all__ = ["measure", "measure_on_rank"]
 
@@ -101,53 +101,56 @@ class _Step:
 
     # --- phases ------------------------------------------------------------------------------
 
-    def _place(self, name: str) -> str:
-        """A layer's place counted from the nearer end, so that depths can be compared."""
-        if not name.startswith("layer "):
-            return name
-        index, total = self.layers.index(int(name.split()[1])), len(self.layers)
+    def _place(self, part: models.Part) -> str:
+        """A part's name, a layer's counted from the nearer end, so that depths can be compared."""
+        if not isinstance(part, int):
+            return part
+        index, total = self.layers.index(part), len(self.layers)
         if index < 2:
             return f"layer {index}"
         return f"layer {index - total}" if index >= total - 2 else "layer between"
 
-    def _mark(self, name: str, x: Tensor) -> Tensor:
+    def _enter(self, direction: Direction, part: str = "") -> None:
+        self.timeline.phase = Phase(direction, part)
+
+    def _mark(self, part: models.Part, x: Tensor) -> Tensor:
         """Note that forward enters a part, and that backward leaves it towards the one before."""
-        after = "head" if self.stage.last else "output"
-        names = ["embedding", *(f"layer {i}" for i in self.layers), after]
-        self.timeline.phase = f"forward {self._place(name)}"
-        if self.recording and name == "head":
+        after: models.Part = "head" if self.stage.last else "output"
+        parts: list[models.Part] = ["embedding", *self.layers, after]
+        self._enter(Direction.FORWARD, self._place(part))
+        if self.recording and part == "head":
             self.head_inputs.add(self.timeline.watch(x))
         if x.requires_grad:
-            before = self._place(names[names.index(name) - 1])
+            before = self._place(parts[parts.index(part) - 1])
 
             def leave(_: Tensor) -> None:
-                self.timeline.phase = f"backward {before}"
-                if name == "output":
+                self._enter(Direction.BACKWARD, before)
+                if part == "output":
                     self.starts.append(len(self.timeline.events))
 
             x.register_hook(leave)
         return x
 
     @contextlib.contextmanager
-    def _communicating(self, name: str, group: Any) -> Iterator[None]:
-        if name == "reduce":
+    def _communicating(self, region: Region, group: Any) -> Iterator[None]:
+        if region is Region.REDUCE:
             gradients = adapter.unsharded_gradients(group)
             self.keys["unsharded_gradients"] |= {self.timeline.watch(g) for g in gradients}
-        with self.timeline.within(name):
+        with self.timeline.within(region):
             yield
 
     # --- running -----------------------------------------------------------------------------
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        self.timeline.phase = "forward loss"
+        self._enter(Direction.FORWARD, "loss")
         loss = models.cross_entropy(logits, labels)
 
         def begin(_: Tensor) -> None:
-            self.timeline.phase = "backward loss"
+            self._enter(Direction.BACKWARD, "loss")
             self.starts.append(len(self.timeline.events))
 
         def leave(_: Tensor) -> None:
-            self.timeline.phase = "backward head"
+            self._enter(Direction.BACKWARD, "head")
 
         loss.register_hook(begin)
         logits.register_hook(leave)
@@ -175,14 +178,14 @@ class _Step:
     def run(self) -> None:
         """Forward, backward, update."""
         self._passes()
-        self.timeline.phase = "optimizer"
+        self._enter(Direction.OPTIMIZER)
         self.timeline.moment("optimizer")
         if self.recording:
             self.keys["gradients"] |= {
                 self.timeline.watch(p.grad) for p in self.stage.parameters() if p.grad is not None
             }
         self.optimizer.step()
-        self.timeline.phase = "end"
+        self._enter(Direction.END)
         self.optimizer.zero_grad(set_to_none=True)
 
     def _warm_up(self) -> None:
@@ -227,10 +230,10 @@ class _Step:
         for name in _RESIDENT:
             if live.key in self.keys[name]:
                 return name
-        if live.region:
-            return {"gather": "gathered_parameters", "reduce": "reduction_buffers"}[live.region]
-        if live.phase.startswith("forward"):
-            ends = live.phase in ("forward head", "forward loss")
+        if live.region is not None:
+            return live.region.value
+        if live.phase.direction is Direction.FORWARD:
+            ends = live.phase.part in ("head", "loss")
             return "logits" if ends or live.key in self.head_inputs else "activations"
         return "temporaries"
 
@@ -241,8 +244,8 @@ class _Step:
             found[self.category(live)] += live.bytes
         return dict(sorted(found.items()))
 
-    def highest(self, names: tuple[str, ...], phase: str = "") -> int:
-        """Events until the categories `names` together are largest, in one phase or in all."""
+    def highest(self, names: tuple[str, ...], phase: Phase) -> int:
+        """Events until the categories `names` together are largest in a phase."""
         sizes: dict[int, int] = {}
         made: dict[int, str] = {}
         total = best = 0
@@ -254,7 +257,7 @@ class _Step:
             if made.get(event.key) in names:
                 total += event.bytes - sizes.get(event.key, 0)
                 sizes[event.key] = event.bytes
-            if total > best and index >= where and phase in ("", event.phase):
+            if total > best and index >= where and phase == event.phase:
                 best, where = total, index + 1
         return where
 
@@ -328,13 +331,13 @@ def _readout(step: _Step) -> dict[str, Any]:
     peaks = step.timeline.peaks(moments["start"], moments["stop"])
     # a step starts many backward passes: the one with most in flight
     starts = [step.parts(start) for start in step.starts]
-    loss = "backward loss"
+    loss = Phase(Direction.BACKWARD, "loss")
     return {
         "states": {name: resident.get(name, 0) for name in _RESIDENT[:3]},
         "start_of_backward": max(starts, key=lambda parts: parts.get("activations", 0)),
         "loss": (
             step.parts(step.highest(("logits", "temporaries"), loss)) if loss in peaks else {}
         ),
-        "peaks": {phase: step.parts(where) for phase, (_, where) in peaks.items()},
+        "peaks": {str(phase): step.parts(where) for phase, (_, where) in peaks.items()},
         "collectives": _collectives(step),
     }

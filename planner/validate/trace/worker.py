@@ -47,7 +47,7 @@ def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> list[dict[str, An
     """
     del send
     warnings.simplefilter("ignore")
-    from planner.validate.ranks.ranks import joined
+    from planner.validate.ranks.rank import joined
     from planner.validate.trace.step import measure_on_rank
 
     found = []

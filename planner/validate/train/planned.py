@@ -84,7 +84,7 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
 
 
 def _framework(case: dict[str, Any]) -> Framework:
-    """The software of a strategy, as `planner.validate.train.strategies` builds it."""
+    """The software of a strategy, as `planner.validate.train.trainer` builds it."""
     if case["strategy"] in ("single", "ddp", "zero1"):
         return load_framework("ddp")
     framework = load_framework("fsdp2")

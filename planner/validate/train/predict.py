@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.validate.measure import collectives
+from planner.validate.measure import collectives, quiet
 from planner.validate.measure.fitting import interpolate, relative_least_squares
-from planner.validate.ranks import quiet
-from planner.validate.ranks.ranks import Rank
+from planner.validate.ranks.rank import Rank
 from planner.validate.train import theory
-from planner.validate.train.strategies import Spread, Trainer, suited
-from planner.validate.train.tasks import MlpTask, Task
+from planner.validate.train.strategies import Spread
+from planner.validate.train.tasks import MlpTask, Task, suited
+from planner.validate.train.trainer import Trainer
 
-__all__ = ["FIT_SHAPES", "Calibration", "predicted_s"]
+__all__ = ["FIT_SHAPES", "StepModel"]
 
 FIT_SHAPES = (
     (16, 64, 1),
@@ -41,7 +41,7 @@ FIT_SHAPES = (
     (32, 1280, 4),
     (96, 1280, 1),
 )
-"""Rows per pass, width, passes; four layers. The scored shape is in none of them."""
+"""Rows of a micro-batch, width, micro-batches; four layers. No scored shape is among them."""
 TINY = MlpTask(batch=16, width=64)
 _DEPTH = 4
 _REPEATS = 7
@@ -51,17 +51,19 @@ _TABLE_SIZES = tuple(4096 * 8**k for k in range(5))
 Float = NDArray[np.float64]
 
 
-def features(rows: float, passes: float, matrices: Sequence[tuple[int, int]]) -> list[float]:
-    """What a step's time is linear in: constant, passes, FLOP, weight traffic, state, streams."""
+def features(
+    rows: float, num_microbatches: float, matrices: Sequence[tuple[int, int]]
+) -> list[float]:
+    """What a step's time is linear in: constant, calls, FLOP, weight traffic, state, streams."""
     elements = sum(n * k for n, k in matrices)
     streams = sum(n + k for n, k in matrices)
     return [
         1.0,
-        passes * len(matrices),
-        6.0 * rows * passes * elements,
-        passes * elements,
+        num_microbatches * len(matrices),
+        6.0 * rows * num_microbatches * elements,
+        num_microbatches * elements,
         elements,
-        passes * rows * streams,
+        num_microbatches * rows * streams,
     ]
 
 
@@ -72,8 +74,8 @@ def _matrices(task: Task, spread: Spread) -> Iterator[tuple[int, int]]:
         yield (width // tp, width) if layer % 2 == 0 else (width, width // tp)
 
 
-class Calibration:
-    """Fits and tables of one world, measured on its own ranks."""
+class StepModel:
+    """The step time of the perceptron in one world: fits and tables measured on its own ranks."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -98,19 +100,19 @@ class Calibration:
 
     def _fit_compute(self) -> tuple[Float, float]:
         columns, times = [], []
-        for rows, width, passes in FIT_SHAPES:
-            self._rank.report(f"calibrating compute at {rows} x {width} x {passes}")
-            columns.append(features(rows, passes, [(width, width)] * _DEPTH))
-            times.append(self._compute_step(rows, width, passes))
+        for rows, width, num_microbatches in FIT_SHAPES:
+            self._rank.report(f"calibrating compute at {rows} x {width} x {num_microbatches}")
+            columns.append(features(rows, num_microbatches, [(width, width)] * _DEPTH))
+            times.append(self._compute_step(rows, width, num_microbatches))
         return relative_least_squares(columns, self._agreed(times))
 
     def _agreed(self, values: list[float]) -> list[float]:
         """The slowest rank's, which the others would wait for."""
         if self._rank.world == 1:
             return values
-        return collectives._slowest(values)
+        return collectives.slowest(values)
 
-    def _compute_step(self, rows: int, width: int, passes: int) -> float:
+    def _compute_step(self, rows: int, width: int, num_microbatches: int) -> float:
         """Median step of the perceptron with nothing to communicate [s]."""
         task = MlpTask(batch=rows, width=width, depth=_DEPTH)
         alone = replace(self._rank, world=1, rank=0)
@@ -119,9 +121,9 @@ class Calibration:
         times = []
         for _ in range(_REPEATS):
             start = time.perf_counter()
-            for _ in range(passes):
+            for _ in range(num_microbatches):
                 assert trainer.module is not None
-                task.loss(trainer.module(x), y).div(passes).backward()
+                task.loss(trainer.module(x), y).div(num_microbatches).backward()
             trainer.optimizer.step()
             trainer.optimizer.zero_grad(set_to_none=True)
             trainer.synchronise()
@@ -165,6 +167,12 @@ class Calibration:
 
     # --- predict -----------------------------------------------------------------------------
 
+    def predicted_s(self, task: Task, spread: Spread) -> float | None:
+        """Step time of the perceptron under a strategy [s]; None for other tasks, and for 3d."""
+        if not isinstance(task, MlpTask) or (spread.tp > 1 and spread.dp > 1):
+            return None
+        return self.overhead_s(spread) + self._parts_s(task, spread)
+
     def _parts_s(self, task: Task, spread: Spread) -> float:
         return (
             self._compute_s(task, spread)
@@ -189,9 +197,9 @@ class Calibration:
         """FSDP's copies into and out of its flat buffers [s]."""
         if spread.zero_stage < 2:
             return 0.0
-        gathered = {2: 1, 3: 2}[spread.zero_stage]
-        whole = 4 * sum(n * k for n, k in _matrices(task, spread))
-        return 2 * whole * (gathered + 1) / self.copy_bytes_per_s
+        num_gathers = {2: 1, 3: 2}[spread.zero_stage]
+        unsharded = 4 * sum(n * k for n, k in _matrices(task, spread))
+        return 2 * unsharded * (num_gathers + 1) / self.copy_bytes_per_s
 
     def _collectives_s(self, task: Task, spread: Spread) -> float:
         """Every call at its own size, one after the other: gloo on a CPU hides nothing [s]."""
@@ -240,10 +248,3 @@ def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
     else:
         count = layers * (2 if name == "all_gather" and spread.zero_stage == 3 else 1)
     return [value / count] * count
-
-
-def predicted_s(calibration: Calibration, task: Task, spread: Spread) -> float | None:
-    """Step time of the perceptron under a strategy; None for other tasks [s]."""
-    if not isinstance(task, MlpTask) or (spread.tp > 1 and spread.dp > 1):
-        return None
-    return calibration.overhead_s(spread) + calibration._parts_s(task, spread)

@@ -6,38 +6,21 @@ rank, exactly. Then times, where the cores were ours.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
-from planner.validate.ranks.ranks import Rank, RankError, external_rank, num_cores
-from planner.validate.ranks.results import ResultsFile
+from planner.validate.ranks.rank import Rank, RankError, external_rank, num_cores
+from planner.validate.results import ResultsFile
 from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
+from planner.validate.train.strategies import STRATEGIES, TASKS, spread_of
 
-__all__ = ["STRATEGIES", "RunOptions", "exit_code", "run", "run_text"]
+__all__ = ["RunOptions", "exit_code", "run", "run_text"]
 
-# repeated from planner.validate.train.strategies, which imports torch; a test keeps them equal
-STRATEGIES = (
-    "single",
-    "ddp",
-    "zero1",
-    "zero2",
-    "zero3",
-    "tp",
-    "sp",
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "3d",
-)
-TASKS = ("mlp", "gpt")
 MAX_WORLD = 64
 
 
@@ -79,7 +62,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     results.extra = {"skipped": skipped, "num_cores": num_cores()}
     todo = [case for case in cases if not results.has(case["key"])]
     if outer is not None:
-        todo = _agreed(outer, cases, todo)
+        todo = cases  # only rank 0 sees the results, and the others must do what it does
     progress = _Progress(len(cases), len(cases) - len(todo), quiet=not writes)
     payload = {"cases": todo, "fault": options.fault}
 
@@ -96,7 +79,7 @@ def run(options: RunOptions) -> dict[str, Any] | None:
         from planner.validate.ranks.launch import launch
 
         launch(
-            "planner.validate.train.training:run_cases",
+            "planner.validate.train.worker:run_cases",
             world,
             payload,
             limit_s=options.limit_s,
@@ -159,8 +142,7 @@ def _check(options: RunOptions, world: int) -> None:
 
 def _cases(options: RunOptions, world: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The cases in order, and which strategies `all` left out and why."""
-    from planner.validate.train.strategies import spread_of, suited
-    from planner.validate.train.tasks import make_task
+    from planner.validate.train.tasks import make_task, suited
 
     cases, skipped = [], []
     everything = "all" in options.strategies
@@ -200,18 +182,10 @@ def _settings(options: RunOptions, world: int) -> dict[str, Any]:
     }
 
 
-def _agreed(
-    outer: Rank, cases: list[dict[str, Any]], todo: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Under an external launcher only rank 0 sees the results: all ranks run all cases."""
-    del outer
-    return todo if len(todo) == len(cases) else cases
-
-
 def _run_inside(outer: Rank, payload: dict[str, Any], finished: Any) -> None:
     """Be one rank of torchrun, mpiexec or srun; a watchdog ends it should it hang."""
     from planner.validate.ranks.watchdog import watching
-    from planner.validate.train.training import run_cases
+    from planner.validate.train.worker import run_cases
 
     with watching(outer) as rank:
         run_cases(rank, payload, finished)
@@ -283,42 +257,3 @@ def exit_code(results: dict[str, Any] | None) -> int:
     """0 where everything is as expected, 1 where bytes differ."""
     cases = results["cases"] if results else []
     return 0 if all(c["bytes_equal"] and c["state_bytes_equal"] for c in cases) else 1
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`python -m planner.validate run`."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="planner.validate run", description=__doc__)
-    parser.add_argument("--strategy", action="append", help="all, or names (repeatable)")
-    parser.add_argument("--task", action="append", choices=TASKS, help="default: both")
-    parser.add_argument("--world", type=int, default=2, help="ranks (ignored under a launcher)")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps; 0 times nothing")
-    parser.add_argument("--attempts", type=int, default=2, help="timings while cores are busy")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds until a rank hangs")
-    parser.add_argument("--profile", default="", help="measured profile to hold the GPT against")
-    parser.add_argument("--output", "-o", type=Path, help="results as JSON, resumed if there")
-    parser.add_argument("--sizes", type=json.loads, default={}, help='{"mlp": {"width": 256}}')
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--cpu", action="store_true", help="use no accelerator")
-    parser.add_argument("--fault", default="", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.cpu:
-        os.environ["PLANNER_CPU"] = "1"
-    results = run(
-        RunOptions(
-            strategies=tuple(given.strategy or ("all",)),
-            tasks=tuple(given.task or TASKS),
-            world=given.world,
-            timed_steps=given.steps,
-            attempts=given.attempts,
-            limit_s=given.limit,
-            output=given.output,
-            sizes=given.sizes,
-            profile=given.profile,
-            fault=given.fault,
-        )
-    )
-    if results is not None:
-        print(json.dumps(results, indent=1) if given.json else run_text(results))
-    return exit_code(results)

@@ -23,14 +23,18 @@ __all__ = ["split_over_ranks"]
 
 
 def split_over_ranks(chunk: nn.Module, task: Task, mesh: DeviceMesh, *, sequence: bool) -> None:
-    """Megatron's split: columns then rows, one reduction per pair and direction."""
+    """Megatron's split: columns then rows, one reduction per pair and direction.
+
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises LayoutError where the
+    perceptron's sizes do not divide by the ranks.
+    """
     if isinstance(chunk, Stage):
         _split_gpt(chunk, mesh, sequence)
         return
     if task.depth % 2 or task.width % mesh.size() or (sequence and task.batch % mesh.size()):
         raise LayoutError(
             f"depth {task.depth} must be even, and width {task.width} and batch {task.batch} "
-            f"divide by tp = {mesh.size()}"
+            f"divide by tp = {mesh.size()}; change one of them"
         )
     plan: dict[str, Any] = {}
     names = list(chunk.layers)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.describe.model.model import Model
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, LayoutError
 from planner.validate.sharding.models import Stage, build_stage, cross_entropy
+from planner.validate.train.strategies import TASKS, Spread
 
-__all__ = ["GptTask", "MlpTask", "Task", "Tensors", "make_task"]
+__all__ = ["GptTask", "MlpTask", "Task", "Tensors", "initial_state", "make_task", "suited"]
 
 Tensors = dict[str, Tensor]
 _MOST_ELEMENTS = 500_000_000
@@ -153,10 +154,13 @@ Task = MlpTask | GptTask
 
 
 def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
-    """A task by name with some of its sizes changed."""
-    tasks: dict[str, type[MlpTask] | type[GptTask]] = {"mlp": MlpTask, "gpt": GptTask}
+    """A task by name with some of its sizes changed.
+
+    Raises DescriptionError where there is no such task or size, or it is too large to be small.
+    """
+    tasks = dict(zip(TASKS, (MlpTask, GptTask), strict=True))
     if name not in tasks:
-        raise DescriptionError(f"unknown task {name!r}; use one of mlp, gpt")
+        raise DescriptionError(f"unknown task {name!r}; use one of {', '.join(TASKS)}")
     for field, value in (fields or {}).items():
         if not isinstance(value, int) or value < 1:
             raise DescriptionError(f"{field} = {value!r} must be a whole number of at least 1")
@@ -176,6 +180,22 @@ def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
             f"stay below {_MOST_ELEMENTS:,} elements of state and of activations"
         )
     return task
+
+
+def suited(task: Task, spread: Spread) -> Task:
+    """The task with a multiple of as many layers as the pipeline has chunks.
+
+    Raises LayoutError where its batch does not divide into micro-batches.
+    """
+    step = spread.pp * spread.chunks * (2 if spread.tp > 1 and spread.pp > 1 else 1)
+    depth = step * math.ceil(task.depth / step)
+    rows = spread.dp * spread.micro_batches
+    if task.batch % rows:
+        raise LayoutError(
+            f"batch {task.batch} does not divide into dp * micro-batches = {rows}; "
+            f"use a multiple of {rows}"
+        )
+    return task if depth == task.depth else replace(task, depth=depth)
 
 
 def initial_state(task: Task) -> Tensors:

@@ -1,8 +1,8 @@
 """Theory: the bytes that each strategy must move per step and rank, from its definition.
 
-Sizes are full buffers, as `planner.validate.sharding.recorder` counts them: the gathered tensor,
-the tensor before reduction or scattering, the message. `wire_bytes` turns them into what one rank
-sends in a ring, the convention of nccl-tests.
+Sizes are full buffers, as `planner.validate.sharding.recorder` counts them: the all-gathered
+tensor, the tensor before reduction or scattering, the message. `wire_bytes` turns them into what
+one rank sends in a ring, the convention of nccl-tests.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from planner.cost.network.table import bus_factor
 from planner.errors import PlannerError
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import GptTask, Task
@@ -22,16 +23,14 @@ Traffic = Counter[tuple[str, str]]
 
 
 def wire_bytes(name: str, full_bytes: float, size: int) -> float:
-    """What one rank of a group of `size` sends in a ring [B].
+    """What one rank of a group of `size` sends in a ring [B]; receiving sends nothing.
 
     >>> wire_bytes("all_reduce", 1000, 4), wire_bytes("send", 1000, 2)
     (1500.0, 1000.0)
     """
-    if name in ("send", "broadcast", "reduce"):
-        return float(full_bytes)
-    share = (size - 1) / size if size else 0.0
-    factors = {"all_reduce": 2.0, "receive": 0.0}
-    return full_bytes * share * factors.get(name, 1.0)
+    if name == "receive":
+        return 0.0
+    return full_bytes * bus_factor("send_recv" if name == "send" else name, size)
 
 
 # --- parameters ------------------------------------------------------------------------------
@@ -100,31 +99,32 @@ def expected_state_bytes(
 
     None where rows do not divide by dp in ZeRO-2 and 3.
     """
-    whole = _parameter_bytes(task, spread, pp_rank, padded=False)
+    unsharded = _parameter_bytes(task, spread, pp_rank, padded=False)
     if spread.zero_stage == 1:
-        mine = _owned_bytes(task, spread, pp_rank)[dp_rank]
-        return {"parameters": whole, "optimizer_states": 2 * mine}
-    if spread.zero_stage >= 2:
-        if whole != _parameter_bytes(task, spread, pp_rank, padded=True):
-            return None
-        whole //= spread.dp
-    return {"parameters": whole, "optimizer_states": 2 * whole}
+        sharded = _sharded_bytes(task, spread, pp_rank)[dp_rank]
+        return {"parameters": unsharded, "optimizer_states": 2 * sharded}
+    if spread.zero_stage == 0:
+        return {"parameters": unsharded, "optimizer_states": 2 * unsharded}
+    if unsharded != _parameter_bytes(task, spread, pp_rank, padded=True):
+        return None
+    sharded = unsharded // spread.dp
+    return {"parameters": sharded, "optimizer_states": 2 * sharded}
 
 
-def _owned_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
-    """Whole tensors that ZeroRedundancyOptimizer deals to each replica [B].
+def _sharded_bytes(task: Task, spread: Spread, pp_rank: int) -> list[int]:
+    """What ZeroRedundancyOptimizer deals to each replica, tensor by tensor [B].
 
-    The largest tensor left goes to the replica that owns least.
+    The largest tensor left goes to the replica that has least.
     """
-    owned = [0] * spread.dp
+    sharded = [0] * spread.dp
     sizes = [
         rows * columns * _ELEMENT
         for chunk in _chunks(spread, pp_rank)
         for rows, columns, _ in _tensors(task, spread, chunk)
     ]
     for size in sorted(sizes, reverse=True):
-        owned[owned.index(min(owned))] += size
-    return owned
+        sharded[sharded.index(min(sharded))] += size
+    return sharded
 
 
 # --- traffic ---------------------------------------------------------------------------------
@@ -159,10 +159,10 @@ def _data_traffic(task: Task, spread: Spread, pp_rank: int, traffic: Traffic) ->
     if spread.dp == 1:
         return
     if spread.zero_stage < 2:
-        whole = _parameter_bytes(task, spread, pp_rank, padded=False)
-        traffic["all_reduce", "dp"] += whole
+        unsharded = _parameter_bytes(task, spread, pp_rank, padded=False)
+        traffic["all_reduce", "dp"] += unsharded
         if spread.zero_stage == 1:
-            traffic["broadcast", "dp"] += whole
+            traffic["broadcast", "dp"] += unsharded
         return
     padded = _parameter_bytes(task, spread, pp_rank, padded=True)
     traffic["all_gather", "dp"] += padded * (2 if spread.zero_stage == 3 else 1)

@@ -21,14 +21,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.validate.ranks import quiet
-from planner.validate.ranks.ranks import Rank, RankError, joined, num_cores
+from planner.validate.measure import quiet
+from planner.validate.ranks.rank import Rank, RankError, joined, num_cores
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import StorageTimeline
 from planner.validate.train import theory
-from planner.validate.train.predict import Calibration, predicted_s
-from planner.validate.train.strategies import Spread, Trainer, spread_of, suited
-from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task
+from planner.validate.train.predict import StepModel
+from planner.validate.train.strategies import Spread, spread_of
+from planner.validate.train.tasks import MlpTask, Task, Tensors, make_task, suited
+from planner.validate.train.trainer import Trainer
 
 __all__ = ["LOSS_TOLERANCE", "PARAMETER_TOLERANCE", "run_cases"]
 
@@ -258,19 +259,19 @@ class _Case:
         if not count:
             return {"step_time_s": None, "load": None}
         timed: dict[str, Any] = {}
-        for attempt in range(self.case["attempts"]):
-            timed = self._timed(trainer, count) | {"attempts": attempt + 1}
-            why_not = timed["load"]["why_not"]
-            if not why_not or "ranks share" in why_not:
+        for attempt in range(1, self.case["attempts"] + 1):
+            found, load = self._timed(trainer, count)
+            timed = {**found, "load": load.as_dict(), "attempts": attempt}
+            if load.disturbance in (None, quiet.Disturbance.CROWDED):
                 break
         return timed
 
-    def _timed(self, trainer: Trainer, count: int) -> dict[str, Any]:
-        """Step times without recording; the slowest rank of each step counts."""
-        calibration = None
+    def _timed(self, trainer: Trainer, count: int) -> tuple[dict[str, Any], quiet.Load]:
+        """Step times without recording, and the load; the slowest rank of each step counts."""
+        model = None
         if isinstance(self.task, MlpTask) and self.rank.world <= num_cores():
             # next to what it predicts, so that both see the same neighbours
-            calibration = Calibration(self.rank)
+            model = StepModel(self.rank)
         for step in range(_WARMUP):
             trainer.step(step)
         dist.barrier()
@@ -292,10 +293,10 @@ class _Case:
             "step_time_p90_s": sorted(slowest)[math.ceil(0.9 * len(slowest)) - 1],
             "threads_per_rank": torch.get_num_threads(),
         }
-        if calibration is not None:
-            found |= _prediction(calibration, self.task, self.spread, found)
-            load = replace(load, cpu_wall=min(load.cpu_wall, calibration.cpu_wall))
-        return found | {"load": load.as_dict()}
+        if model is not None:
+            found |= _prediction(model, self.task, self.spread, found)
+            load = replace(load, cpu_wall=min(load.cpu_wall, model.cpu_wall))
+        return found, load
 
     def _together(
         self, watch: quiet.Watch, cpu_s: float, shares: list[float], times: list[float]
@@ -311,15 +312,15 @@ class _Case:
 
 
 def _prediction(
-    calibration: Calibration, task: Task, spread: Spread, timed: dict[str, Any]
+    model: StepModel, task: Task, spread: Spread, timed: dict[str, Any]
 ) -> dict[str, Any]:
-    predicted = predicted_s(calibration, task, spread)
+    predicted = model.predicted_s(task, spread)
     if predicted is None:
         return {"predicted_step_time_s": None}
     return {
         "predicted_step_time_s": predicted,
         "time_error": predicted / timed["step_time_s"] - 1,
-        "calibration": calibration.as_dict(),
+        "calibration": model.as_dict(),
     }
 
 

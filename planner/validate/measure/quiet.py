@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MIN_CPU_WALL", "Load", "Watch", "probe_cpu_wall"]
+__all__ = ["MIN_CPU_WALL", "Disturbance", "Load", "Watch", "probe_cpu_wall"]
 
 MIN_CPU_WALL = 0.9
 """Below it, a time is not scored."""
@@ -20,6 +21,14 @@ _SHORTEST_S = 0.5
 # the kernel counts in ticks of 10 ms per core
 _MAX_FOREIGN = 0.15
 """Cores that others may use, as a part of all, before a time is not scored."""
+
+
+class Disturbance(Enum):
+    """Why times do not count, worst first."""
+
+    CROWDED = "more ranks than cores: waiting does not help"
+    SHARED = "a core worked for others while a rank wanted it"
+    NEIGHBOURS = "other processes were at work on the other cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +43,35 @@ class Load:
     num_cores: int
 
     @property
-    def why_not(self) -> str:
-        """Why times are not scored; empty where they are."""
+    def disturbance(self) -> Disturbance | None:
+        """Why times are not scored; None where they are."""
         if self.num_ranks > self.num_cores:
-            return f"{self.num_ranks} ranks share {self.num_cores} cores"
+            return Disturbance.CROWDED
         if self.cpu_wall < MIN_CPU_WALL:
-            return f"cpu/wall is {self.cpu_wall:.3f}, below {MIN_CPU_WALL}: the cores were shared"
+            return Disturbance.SHARED
         if self.foreign_cores is not None and self.foreign_cores > _MAX_FOREIGN * self.num_cores:
-            return f"other processes used {self.foreign_cores:.1f} of {self.num_cores} cores"
-        return ""
+            return Disturbance.NEIGHBOURS
+        return None
+
+    @property
+    def why_not(self) -> str:
+        """The disturbance in words and numbers; empty where there is none."""
+        match self.disturbance:
+            case Disturbance.CROWDED:
+                return f"{self.num_ranks} ranks share {self.num_cores} cores"
+            case Disturbance.SHARED:
+                return (
+                    f"cpu/wall is {self.cpu_wall:.3f}, below {MIN_CPU_WALL}: the cores were shared"
+                )
+            case Disturbance.NEIGHBOURS:
+                return f"other processes used {self.foreign_cores:.1f} of {self.num_cores} cores"
+            case None:
+                return ""
 
     @property
     def scored(self) -> bool:
         """Whether times count."""
-        return not self.why_not
+        return self.disturbance is None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""

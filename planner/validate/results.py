@@ -18,7 +18,10 @@ class ResultsError(PlannerError):
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content; a reader or a crash never sees half of it."""
+    """Replace a file's content; a reader or a crash never sees half of it.
+
+    Raises ResultsError where it cannot be written; what was there before is unchanged.
+    """
     where = shorten(str(path))
     temporary = None
     try:

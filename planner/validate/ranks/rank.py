@@ -17,7 +17,7 @@ from typing import Any
 
 from planner.errors import PlannerError
 
-__all__ = ["Rank", "RankError", "external_rank", "joined", "num_cores"]
+__all__ = ["Rank", "RankError", "external_rank", "is_launched", "joined", "num_cores"]
 
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -83,8 +83,29 @@ class Rank:
         return {"cuda": "nccl", "xpu": "xccl"}.get(self.device.split(":")[0], "gloo")
 
 
+def _launchers(env: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """Launchers whose variables are set."""
+    for launcher, rank_name, world_name, local_name in _LAUNCHERS:
+        # a batch script has srun's numbers too, but is no step of it
+        if launcher == "srun" and "SLURM_STEP_ID" not in env:
+            continue
+        if rank_name in env and world_name in env:
+            yield launcher, rank_name, world_name, local_name
+
+
+def is_launched(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether torchrun, mpiexec or srun started this process as a rank.
+
+    >>> is_launched({"PMI_RANK": "0", "PMI_SIZE": "2"}), is_launched({})
+    (True, False)
+    """
+    return any(_launchers(os.environ if environment is None else environment))
+
+
 def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None) -> Rank | None:
     """The rank that torchrun, mpiexec or srun made of this process; None outside of them.
+
+    Raises RankError where the launcher's variables contradict each other.
 
     >>> rank = external_rank(60, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4",
     ...     "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
@@ -92,11 +113,7 @@ def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None
     (1, 4, 'tcp://127.0.0.1:29500')
     """
     env = os.environ if environment is None else environment
-    for launcher, rank_name, world_name, local_name in _LAUNCHERS:
-        if rank_name not in env or world_name not in env:
-            continue
-        if launcher == "srun" and "SLURM_STEP_ID" not in env:
-            continue  # inside a batch script, not under srun
+    for launcher, rank_name, world_name, local_name in _launchers(env):
         try:
             rank, world = int(env[rank_name]), int(env[world_name])
             local = int(env.get(local_name, rank))

@@ -1,9 +1,9 @@
-"""Command: what `planner validate trace` does, without the command line's own wiring."""
+"""Report: a layout by its degrees, traced, set beside its estimate and written down."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
@@ -15,7 +15,10 @@ from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.trace import trace
 from planner.validate.trace.tracer import Tracer
 
-__all__ = ["compare_trace", "report_text", "run"]
+__all__ = ["compare_trace", "report_json", "report_text"]
+
+UPDATES = ("fused", "foreach")
+"""How AdamW updates: in one kernel, or tensor by tensor in lists."""
 
 
 def compare_trace(
@@ -24,18 +27,25 @@ def compare_trace(
     world: int,
     machine: str = "dgx-h100",
     stage: int = 0,
-    optimizer: Literal["fused", "foreach"] = "fused",
+    optimizer: str = "fused",
     full_depth: bool = False,
     workload: Workload | None = None,
     tracer: Tracer | None = None,
     **degrees: Any,
 ) -> Comparison:
-    """Trace a layout by its degrees; dp is what is left of the world."""
+    """Trace a layout by its degrees; dp is what is left of the world.
+
+    Raises LayoutError where the question is impossible, TraceError where torch cannot answer it.
+    """
+    if optimizer not in UPDATES:
+        raise LayoutError(f"optimizer = {optimizer!r} is not traced; use {' or '.join(UPDATES)}")
     others = 1
     for axis in ("tp", "pp", "cp"):
         others *= degrees.get(axis, 1)
     if world < 1 or world % others:
-        raise LayoutError(f"world = {world} must be a multiple of tp * pp * cp = {others}")
+        raise LayoutError(
+            f"world = {world} must be a multiple of tp * pp * cp = {others}; change one of them"
+        )
     layout = Layout(**{"dp": world // others, **degrees})
     workload = workload or Workload()
     question = Question(load_model(model), load_machine(machine), workload, load_framework("fsdp2"))
@@ -76,9 +86,6 @@ def report_text(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def run(model: str, *, as_json: bool = False, **options: Any) -> str:
-    """Text or JSON of a comparison: everything the command prints."""
-    comparison = compare_trace(model, **options)
-    if as_json:
-        return json.dumps(comparison.as_dict(), indent=2, sort_keys=True)
-    return report_text(comparison)
+def report_json(comparison: Comparison) -> str:
+    """The comparison as JSON."""
+    return json.dumps(comparison.as_dict(), indent=2, sort_keys=True)

@@ -1,0 +1,236 @@
+"""Program: the commands of `planner validate`, also `python -m planner.validate`.
+
+The second form is what torchrun, mpiexec and srun start, once per rank. Heavy imports happen
+inside the commands, so that `planner --help` loads none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.errors import PlannerError
+from planner.validate.train.strategies import STRATEGIES, TASKS
+
+__all__ = [
+    "app",
+    "calibrate_command",
+    "collectives_command",
+    "main",
+    "run_command",
+    "trace_command",
+]
+
+WRONG_USE, INTERRUPTED = 2, 130
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+World = Annotated[int, typer.Option(help="Ranks (ignored under a launcher).")]
+Limit = Annotated[
+    float, typer.Option(help="Seconds without progress after which a rank is taken to hang.")
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Check estimates with real torch.",
+)
+
+
+@app.command("trace")
+def trace_command(
+    model: Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")],
+    world: Annotated[int, typer.Option(help="Ranks.")] = 8,
+    machine: Annotated[str, typer.Option("--machine", "-m")] = "dgx-h100",
+    tp: Annotated[int, typer.Option("--tp")] = 1,
+    sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", "--sp")] = False,
+    pp: Annotated[int, typer.Option("--pp")] = 1,
+    stage: Annotated[int, typer.Option(help="Pipeline stage to trace.")] = 0,
+    zero: Annotated[int, typer.Option("--zero")] = 3,
+    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
+    micro_batch: Annotated[int, typer.Option("--micro-batch")] = 1,
+    accumulation: Annotated[int, typer.Option("--grad-accumulation")] = 1,
+    seq_length: Annotated[int, typer.Option("--seq-length")] = 2048,
+    optimizer: Annotated[str, typer.Option(help="fused or foreach.")] = "fused",
+    full_depth: Annotated[bool, typer.Option(help="Trace every layer, do not extend.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Trace a rank of the real sharded model.
+
+    Needs no accelerator, and stands beside its estimate; both are without dropout.
+    """
+    from planner.describe.workload import Workload
+    from planner.validate.trace.report import compare_trace, report_json, report_text
+
+    others = tp * pp
+    workload = Workload.described(
+        {
+            "sequence_length": seq_length,
+            "global_batch": max(world // max(others, 1), 1) * micro_batch * accumulation,
+            "dropout": 0.0,
+        }
+    )
+    found = compare_trace(
+        model,
+        world=world,
+        machine=machine,
+        stage=stage,
+        optimizer=optimizer,
+        full_depth=full_depth,
+        workload=workload,
+        tp=tp,
+        pp=pp,
+        zero_stage=zero,
+        recompute=recompute,
+        micro_batch=micro_batch,
+        grad_accumulation=accumulation,
+        sequence_parallel=sequence_parallel,
+        schedule="1f1b" if pp > 1 else "none",
+    )
+    print(report_json(found) if as_json else report_text(found))
+    return 0
+
+
+@app.command("run")
+def run_command(
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Repeatable: all, {', '.join(STRATEGIES)}.", show_default="all"),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Repeatable: {', '.join(TASKS)}.", show_default="both"),
+    ] = None,
+    world: World = 2,
+    steps: Annotated[int, typer.Option(help="Timed steps; 0 times nothing.")] = 10,
+    attempts: Annotated[int, typer.Option(help="Timings while cores are busy.")] = 2,
+    limit: Limit = 60.0,
+    profile: Annotated[str, typer.Option(help="Measured profile to hold the GPT against.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Results as JSON, resumed if there.")
+    ] = None,
+    sizes: Annotated[str, typer.Option(help='Such as {"mlp": {"width": 256}}.')] = "{}",
+    as_json: AsJson = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Use no accelerator.")] = False,
+    fault: Annotated[str, typer.Option(hidden=True)] = "",
+) -> int:
+    """Train small shards on real ranks, and check them.
+
+    Losses and final parameters must equal the single process; bytes per step and rank must be
+    exact; times count where the cores were ours.
+    """
+    from planner.validate.train.run import RunOptions, exit_code, run, run_text
+
+    if cpu:
+        os.environ["PLANNER_CPU"] = "1"
+    options = RunOptions(
+        strategies=tuple(strategy or ("all",)),
+        tasks=tuple(task or TASKS),
+        world=world,
+        timed_steps=steps,
+        attempts=attempts,
+        limit_s=limit,
+        output=output,
+        sizes=_sizes(sizes),
+        profile=profile,
+        fault=fault,
+    )
+    try:
+        results = run(options)
+    except KeyboardInterrupt:
+        return _say("interrupted; finished cases are kept", INTERRUPTED)
+    if results is not None:
+        print(json.dumps(results, indent=1) if as_json else run_text(results))
+    return exit_code(results)
+
+
+def _sizes(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise PlannerError(
+            f'sizes = {text[:60]!r} is no JSON; give for example {{"mlp": {{"width": 256}}}}'
+        ) from None
+
+
+@app.command("collectives")
+def collectives_command(
+    world: World = 2,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(help="Repeatable: all_reduce, broadcast, ...", show_default="all"),
+    ] = None,
+    limit: Limit = 60.0,
+    as_json: AsJson = False,
+) -> int:
+    """Time real collectives, and check their results.
+
+    Alone, and between matrix products as in a training step.
+    """
+    from planner.validate.measure.collectives import (
+        OPERATIONS,
+        collectives_text,
+        measure_collectives,
+    )
+
+    result = measure_collectives(
+        world, operations=tuple(operation or OPERATIONS), limit_s=limit, progress=_progress
+    )
+    if result is not None:
+        print(json.dumps(result, indent=1) if as_json else collectives_text(result))
+    return 0
+
+
+@app.command("calibrate")
+def calibrate_command(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write, a .toml.")],
+    device: Annotated[str, typer.Option(help="cpu, cuda or xpu.")] = "cpu",
+    devices: Annotated[
+        int | None, typer.Option(help="How many of them.", show_default="all")
+    ] = None,
+    limit: Limit = 120.0,
+) -> int:
+    """Measure this node, and write a hardware profile."""
+    from planner.validate.measure.calibrate import calibrate_to_file
+
+    machine = calibrate_to_file(output, device, devices=devices, limit_s=limit, progress=_progress)
+    print(f"{output}: {machine.title}")
+    for note in machine.notes:
+        print(note)
+    return 0
+
+
+def _progress(rank: int, text: str) -> None:
+    if not rank:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"planner: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code of `python -m planner.validate`; wrong use ends in one sentence, no traceback."""
+    command: Any = typer.main.get_command(app)
+    name = "python -m planner.validate"
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = command(given or ["--help"], prog_name=name, standalone_mode=False)
+    except PlannerError as error:
+        return _say(str(error), WRONG_USE)
+    except typer.Abort:
+        return _say("interrupted", INTERRUPTED)
+    except Exception as error:
+        # the command line library's own complaints, whose class is not public
+        if not hasattr(error, "format_message"):
+            raise
+        return _say(f"{error.format_message()} (`{name} --help` shows the options)", WRONG_USE)
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,118 @@
+"""Child: what a rank's process does first and last, and the words it says to its supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from planner.errors import PlannerError
+from planner.validate.ranks.rank import Rank
+
+__all__ = ["Word", "rank_main", "stack_file"]
+
+_PEER_SIGNS = (
+    "closed by peer",
+    "reset by peer",
+    "timed out",
+    "timeout",
+    "broken pipe",
+    "connection",
+    "socket",
+    "aborted",
+)
+"""How torch, gloo and NCCL say that another rank is gone."""
+
+
+class Word(Enum):
+    """What a message of a rank means."""
+
+    PROGRESS = "where it stands"
+    PARTIAL = "a result that it has already"
+    DONE = "its return value; the last message"
+    ERROR = "it failed by itself; the last message"
+    PEER_GONE = "it lost the others; the last message"
+
+
+def stack_file(folder: Path, rank: int) -> Path:
+    """Where a rank writes its stack when it is asked to."""
+    return folder / f"stack.{rank}"
+
+
+def rank_main(
+    rank: int,
+    world: int,
+    entry: str,
+    payload: dict[str, Any],
+    folder: str,
+    limit_s: float,
+    pipe: Any,
+    alive: Any,
+) -> None:
+    """First and last function of a rank's process."""
+    lock = threading.Lock()
+
+    def send(word: Word, value: Any) -> None:
+        with lock, contextlib.suppress(OSError):
+            pipe.send((word, value))
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
+    threading.Thread(target=_die_with_parent, args=(alive, folder), daemon=True).start()
+    stack = open(stack_file(Path(folder), rank), "w")  # noqa: SIM115 - lives as long as the rank
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=stack)
+    here = Rank(
+        rank,
+        world,
+        rank,
+        "planner",
+        f"file://{folder}/rendezvous",
+        limit_s,
+        Path(folder),
+        lambda text: send(Word.PROGRESS, text),
+    )
+    try:
+        module, function = entry.split(":")
+        result = getattr(importlib.import_module(module), function)(
+            here, payload, lambda value: send(Word.PARTIAL, value)
+        )
+        send(Word.DONE, result)
+    except BaseException as error:
+        send(_cause(error), _describe(error))
+        # peers may wait in a collective that C++ would wait for at exit
+        os._exit(1)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _cause(error: BaseException) -> Word:
+    text = str(error).lower()
+    lost = not isinstance(error, PlannerError) and any(sign in text for sign in _PEER_SIGNS)
+    return Word.PEER_GONE if lost else Word.ERROR
+
+
+def _describe(error: BaseException) -> str:
+    text = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+    if isinstance(error, PlannerError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def _die_with_parent(alive: Any, folder: str) -> None:
+    """Wait for the supervisor's end of the pipe to close."""
+    with contextlib.suppress(EOFError, OSError):
+        alive.recv()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)

@@ -1,0 +1,99 @@
+"""Profiles: what was measured is given back by the machine they describe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.describe.catalogue import load_machine
+from planner.errors import PlannerError
+from planner.validate.ranks.rank import RankError
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+pytest.importorskip("torch", exc_type=ImportError)
+
+
+def _measured(latency_s: float = 2e-3, rate: float = 1e9) -> dict[str, Any]:
+    """Figures of an imagined node whose collectives follow the planner's formulas exactly."""
+    from planner.validate.measure.profile import _FITTED, on_one_node
+
+    view = on_one_node(np.full((), 2.0), rate, latency_s)
+    rows = [
+        {"name": name, "ranks": 2, "bytes": size, "in_step_s": float(formula(view, size))}
+        for name, formula in _FITTED.items()
+        for size in (4096, 262144, 16777216)
+    ]
+    gemm = [
+        {"precision": p, "m": n, "n": n, "k": n, "flop_per_s": f, "time_s": 2 * n**3 / f}
+        for p, f in (("fp32", 1e11), ("bf16", 4e11))
+        for n in (256, 1024)
+    ]
+    kernels = {
+        "device": {"name": 'CPU "x"', "memory_bytes": 32e9, "context_bytes": 3e8, "num_units": 1},
+        "gemm": gemm,
+        "attention": [{"precision": "fp32", "sequence": 512, "dim": 64, "flop_per_s": 3e10}],
+        "copy_bytes_per_s": 2e10,
+        "launch_s": 4e-6,
+        "host_copies": None,
+        "grouped_gemm_fraction": 0.8,
+    }
+    return {
+        "runtime": "cpu",
+        "num_devices": 2,
+        "num_cores": 2,
+        "host_memory_bytes": 32e9,
+        "kernels": kernels,
+        "collectives": rows,
+        "communicator_bytes": 1e7,
+        "how": "2026, torch",
+        "notes": ["Imagined."],
+    }
+
+
+def test_a_profile_loads_wherever_a_machine_name_does(tmp_path: Path) -> None:
+    from planner.validate.measure.profile import machine_of, toml_of
+
+    machine = machine_of("mine", _measured())
+    path = tmp_path / "mine.toml"
+    path.write_text(toml_of(machine, "A comment."))
+    loaded = load_machine(str(path))
+    assert loaded.node.num_devices == 2
+    assert loaded.device.name == 'CPU "x"'
+    assert loaded.peak("bf16") == 4e11
+    assert loaded.device.peak_flop_per_s["fp32"].kind == "measured"
+    assert loaded.device.memory_bytes.value == 16e9
+
+
+def test_a_profile_gives_back_the_collectives_it_was_made_from() -> None:
+    from planner.validate.measure.profile import machine_of
+
+    fabric = machine_of("mine", _measured(2e-3, 1e9)).node.fabric
+    assert fabric.latency_s.value == pytest.approx(2e-3, rel=0.05)
+    assert fabric.device_bytes_per_s is not None
+    assert fabric.device_bytes_per_s.value == pytest.approx(1e9, rel=0.05)
+
+
+def test_no_such_device(tmp_path: Path) -> None:
+    from planner.validate.measure.calibrate import calibrate, calibrate_to_file
+
+    with pytest.raises(RankError, match="unknown device"):
+        calibrate("tpu")
+    with pytest.raises(PlannerError, match=r"must end in \.toml"):
+        calibrate_to_file(tmp_path / "x.json")
+    with pytest.raises(RankError, match="devices = 0"):
+        calibrate("cpu", devices=0)
+
+
+@pytest.mark.slow
+def test_calibrate_this_node(tmp_path: Path) -> None:
+    from planner.validate.measure.calibrate import calibrate_to_file
+
+    machine = calibrate_to_file(tmp_path / "here.toml", "cpu", devices=2)
+    loaded = load_machine(str(tmp_path / "here.toml"))
+    assert loaded.device.launch_s.value == pytest.approx(machine.device.launch_s.value, rel=1e-4)
+    assert loaded.device.launch_s.kind == "measured"
+    assert json.loads((tmp_path / "here.measured.json").read_text())["collectives"]

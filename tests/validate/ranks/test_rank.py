@@ -1,0 +1,67 @@
+"""Ranks: what each launcher says of a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.validate.ranks.rank import RankError, external_rank
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            {
+                "RANK": "3",
+                "WORLD_SIZE": "4",
+                "LOCAL_RANK": "1",
+                "MASTER_ADDR": "node1",
+                "MASTER_PORT": "1234",
+            },
+            (3, 4, 1, "tcp://node1:1234"),
+        ),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+            },
+            (1, 2, 1, "tcp://127.0.0.1:29500"),
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "8"}, (0, 8, 0, "tcp://127.0.0.1:29500")),
+        (
+            {
+                "SLURM_PROCID": "5",
+                "SLURM_NTASKS": "8",
+                "SLURM_LOCALID": "1",
+                "SLURM_STEP_ID": "0",
+                "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
+            },
+            (5, 8, 1, "tcp://10.0.0.7:29500"),
+        ),
+    ],
+)
+def test_ranks_of_launchers(
+    environment: dict[str, str], expected: tuple[int, int, int, str]
+) -> None:
+    rank = external_rank(60, environment)
+    assert rank is not None
+    assert (rank.rank, rank.world, rank.local_rank, rank.rendezvous) == expected
+
+
+def test_a_batch_script_is_no_rank() -> None:
+    assert external_rank(60, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) is None
+    assert external_rank(60, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "4"}, "must be whole numbers"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "between 0 and"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "8", "PMI_LOCAL_SIZE": "4"}, "set MASTER_ADDR"),
+    ],
+)
+def test_impossible_launchers(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(RankError, match=words):
+        external_rank(60, environment)

@@ -1,0 +1,97 @@
+"""The validation's program: one sentence for wrong use, the same commands through both doors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from planner.cli import main as planner_main
+from planner.validate import program
+from planner.validate.program import main
+
+COMMANDS = ("trace", "run", "collectives", "calibrate")
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--sizes", "{x"], "sizes = '{x' is no JSON"),
+        (["run", "--world", "two"], "Invalid value for '--world'"),
+        (["run", "--nope"], "No such option"),
+        (["calibrate"], "Missing option"),
+        (["calibrate", "-o", "here.json"], "must end in .toml"),
+        (["trace", "gpt2", "--world", "4", "--tp", "3"], "must be a multiple"),
+        (["trace", "gpt2", "--optimizer", "looped"], "use fused or foreach"),
+        (["guess"], "No such command"),
+    ],
+)
+def test_wrong_use_ends_in_one_sentence(arguments: list[str], words: str, capsys: Captured) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.err.startswith("planner: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_both_doors_lead_to_the_same_commands(command: str, capsys: Captured) -> None:
+    assert main([command, "-h"]) == 0
+    own = capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        planner_main(["validate", command, "-h"])
+    assert stopped.value.code == 0
+    listed = capsys.readouterr().out
+    assert own.split("Options:")[1] == listed.split("Options:")[1]
+
+
+def test_nothing_asked_lists_the_commands(capsys: Captured) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {command} " in said for command in COMMANDS)
+
+
+def test_options_of_a_run_reach_it(monkeypatch: Any, capsys: Captured) -> None:
+    from planner.validate.train import run as train
+
+    given: list[train.RunOptions] = []
+
+    def run(options: train.RunOptions) -> dict[str, Any]:
+        given.append(options)
+        return {"cases": []}
+
+    monkeypatch.setattr(train, "run", run)
+    asked = ["--strategy", "ddp", "--strategy", "tp", "--task", "mlp", "--steps", "0", "--json"]
+    assert main(["run", *asked, "--sizes", '{"mlp": {"width": 8}}', "--limit", "9"]) == 0
+    assert capsys.readouterr().out == '{\n "cases": []\n}\n'
+    assert main(["run"]) == 0
+    assert given == [
+        train.RunOptions(
+            strategies=("ddp", "tp"),
+            tasks=("mlp",),
+            timed_steps=0,
+            limit_s=9.0,
+            sizes={"mlp": {"width": 8}},
+        ),
+        train.RunOptions(),
+    ]
+
+
+def test_an_interruption_is_no_error(monkeypatch: Any, capsys: Captured) -> None:
+    from planner.validate.train import run as train
+
+    def run(options: train.RunOptions) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "run", run)
+    assert main(["run"]) == program.INTERRUPTED
+    assert capsys.readouterr().err == "planner: interrupted; finished cases are kept\n"
+
+
+def test_the_program_loads_no_torch() -> None:
+    code = "import planner.validate.program, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,58 @@
+"""Strategies: their degrees, and the bytes that follow from their definition."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.validate.train.strategies import STRATEGIES, spread_of, strategies_on
+
+
+def test_every_strategy_has_a_world() -> None:
+    assert strategies_on(2) == strategies_on(4)
+    assert {*strategies_on(1), *strategies_on(2), *strategies_on(8)} == set(STRATEGIES)
+    assert set(strategies_on(8)) - set(strategies_on(2)) == {"3d"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "degrees"),
+    [
+        ("single", 1, (1, 1, 1)),
+        ("ddp", 4, (4, 1, 1)),
+        ("zero3", 2, (2, 1, 1)),
+        ("sp", 4, (1, 4, 1)),
+        ("interleaved", 2, (1, 1, 2)),
+        ("3d", 8, (2, 2, 2)),
+    ],
+)
+def test_degrees(strategy: str, world: int, degrees: tuple[int, int, int]) -> None:
+    spread = spread_of(strategy, world)
+    assert (spread.dp, spread.tp, spread.pp) == degrees
+    assert spread.world == world
+
+
+def test_expected_bytes_by_hand() -> None:
+    pytest.importorskip("torch")
+    from planner.validate.train.tasks import MlpTask
+    from planner.validate.train.theory import expected_bytes, expected_state_bytes
+
+    task = MlpTask()  # batch 128, width 1024, 4 layers
+    whole = 4 * 4 * 1024 * 1025
+    assert expected_bytes(task, spread_of("ddp", 4), 0) == {("all_reduce", "dp"): whole}
+    assert expected_bytes(task, spread_of("zero3", 4), 0) == {
+        ("all_gather", "dp"): 2 * whole,
+        ("reduce_scatter", "dp"): whole,
+    }
+    stream = 128 * 1024 * 4
+    assert expected_bytes(task, spread_of("tp", 2), 0) == {("all_reduce", "tp"): 3 * stream}
+    # a message per micro-batch and direction: the middle of a pipeline has two neighbours
+    assert expected_bytes(task, spread_of("1f1b", 4), 1)["send", "pp"] == 2 * stream
+    # of four matrices and four biases, largest first, each of three ranks gets one or two
+    zero1 = [expected_state_bytes(task, spread_of("zero1", 3), 0, rank) for rank in range(3)]
+    owned = [found["optimizer_states"] for found in zero1 if found is not None]
+    matrix, bias = 8 * 1024 * 1024, 8 * 1024
+    assert owned == [2 * matrix, matrix + 2 * bias, matrix + 2 * bias]
+    assert sum(owned) == 2 * whole
+    assert expected_state_bytes(task, spread_of("zero2", 4), 0) == {
+        "parameters": whole // 4,
+        "optimizer_states": whole // 2,
+    }
