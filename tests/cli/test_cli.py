@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import FITS, NOTHING_FITS, WRONG_USE, main
+from planner.cli import main
+from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 
 CONFIG = {
     "model_type": "llama",

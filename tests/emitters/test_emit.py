@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import planner
-from planner.cli import FITS, NOTHING_FITS, WRONG_USE, main
+from planner.cli import main
+from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.emitters import emit_estimate

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm
 
 import planner
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -20,6 +19,7 @@ from planner.describe.question import Question
 from planner.emitters.job import Run
 from planner.emitters.queue import slot
 from planner.errors import EmitError
+from tests.emitters import slurm
 from tests.emitters.emitted import place_files, run_on, scripts
 
 # --- job scripts -----------------------------------------------------------------------------
