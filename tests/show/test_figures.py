@@ -15,7 +15,7 @@ pytest.importorskip("plotly")
 import planner
 from planner.choose.planning import Plan
 from planner.choose.space import axes, rank_axes, space, stage_times
-from planner.cost.estimate import TIME_PARTS, Question, stage_memory
+from planner.cost.estimate import TIME_PARTS, stage_memory
 from planner.cost.memory.peak import DEVICE_PARTS
 from planner.cost.simulate import simulate
 from planner.describe.catalogue import load_machine, load_model, names
@@ -37,6 +37,7 @@ from planner.show.figures import (
 )
 from planner.show.figures.frame import Drawing, plain
 from planner.units import GIB
+from tests.descriptions import question
 
 _JOB = Workload(global_batch=64, sequence_length=4096)
 
@@ -199,8 +200,7 @@ def test_timeline_of_a_plan_agrees_with_its_estimate() -> None:
     timeline = simulate(stages, layout.grad_accumulation, "1f1b")
     assert timeline.makespan_s == pytest.approx(expected, rel=0.02)
     _check(time.gantt(timeline))
-    question = Question(model, machine, _JOB, planner.load_framework("megatron-lm"))
-    tables = stage_memory(question, layout)
+    tables = stage_memory(question(), layout)
     limit = machine.device.memory_bytes.value
     drawing = memory.memory_over_step(timeline, tables, limit)
     _check(drawing)
