@@ -303,11 +303,11 @@ EXCEPTIONS = """\
 Traced layer by layer on one core in November 2026: Llama 3 8B on 64 ranks in 9 s and 0.33 GiB of
 host memory, Llama 3.1 405B on 16,384 ranks (tp = 8, ZeRO-3, full recompute) in 47 s and 1.1 GiB.
 
-`tests/validate/trace/test_trace_ranks.py` runs the same step on 2 and 4 real ranks with gloo: bytes and calls of
-every collective, and resident states, equal the trace for ZeRO 0 to 3, hybrid sharding, tensor and
-sequence parallelism, experts and pipelines. Peaks are equal to the byte without tp and pipeline
-and within 1.5 % with a pipeline; with tp they are not compared, because gloo's threads hold on
-to the tensors of their last operations.
+`tests/validate/trace/test_trace_ranks.py` runs the same step on 2 and 4 real ranks with gloo: bytes
+and calls of every collective, and resident states, equal the trace for ZeRO 0 to 3, hybrid
+sharding, tensor and sequence parallelism, experts and pipelines. Peaks are equal to the byte
+without tp and pipeline and within 1.5 % with a pipeline; with tp they are not compared, because
+gloo's threads hold on to the tensors of their last operations.
 """
 
 
