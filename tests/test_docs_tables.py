@@ -74,8 +74,8 @@ def test_figure_1_of_the_zero_paper(row: str) -> None:
 # --- activations -----------------------------------------------------------------------------
 
 _LARGE = load_machine("selene", ("device.memory_bytes=100TB",))
-_SPLIT = {"tp": 8, "sequence_parallel": True}
-KEPT = {
+_SPLIT: dict[str, object] = {"tp": 8, "sequence_parallel": True}
+KEPT: dict[str, dict[str, object]] = {
     "none": {},
     "tp 8": {"tp": 8},
     "tp 8, sp": _SPLIT,

@@ -12,7 +12,7 @@ rows were not used for it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def run(row: Row) -> Estimate:
         zero_stage=row.zero,
         micro_batch=row.micro_batch,
         grad_accumulation=row.batch // row.dp // row.micro_batch,
-        recompute=row.recompute,  # type: ignore[arg-type]
+        recompute=row.recompute,
         sequence_parallel=row.recompute == "selective",
         schedule="none" if row.pp == 1 else "1f1b" if row.chunks == 1 else "interleaved-1f1b",
     )
@@ -121,7 +121,7 @@ def run(row: Row) -> Estimate:
     return estimate_layouts(asked, Layouts.of(layout))[0]
 
 
-def _job(batch: int) -> dict[str, object]:
+def _job(batch: int) -> dict[str, Any]:
     """Sequences of the papers' runs, in fp16 and before FlashAttention."""
     return {
         "sequence_length": 2048,
@@ -180,7 +180,7 @@ def test_all_rows_ran_so_they_fit() -> None:
 def test_wordplay_on_one_polaris_node() -> None:
     # github.com/saforem2/wordplay, log of 2024-07-17: median step 0.2850 s, MFU 45.9 % on
     # 4 x A100, DDP, fp16, 64 sequences of 1024 characters per GPU
-    job = {"sequence_length": 1024, "global_batch": 256, "precision": "fp16"}
+    job: dict[str, Any] = {"sequence_length": 1024, "global_batch": 256, "precision": "fp16"}
     asked = question("wordplay-85m-char", "ddp", **job)
     estimate = estimate_layouts(asked, Layouts.of(Layout(dp=4, micro_batch=64)))[0]
     assert estimate.fits
@@ -193,9 +193,9 @@ def auroragpt_micro_batches(nodes: int, recompute: str) -> list[int]:
     """Micro-batches of AuroraGPT-7B that fit on Polaris nodes."""
     fits = []
     for micro in (1, 2, 4, 8, 16, 32):
-        job = {"global_batch": 4 * nodes * micro, "precision": "fp16"}
+        job: dict[str, Any] = {"global_batch": 4 * nodes * micro, "precision": "fp16"}
         asked = question("auroragpt-7b", "megatron-deepspeed", **job)
-        layout = Layout(dp=4 * nodes, zero_stage=1, micro_batch=micro, recompute=recompute)  # type: ignore[arg-type]
+        layout = Layout(dp=4 * nodes, zero_stage=1, micro_batch=micro, recompute=recompute)
         if estimate_layouts(asked, Layouts.of(layout))[0].fits:
             fits.append(micro)
     return fits
@@ -351,7 +351,7 @@ def test_llm_foundry_holds_what_it_ran(
         }
     )
     layout = Layout(dp=8, zero_stage=3, micro_batch=micro_batch)
-    job = {"sequence_length": tokens, "global_batch": 8 * micro_batch}
+    job: dict[str, Any] = {"sequence_length": tokens, "global_batch": 8 * micro_batch}
     asked = question(model, "llm-foundry", machine, **job)
     estimate = estimate_layouts(asked, Layouts.stack([layout]))[0]
     assert estimate.fits
