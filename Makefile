@@ -44,6 +44,7 @@ app: .venv/explorer
 	$(BIN)/planner app
 
 accuracy: .venv/installed
+	$(PIP) --editable '.[evidence]'
 	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
 
 golden: .venv/tested

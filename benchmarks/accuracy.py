@@ -19,12 +19,15 @@ from pathlib import Path
 import numpy as np
 from amp import amp_runs
 from known import cause, fitted
+from narayanan import runs_with_schedules
 from simumax import simumax_runs
 
-from planner.cost.intervals import CLASSES, GUESSED, class_name, quantiles
+from planner.cost.intervals import CLASSES, GUESSED, class_name
 from planner.describe.catalogue import load_machine
-from planner.evidence.backtest import Backtest, Score, score
-from planner.evidence.runs.run import RefusedRun, Run, read_runs
+from planner.evidence.backtest import Backtest, score
+from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.scores import Score
+from planner.evidence.statistics import MISSING_RANKS, quantiles, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
 
@@ -195,7 +198,10 @@ def main() -> int:
             f"no such file: {missing[0]}; give --data the folder of measured runs", file=sys.stderr
         )
         return 2
-    rows = [row for path in paths for row in read_runs(path)]
+    if not ranks_are_known():
+        print(MISSING_RANKS, file=sys.stderr)
+        return 2
+    rows = [row for path in paths for row in runs_with_schedules(path)]
     for name, read in (("simumax.csv", simumax_runs), ("amp_measured.csv", amp_runs)):
         if (arguments.data / name).exists():
             rows += read(arguments.data / name)

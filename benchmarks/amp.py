@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 
-from planner.evidence.runs.run import RefusedRun, Run, runs_from_text
+from canonical import runs_of
+
+from planner.evidence.runs.run import RefusedRun, Run
 
 
 def amp_runs(path: Path) -> list[Run | RefusedRun]:
@@ -17,11 +18,7 @@ def amp_runs(path: Path) -> list[Run | RefusedRun]:
     with path.open(encoding="utf-8", newline="") as file:
         table = [row for row in csv.DictReader(file) if row["experiment"] == "homogeneous"]
     cells = [_cells(number, row) for number, row in enumerate(table)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, cells[0])
-    writer.writeheader()
-    writer.writerows(cells)
-    return runs_from_text(text.getvalue(), path.name)
+    return runs_of(cells, path.name)
 
 
 def _cells(number: int, row: dict[str, str]) -> dict[str, object]:

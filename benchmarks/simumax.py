@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 
+from canonical import runs_of
+
 from planner.describe.catalogue import load_model
-from planner.evidence.runs.run import RefusedRun, Run, runs_from_text
+from planner.evidence.runs.run import RefusedRun, Run
 
 MODELS = {"llama3-70b": "llama-3-70b", "llama3-8b": "llama-3-8b", "deepseekv2": "deepseek-v2"}
 """SimuMax's names of models and the catalogue's; its runs have fewer layers."""
@@ -39,11 +40,7 @@ def simumax_runs(path: Path) -> list[Run | RefusedRun]:
     """The rows of `path` whose times and peaks were published as such."""
     with path.open(encoding="utf-8", newline="") as file:
         table = [row for row in csv.DictReader(file) if "IMPLIED" not in row["measured_provenance"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _cells(table[0]))
-    writer.writeheader()
-    writer.writerows(_cells(row) for row in table)
-    runs = runs_from_text(text.getvalue(), path.name)
+    runs = runs_of([_cells(row) for row in table], path.name)
     return [_as_run(run, row) for run, row in zip(runs, table, strict=True)]
 
 

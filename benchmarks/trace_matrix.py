@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.cost.estimate import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.validate.trace.compare import Comparison, compare

@@ -5,7 +5,8 @@
 True
 """
 
-from planner.choose.planning import Plan, estimate, plan
+from planner.choose.plan import Plan
+from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework import Framework

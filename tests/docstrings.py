@@ -17,7 +17,7 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ __all__ = ["allowed", "formulas", "incomplete", "lacks", "totals", "unknown_unit
 ALLOWED = Path(__file__).with_suffix(".toml")
 """The formulas that break a rule, and which. It may only shrink."""
 
-UNITS = ("1", "B", "B/parameter", "B/s", "B/token", "FLOP", "FLOP/s", "s")
+UNITS = ("1", "B", "B/parameter", "B/s", "B/token", "FLOP", "FLOP/s", "elements", "s")
 """What may stand in the brackets; 1 is a count, an index or a ratio."""
 
 _HEAD = """\
@@ -50,20 +50,24 @@ Formula = Callable[..., Any]
 
 
 def formulas() -> dict[str, Formula]:
-    """The functions that keep the contract, by name; no two have the same."""
+    """The functions that keep the contract, by module and name."""
     found: dict[str, Formula] = {}
     for package in ("cost", "choose"):
         for path in sorted((ROOT / "planner" / package).rglob("*.py")):
-            dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            module = importlib.import_module(dotted.removesuffix(".__init__"))
-            for name in getattr(module, "__all__", ()):
-                value = inspect.unwrap(getattr(module, name))
-                if not inspect.isfunction(value) or value.__module__ != module.__name__:
-                    continue
+            for name, value in _exported(path):
                 if package == "cost" or _only_numbers(value):
-                    assert name not in found, f"two formulas are called {name}"
-                    found[name] = value
+                    found[f"{value.__module__.rpartition('.')[2]}.{name}"] = value
     return found
+
+
+def _exported(path: Path) -> Iterator[tuple[str, Formula]]:
+    """Functions that a module exports and holds itself."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    for name in getattr(module, "__all__", ()):
+        value = inspect.unwrap(getattr(module, name))
+        if inspect.isfunction(value) and value.__module__ == module.__name__:
+            yield name, value
 
 
 def _has_unit(formula: Formula, text: str) -> bool:
@@ -141,7 +145,7 @@ def write(grow: bool) -> None:
     said = [f"{name} ({', '.join(sorted(rules))})" for name, rules in new.items() if rules]
     if said and not grow:
         raise SystemExit(f"new: {', '.join(said)}; complete the docstrings, or say --grow")
-    lines = (f"{name} = {json.dumps(now[name])}\n" for name in sorted(now))
+    lines = (f"{json.dumps(name)} = {json.dumps(now[name])}\n" for name in sorted(now))
     ALLOWED.write_text(_HEAD + "".join(lines), encoding="utf-8")
 
 

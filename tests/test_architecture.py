@@ -34,7 +34,17 @@ ORDER = (
 
 FLOOR = {name: floor for floor, names in enumerate(ORDER) for name in names}
 MOST_ENTRIES = 12
-HEAVY = ("torch", "streamlit", "plotly", "pandas", "transformers", "networkx", "rich", "typer")
+HEAVY = (
+    "torch",
+    "streamlit",
+    "plotly",
+    "pandas",
+    "transformers",
+    "networkx",
+    "rich",
+    "typer",
+    "scipy",
+)
 
 
 def dotted(path: Path) -> str:
@@ -193,8 +203,12 @@ def numbers(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, dict[
 
 @pytest.mark.parametrize(
     "path",
-    [*sorted(folder("framework").glob("*.toml")), *sorted(folder("machine").glob("*.toml"))],
-    ids=lambda path: path.stem,
+    [
+        *sorted(folder("framework").glob("*.toml")),
+        *sorted(folder("machine").glob("*.toml")),
+        *sorted(PACKAGE.rglob("constants.toml")),
+    ],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_numbers_of_a_catalogue_have_kind_and_source(path: Path) -> None:
     data = tomllib.loads(path.read_text(encoding="utf-8"))

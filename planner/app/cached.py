@@ -11,10 +11,13 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.controls import Job
-from planner.choose.planning import Plan, estimate, plan
-from planner.choose.space import Axis, Space, axes, space, stage_times
-from planner.cost.estimate import Estimate, Question, stage_memory
+from planner.choose.anatomy import Axis, axes, stage_times
+from planner.choose.plan import Plan
+from planner.choose.planning import estimate, plan
+from planner.choose.space import Space, space
+from planner.cost.estimate import Estimate, stage_memory
 from planner.cost.simulate import StageTime
+from planner.describe.question import Question
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError

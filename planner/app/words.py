@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.units import format_bytes, format_count, format_seconds

@@ -7,15 +7,17 @@ Face's "which strategy" pages; where the estimate disagrees with it, the advice 
 from __future__ import annotations
 
 import math
+from enum import Enum
 
-from planner.cost.estimate import Estimate, Question, estimate_layouts
-from planner.cost.memory.peak import training_state_bytes
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.states import training_state_bytes
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.units import format_bytes, format_rate
 
-__all__ = ["guide", "learning_rate_note", "notes"]
+__all__ = ["Advice", "guide", "learning_rate_note", "notes"]
 
 _FAST_NETWORK_BYTES_PER_S = 12.5e9
 # a network counts as fast where every device has 100 Gb/s of it, the rate of one EDR or HDR100
@@ -27,37 +29,39 @@ def _largest_layer_bytes(question: Question) -> float:
     return max(block.num_params for block in layers) * float(question.workload.compute_bytes)
 
 
-def guide(question: Question, nodes: int) -> str:
-    """What the decision guide says for a job, in one sentence with its numbers."""
+class Advice(Enum):
+    """What the decision guide recommends."""
+
+    DATA_PARALLEL = "plain data parallelism (DDP)"
+    TILED = "ZeRO-3 with memory-centric tiling, or tensor parallelism"
+    ONE_NODE = (
+        "ZeRO, with CPU or NVMe offload where memory stays short, or tensor parallelism within the "
+        "node"
+    )
+    FAST_NETWORK = "ZeRO, or TP within the node + PP + DP"
+    SLOW_NETWORK = "DP + PP + TP with ZeRO-1, TP within the node"
+
+
+def guide(question: Question, nodes: int) -> tuple[Advice, str]:
+    """What the decision guide says for a job, and that in one sentence with its numbers."""
     machine, model = question.machine, question.model
     limit = machine.device.memory_bytes.value
     states = float(training_state_bytes(model.num_params, 1, 0))
-    alone = _fits_alone(question)
     per_device = machine.node_bytes_per_s / machine.node.num_devices
-    fast = per_device >= _FAST_NETWORK_BYTES_PER_S
     size = f"{format_bytes(states)} of training state on {format_bytes(limit)} devices"
-    if alone:
-        return f"the model fits one device ({size}): plain data parallelism (DDP)"
-    if _largest_layer_bytes(question) * 8 > limit:
+    if _fits_alone(question):
+        found, why = Advice.DATA_PARALLEL, f"the model fits one device ({size})"
+    elif _largest_layer_bytes(question) * 8 > limit:
         # weights, gradients and states of one layer are eight 16-bit copies of it
-        return (
-            f"not even the largest layer fits one device ({size}): ZeRO-3 with memory-centric "
-            "tiling, or tensor parallelism"
-        )
-    if nodes == 1:
-        return (
-            f"the model does not fit one device ({size}): ZeRO, with CPU or NVMe offload where "
-            "memory stays short, or tensor parallelism within the node"
-        )
-    rate = f"{format_rate(per_device)} per device"
-    if fast:
-        return (
-            f"several nodes, fast network ({rate}; {size}): ZeRO, or TP within the node + PP + DP"
-        )
-    return (
-        f"several nodes, slow network ({rate}; {size}): DP + PP + TP with ZeRO-1, TP within the "
-        "node"
-    )
+        found, why = Advice.TILED, f"not even the largest layer fits one device ({size})"
+    elif nodes == 1:
+        found, why = Advice.ONE_NODE, f"the model does not fit one device ({size})"
+    else:
+        fast = per_device >= _FAST_NETWORK_BYTES_PER_S
+        found = Advice.FAST_NETWORK if fast else Advice.SLOW_NETWORK
+        rate = f"{format_rate(per_device)} per device"
+        why = f"several nodes, {'fast' if fast else 'slow'} network ({rate}; {size})"
+    return found, f"{why}: {found.value}"
 
 
 def _fits_alone(question: Question) -> bool:
@@ -80,7 +84,7 @@ def _kind(layout: Layout) -> str:
 
 def notes(question: Question, nodes: int, best: Estimate | None) -> list[str]:
     """The guide, the model's own answer beside it, and where they differ and why."""
-    said = guide(question, nodes)
+    advice, said = guide(question, nodes)
     lines = [f"The field's guide: {said}."]
     if best is None:
         return lines
@@ -91,14 +95,15 @@ def notes(question: Question, nodes: int, best: Estimate | None) -> list[str]:
         if value > 0.005 * best.step_time_s
     )
     lines.append(f"The estimate: {_kind(best.layout)} is fastest; its step is {cost}.")
-    lines += _differences(question, said, best)
+    lines += _differences(question, advice, best)
     return lines
 
 
-def _differences(question: Question, said: str, best: Estimate) -> list[str]:
+def _differences(question: Question, advice: Advice, best: Estimate) -> list[str]:
     layout, per_node = best.layout, question.machine.node.num_devices
     found = []
-    if "plain data parallelism" in said and (layout.tp * layout.pp > 1 or layout.zero_stage > 0):
+    split = layout.tp * layout.pp > 1 or layout.zero_stage > 0
+    if advice is Advice.DATA_PARALLEL and split:
         found.append(
             "They differ: sharding states or weights frees memory for larger micro-batches or "
             "less recompute, which saves more time than its traffic costs."
@@ -108,12 +113,12 @@ def _differences(question: Question, said: str, best: Estimate) -> list[str]:
             f"They differ: tp = {layout.tp} leaves the node of {per_node}; check this against a "
             "run, tensor-parallel traffic between nodes is seldom hidden."
         )
-    if "slow network" in said and layout.zero_stage == 3 and layout.dp > per_node:
+    if advice is Advice.SLOW_NETWORK and layout.zero_stage == 3 and layout.dp > per_node:
         found.append(
             "They differ: every weight crosses the network for each micro-batch, but the "
             "micro-batch is long enough to hide it."
         )
-    if "ZeRO, or" in said and layout.pp > 1 and layout.zero_stage < 3:
+    if advice is Advice.FAST_NETWORK and layout.pp > 1 and layout.zero_stage < 3:
         found.append(
             "They differ in taste only: the guide leaves ZeRO or a pipeline open; here the "
             "pipeline's bubble costs less than gathering all weights every micro-batch."

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.estimate import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
+from planner.describe.question import Question
 from planner.errors import LayoutError
 
 __all__ = ["RULES", "Rule", "check", "check_division", "check_sequence", "legal"]
@@ -152,7 +152,7 @@ def _coded(name: str, table: tuple[object, ...], allowed: str, implied: object) 
 def _zero(q: Question, x: Layouts) -> Mask:
     stages = np.isin(x.zero_stage, q.framework.zero_stages)
     piped = np.isin(x.zero_stage, q.framework.zero_stages_with_pipeline)
-    return stages & (piped | (x.pp == 1))
+    return stages & (piped | ~x.piped)
 
 
 def _zero_message(q: Question, x: Layout) -> str:
@@ -170,14 +170,13 @@ def _zero_message(q: Question, x: Layout) -> str:
 
 def _hybrid(q: Question, x: Layouts) -> Mask:
     whole = x.dp_shard == x.dp
-    return whole | ((x.dp % x.dp_shard == 0) & q.framework.hybrid_sharding & (x.zero_stage >= 2))
+    return whole | ((x.dp % x.dp_shard == 0) & q.framework.hybrid_sharding & x.shards_gradients)
 
 
 def _schedule(q: Question, x: Layouts) -> Mask:
-    interleaved, none = SCHEDULES.index("interleaved-1f1b"), SCHEDULES.index("none")
-    piped = (x.pp > 1) == (x.schedule != none)
-    chunked = (x.vpp > 1) == (x.schedule == interleaved)
-    return piped & chunked & ((x.vpp == 1) | (x.grad_accumulation % x.pp == 0))
+    scheduled = x.piped != x.scheduled("none")
+    chunked = (x.vpp > 1) == x.scheduled("interleaved-1f1b")
+    return scheduled & chunked & ((x.vpp == 1) | (x.grad_accumulation % x.pp == 0))
 
 
 def _schedule_message(q: Question, x: Layout) -> str:
@@ -198,17 +197,15 @@ def _schedule_message(q: Question, x: Layout) -> str:
 
 
 def _offload(q: Question, x: Layouts) -> Mask:
-    none, opt_cpu, opt_nvme, all_cpu, all_nvme = (x.offload == i for i in range(len(OFFLOAD)))
     fw, disk = q.framework, q.machine.node.local_disk is not None
     staged = np.isin(x.zero_stage, fw.offload_stages)
-    whole = x.zero_stage == 3
-    return (
-        none
-        | (opt_cpu & staged & ("cpu" in fw.offload_optimizer))
-        | (opt_nvme & staged & whole & ("nvme" in fw.offload_optimizer) & disk)
-        | (all_cpu & whole & ("cpu" in fw.offload_parameters))
-        | (all_nvme & whole & ("nvme" in fw.offload_parameters) & disk)
-    )
+    to_host = staged & ("cpu" in fw.offload_optimizer)
+    to_disk = staged & x.shards_weights & ("nvme" in fw.offload_optimizer) & disk
+    all_to_host = x.shards_weights & ("cpu" in fw.offload_parameters)
+    all_to_disk = x.shards_weights & ("nvme" in fw.offload_parameters) & disk
+    host = np.where(x.weights_on_host, all_to_host, to_host)
+    off = np.where(x.weights_on_disk, all_to_disk, to_disk)
+    return x.keeps_states | np.where(x.states_on_host, host, off)
 
 
 def _offload_message(q: Question, x: Layout) -> str:
@@ -296,8 +293,7 @@ RULES: tuple[Rule, ...] = (
         "tp does not divide the sequence (sequence parallel)",
         ("tp", "cp", "sequence_parallel"),
         lambda q, x: (
-            (x.sequence_parallel == 0)
-            | ((x.tp > 1) & (q.workload.sequence_length % (x.tp * x.cp) == 0))
+            ~x.splits_sequence | ((x.tp > 1) & (q.workload.sequence_length % (x.tp * x.cp) == 0))
         ),
         lambda q, x: (
             f"sequence_parallel with tp = {x.tp}, cp = {x.cp} and {q.workload.sequence_length} "
@@ -330,7 +326,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tiling is not offered by the framework",
         ("tiles", "zero_stage"),
-        lambda q, x: (x.tiles == 1) | (q.framework.tiling & (x.zero_stage == 3)),
+        lambda q, x: (x.tiles == 1) | (q.framework.tiling & x.shards_weights),
         lambda q, x: (
             f"tiles = {x.tiles}: memory-centric tiling needs DeepSpeed ZeRO-3; use tiles = 1"
         ),

@@ -1,195 +1,36 @@
-"""Plan: the question, the ranked estimates, the verdict with reasons, and what was dropped.
+"""Planning: `plan` searches, `estimate` evaluates one layout.
 
-`plan` searches; `estimate` evaluates one layout. Both take names, paths or descriptions.
+Both take names, paths or descriptions.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from planner.choose.advice import learning_rate_note, notes
 from planner.choose.legality import check
+from planner.choose.plan import Dropped, Plan
 from planner.choose.search import Found, order, search
-from planner.choose.strategies import Verdict, judge
-from planner.cost.estimate import Estimate, Question, estimate_layouts
+from planner.choose.strategies import judge
+from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
-from planner.describe.machine import Machine, Queue
+from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.question import Question
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError, LayoutError
+from planner.errors import LayoutError
 
-__all__ = [
-    "DEFAULT_FRAMEWORKS",
-    "Dropped",
-    "Plan",
-    "estimate",
-    "estimate_dict",
-    "frameworks_for",
-    "plan",
-]
+__all__ = ["DEFAULT_FRAMEWORKS", "check_nodes", "estimate", "frameworks_for", "plan"]
 
 DEFAULT_FRAMEWORKS = ("ddp", "deepspeed", "fsdp2", "megatron-lm", "megatron-deepspeed")
 """Frameworks searched where none is named; those that do not run on the device are left out,
 and Megatron-DeepSpeed stands in for Megatron-LM only where the latter does not run."""
 
 _TOP = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Candidates that fell for one reason."""
-
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The answer to "which strategy fits, how much memory, how long a step"."""
-
-    model: str
-    num_params: int
-    machine: str
-    nodes: int
-    num_devices: int
-    workload: Workload
-    num_candidates: int
-    ranked: tuple[Estimate, ...]
-    """Fastest layouts that fit, best first."""
-    strategies: tuple[Verdict, ...]
-    dropped: tuple[Dropped, ...]
-    notes: tuple[str, ...]
-    queues: tuple[Queue, ...]
-    """Queues of the machine that admit this many nodes."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether any layout fits."""
-        return bool(self.ranked)
-
-    @property
-    def best(self) -> Estimate | None:
-        """The fastest layout that fits."""
-        return self.ranked[0] if self.ranked else None
-
-    def duration_s(self, estimate: Estimate) -> float:
-        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s]."""
-        return self.workload.tokens / estimate.tokens_per_s
-
-    def node_hours(self, estimate: Estimate) -> float:
-        """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""
-        seconds = self.duration_s(estimate) or 1000 * estimate.step_time_s
-        return self.nodes * seconds / 3600
-
-    def to_json(self) -> str:
-        """The plan as JSON text.
-
-        >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
-        ...               sequence_length=1024))
-        >>> Plan.from_json(answer.to_json()) == answer
-        True
-        """
-        return json.dumps(self.as_dict(), indent=1, allow_nan=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        ranked = [estimate_dict(e) for e in self.ranked]
-        return {
-            "model": self.model,
-            "num_params": self.num_params,
-            "machine": self.machine,
-            "nodes": self.nodes,
-            "num_devices": self.num_devices,
-            "workload": self.workload.model_dump(mode="json"),
-            "fits": self.fits,
-            "best": ranked[0] if ranked else None,
-            "node_hours": self.node_hours(self.ranked[0]) if self.ranked else None,
-            "duration_s": self.duration_s(self.ranked[0]) if self.ranked else None,
-            "num_candidates": self.num_candidates,
-            "ranked": ranked,
-            "strategies": [
-                {
-                    "name": v.name,
-                    "fits": v.fits,
-                    "why": v.why,
-                    "fix": v.fix,
-                    "estimate": estimate_dict(v.estimate) if v.estimate else None,
-                }
-                for v in self.strategies
-            ],
-            "dropped": [asdict(d) for d in self.dropped],
-            "notes": list(self.notes),
-            "queues": [queue.model_dump(mode="json") for queue in self.queues],
-        }
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote; DescriptionError where the text is none."""
-        try:
-            data = json.loads(text)
-            return cls(
-                data["model"],
-                data["num_params"],
-                data["machine"],
-                data["nodes"],
-                data["num_devices"],
-                Workload.described(data["workload"]),
-                data["num_candidates"],
-                tuple(_estimate_from(e) for e in data["ranked"]),
-                tuple(
-                    Verdict(
-                        v["name"],
-                        v["fits"],
-                        v["why"],
-                        v["fix"],
-                        _estimate_from(v["estimate"]) if v["estimate"] else None,
-                    )
-                    for v in data["strategies"]
-                ),
-                tuple(Dropped(**d) for d in data["dropped"]),
-                tuple(data["notes"]),
-                tuple(Queue.described(q) for q in data["queues"]),
-            )
-        except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
-            raise DescriptionError(
-                f"not a plan: {error}; give the output of `planner plan --json`"
-            ) from None
-
-
-def estimate_dict(value: Estimate) -> dict[str, Any]:
-    """An estimate as plain data, as in the plan's JSON."""
-    return {
-        "layout": value.layout.model_dump(mode="json"),
-        **{
-            name: getattr(value, name)
-            for name in (
-                "framework",
-                "fits",
-                "step_time_s",
-                "interval_step_time_s",
-                "step_time_parts_s",
-                "tokens_per_s",
-                "mfu",
-                "memory_bytes",
-                "worst_stage",
-                "peak_moment",
-                "host_memory_bytes",
-            )
-        },
-    }
-
-
-def _estimate_from(data: dict[str, Any]) -> Estimate:
-    low, high = data["interval_step_time_s"]
-    layout = Layout.described(data["layout"])
-    return Estimate(**{**data, "layout": layout, "interval_step_time_s": (low, high)})
 
 
 def plan(

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.legality import check_sequence, legal
-from planner.cost.estimate import Estimate, Estimates, Question, estimate_layouts
+from planner.cost.estimate import Estimates, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
+from planner.describe.question import Question
 
 __all__ = ["Found", "candidates", "order", "search"]
 
@@ -104,8 +105,7 @@ def _degrees(grid: _Grid, world: int) -> None:
     grid.filter(world % used == 0)
     columns = grid.columns
     columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
-    if "vpp" not in columns:
-        columns["vpp"] = np.ones_like(columns["dp"])
+    columns["vpp"] = np.ones_like(columns["dp"])
     batch = grid.question.workload.global_batch
     grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
     experts = model.experts.num_experts if model.experts else 1
@@ -237,8 +237,3 @@ def order(estimates: Estimates, count: int | None = None) -> Int:
     degrees = [getattr(layouts, field.name)[fitting] for field in reversed(fields(layouts))]
     ranked = np.lexsort([*degrees, np.round(estimates.memory_bytes[fitting]), time])
     return fitting[ranked][:count]
-
-
-def best_of(found: Found, count: int) -> list[Estimate]:
-    """The `count` fastest estimates that fit."""
-    return [found.estimates[int(i)] for i in order(found.estimates, count)]

@@ -10,28 +10,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.choose.search import Found, order, search
-from planner.cost.estimate import Estimate, Estimates, Question
+from planner.cost.arrays import Mask
+from planner.cost.estimate import Estimate, Estimates
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD
+from planner.describe.question import Question
 from planner.units import format_bytes
 
 __all__ = ["CLASSIC", "Strategy", "Verdict", "judge"]
-
-Mask = NDArray[np.bool_]
-
-_CPU = [OFFLOAD.index("optimizer-cpu"), OFFLOAD.index("all-cpu")]
-_NVME = [OFFLOAD.index("optimizer-nvme"), OFFLOAD.index("all-nvme")]
 
 
 def _plain(x: Layouts) -> Mask:
     return (x.tp == 1) & (x.pp == 1) & (x.cp == 1) & (x.ep == 1)
 
 
-def _resident(x: Layouts) -> Mask:
-    return x.offload == 0
+def _unsharded(x: Layouts) -> Mask:
+    return (x.cp == 1) & ~x.shards_states & x.keeps_states
+
+
+def _model_parallel(x: Layouts) -> Mask:
+    return (x.tp > 1) & x.piped & (x.cp == 1) & x.keeps_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +50,21 @@ CLASSIC: tuple[Strategy, ...] = (
     Strategy(
         "single device",
         ("ddp", "deepspeed"),
-        lambda x: _plain(x) & _resident(x) & (x.zero_stage == 0),
+        lambda x: _plain(x) & x.keeps_states & ~x.shards_states,
         "one device",
         single=True,
     ),
     Strategy(
         "DDP",
         ("ddp",),
-        lambda x: _plain(x) & (x.zero_stage == 0) & (x.dp > 1),
+        lambda x: _plain(x) & ~x.shards_states & (x.dp > 1),
         "a global batch that is a multiple of the devices",
     ),
     *(
         Strategy(
             f"ZeRO-{stage}",
             ("deepspeed",),
-            lambda x, stage=stage: _plain(x) & _resident(x) & (x.zero_stage == stage),  # type: ignore[misc]
+            lambda x, stage=stage: _plain(x) & x.keeps_states & (x.zero_stage == stage),  # type: ignore[misc]
             "a global batch that is a multiple of the devices",
         )
         for stage in (1, 2)
@@ -73,49 +72,49 @@ CLASSIC: tuple[Strategy, ...] = (
     Strategy(
         "ZeRO-3 / FSDP",
         ("fsdp2", "deepspeed"),
-        lambda x: _plain(x) & _resident(x) & (x.zero_stage == 3) & (x.dp_shard == x.dp),
+        lambda x: _plain(x) & x.keeps_states & x.shards_weights & (x.dp_shard == x.dp),
         "a global batch that is a multiple of the devices",
     ),
     Strategy(
         "hybrid FSDP",
         ("fsdp2",),
-        lambda x: _plain(x) & _resident(x) & (x.zero_stage == 3) & (x.dp_shard < x.dp),
+        lambda x: _plain(x) & x.keeps_states & x.shards_weights & (x.dp_shard < x.dp),
         "several nodes with several devices each",
     ),
     Strategy(
         "ZeRO + CPU offload",
         ("deepspeed",),
-        lambda x: _plain(x) & np.isin(x.offload, _CPU),
+        lambda x: _plain(x) & x.states_on_host,
         "a framework that offloads",
     ),
     Strategy(
         "ZeRO + NVMe offload",
         ("deepspeed",),
-        lambda x: _plain(x) & np.isin(x.offload, _NVME),
+        lambda x: _plain(x) & x.states_on_disk,
         "node-local NVMe",
     ),
     Strategy(
         "TP",
         ("megatron-lm", "megatron-deepspeed", "fsdp2"),
-        lambda x: (x.tp > 1) & (x.pp == 1) & (x.cp == 1) & (x.zero_stage == 0) & _resident(x),
+        lambda x: _unsharded(x) & (x.tp > 1) & ~x.piped,
         "heads that a divisor of the devices divides",
     ),
     Strategy(
         "PP",
         ("megatron-lm", "megatron-deepspeed", "fsdp2"),
-        lambda x: (x.pp > 1) & (x.tp == 1) & (x.cp == 1) & (x.zero_stage == 0) & _resident(x),
+        lambda x: _unsharded(x) & (x.tp == 1) & x.piped,
         "layers that a divisor of the devices divides",
     ),
     Strategy(
         "TP + PP",
         ("megatron-lm", "megatron-deepspeed", "fsdp2"),
-        lambda x: (x.tp > 1) & (x.pp > 1) & (x.dp == 1) & (x.cp == 1) & _resident(x),
+        lambda x: _model_parallel(x) & (x.dp == 1),
         "heads and layers that tp * pp = all devices divides",
     ),
     Strategy(
         "3D (TP + PP + DP)",
         ("megatron-lm", "megatron-deepspeed", "fsdp2"),
-        lambda x: (x.tp > 1) & (x.pp > 1) & (x.dp > 1) & (x.cp == 1) & _resident(x),
+        lambda x: _model_parallel(x) & (x.dp > 1),
         "at least 8 devices that tp * pp * dp divides",
     ),
 )

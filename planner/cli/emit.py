@@ -34,7 +34,7 @@ from planner.cli.options import (
 from planner.describe.catalogue import load_framework, load_machine, load_model
 
 if TYPE_CHECKING:
-    from planner.choose.planning import Plan
+    from planner.choose.plan import Plan
     from planner.describe.framework import Framework
     from planner.describe.machine import Machine
     from planner.describe.model.model import Model
@@ -150,7 +150,7 @@ def _files(
 
 
 def _folder(model: str, machine: str) -> str:
-    from planner.emitters.job import slug
+    from planner.emitters.batch_job import slug
 
     return f"{slug(model)}-{slug(machine)}"
 

@@ -89,7 +89,8 @@ def collectives_command(
     as_json: AsJson = False,
 ) -> int:
     """Time of every collective by algorithm, or its score against nccl-tests output."""
-    from planner.cost.network.table import read_measured, score, table
+    from planner.cost.network.table import table
+    from planner.evidence.nccl_tests import read_measured, score
 
     place = load_machine(machine)
     if against is not None:

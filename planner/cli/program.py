@@ -205,8 +205,10 @@ def _print_estimate(
     as_json: bool,
     as_csv: bool,
 ) -> int:
-    from planner.choose.planning import estimate, estimate_dict
-    from planner.cost.estimate import Question, stage_memory
+    from planner.choose.plan import estimate_dict
+    from planner.choose.planning import estimate
+    from planner.cost.estimate import stage_memory
+    from planner.describe.question import Question
 
     answer = estimate(model, machine, layout, workload=workload, framework=framework)
     question = Question(

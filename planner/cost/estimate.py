@@ -11,23 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.cost.arrays import Float, Int, Mask
 from planner.cost.intervals import class_name, interval_factors
 from planner.cost.memory.host import disk_bytes, host_memory
-from planner.cost.memory.peak import DEVICE_PARTS, MOMENTS, device_memory
-from planner.cost.operators.blocks import blocks_of
+from planner.cost.memory.moments import MOMENTS
+from planner.cost.memory.peak import device_memory
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import candidate_stages
+from planner.cost.shards.stages import Stages
 from planner.cost.step.compute import model_flop
-from planner.cost.step.step import TIME_PARTS, time_parts
+from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
-from planner.describe.model.block import Block
 from planner.describe.question import Question
 
-__all__ = ["TIME_PARTS", "Estimate", "Estimates", "Question", "estimate_layouts", "stage_memory"]
-
-Float = NDArray[np.float64]
+__all__ = ["Estimate", "Estimates", "estimate_layouts", "stage_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,8 @@ class Estimates:
     layouts: Layouts
     time_parts_s: dict[str, Float]
     memory_parts_bytes: dict[str, Float]
-    worst_stage: NDArray[np.int64]
-    peak_moment: NDArray[np.int64]
+    worst_stage: Int
+    peak_moment: Int
     disk_bytes: Float
     host_parts_bytes: dict[str, Float]
     tokens_per_step: int
@@ -89,18 +86,18 @@ class Estimates:
         return np.asarray(sum(self.host_parts_bytes.values()))
 
     @functools.cached_property
-    def fits_device(self) -> NDArray[np.bool_]:
+    def fits_device(self) -> Mask:
         """Whether the worst stage stays within the device."""
         return self.memory_bytes <= self.device_limit_bytes
 
     @functools.cached_property
-    def fits_host(self) -> NDArray[np.bool_]:
+    def fits_host(self) -> Mask:
         """Whether the host memory and the local disk of a node suffice."""
         on_disk = self.disk_bytes <= self.disk_limit_bytes
         return (self.host_memory_bytes <= self.host_limit_bytes) & on_disk
 
     @functools.cached_property
-    def fits(self) -> NDArray[np.bool_]:
+    def fits(self) -> Mask:
         """Whether device and host both suffice."""
         return self.fits_device & self.fits_host
 
@@ -110,7 +107,7 @@ class Estimates:
         available = self.step_time_s * self.layouts.world * self.peak_flop_per_s
         return self.model_flop / available
 
-    def take(self, index: NDArray[np.int64]) -> Estimates:
+    def take(self, index: Int) -> Estimates:
         """A selection of the layouts."""
 
         def some(parts: dict[str, Float]) -> dict[str, Float]:
@@ -149,7 +146,7 @@ class Estimates:
             mfu=self.model_flop / (step * layout.world * self.peak_flop_per_s),
             memory_bytes={**memory, "total": sum(memory.values())},
             worst_stage=int(np.ravel(self.worst_stage)[index]),
-            peak_moment=MOMENTS[int(np.ravel(self.peak_moment)[index])],
+            peak_moment=tuple(MOMENTS)[int(np.ravel(self.peak_moment)[index])],
             host_memory_bytes={**host, "total": sum(host.values())},
         )
 
@@ -160,74 +157,54 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
     Counted: see DEVICE_PARTS, HOST_PARTS and TIME_PARTS. Left out: evaluation, checkpoints,
     data loading, stragglers.
     """
-    machine, workload = question.machine, question.workload
-    blocks = blocks_of(question)
-    memory, worst, moment = _worst_stage(question, blocks, layouts)
+    machine, workload, framework = question.machine, question.workload, question.framework
+    stages = Stages.candidates(question, layouts)
+    memory, worst, moment = _worst_stage(stages)
+    first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
     disk = machine.node.local_disk
     peak = machine.peak("bf16" if workload.precision == "fp8" else workload.precision)
-    shape = np.shape(layouts.dp)
-    times = time_parts(question, blocks, layouts)
+
+    def spread(parts: dict[str, Float]) -> dict[str, Float]:
+        shape = np.shape(layouts.dp)
+        return {name: np.broadcast_to(values, shape) for name, values in parts.items()}
+
     return Estimates(
         layouts=layouts,
-        time_parts_s={name: np.broadcast_to(v, shape) for name, v in times.items()},
+        time_parts_s=spread(time_parts(stages)),
         memory_parts_bytes=memory,
         worst_stage=worst,
         peak_moment=moment,
-        disk_bytes=np.broadcast_to(
-            disk_bytes(blocks, layouts, machine, workload, question.framework), shape
-        ),
-        host_parts_bytes={
-            name: np.broadcast_to(v, shape)
-            for name, v in host_memory(
-                blocks, layouts, machine, workload, question.framework
-            ).items()
-        },
+        disk_bytes=spread({"disk": disk_bytes(first)})["disk"],
+        host_parts_bytes=spread(host_memory(first)),
         tokens_per_step=workload.tokens_per_step,
-        model_flop=model_flop(blocks, workload),
+        model_flop=model_flop(stages.blocks, workload),
         peak_flop_per_s=peak,
         device_limit_bytes=machine.device.memory_bytes.value,
         host_limit_bytes=machine.node.host_memory_bytes.value,
         disk_limit_bytes=disk.capacity_bytes.value if disk else 0.0,
-        interval_factors=interval_factors(class_name(question.model, machine, question.framework)),
-        framework=question.framework.name,
+        interval_factors=interval_factors(class_name(question.model, machine, framework)),
+        framework=framework.name,
     )
 
 
-# --- memory ----------------------------------------------------------------------------------
-
-
-def _worst_stage(
-    question: Question, blocks: tuple[Block, ...], layouts: Layouts
-) -> tuple[dict[str, Float], NDArray[np.int64], NDArray[np.int64]]:
+def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
     """Parts at the worst stage, which one it is, and at which moment."""
-    stages = candidate_stages(blocks, layouts, question.framework)
-    parts, moment = device_memory(
-        blocks,
-        layouts.take((..., None)),
-        stages,
-        question.machine,
-        question.workload,
-        question.framework,
-    )
+    parts, moment = device_memory(stages)
     total = np.asarray(sum(parts.values()))
     worst = np.argmax(total, axis=-1)[..., None]
 
     def chosen(values: Any) -> Any:
-        return np.take_along_axis(np.broadcast_to(values, stages.shape), worst, axis=-1)[..., 0]
+        return np.take_along_axis(np.broadcast_to(values, total.shape), worst, axis=-1)[..., 0]
 
-    return {name: chosen(parts[name]) for name in DEVICE_PARTS}, chosen(stages), chosen(moment)
+    found = {name: chosen(values) for name, values in parts.items()}
+    return found, chosen(stages.stage), chosen(moment)
 
 
 def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
-    """Device parts of every pipeline stage of one layout [B]."""
-    stages = np.arange(layout.pp)
-    parts, _ = device_memory(
-        blocks_of(question),
-        Layouts.of(layout),
-        stages,
-        question.machine,
-        question.workload,
-        question.framework,
-    )
-    table = {name: np.broadcast_to(values, stages.shape) for name, values in parts.items()}
-    return [{name: float(values[i]) for name, values in table.items()} for i in stages]
+    """Device parts of every pipeline stage of one layout [B].
+
+    Counted: everything in DEVICE_PARTS. Left out: host memory.
+    """
+    parts, _ = device_memory(Stages.every(question, layout))
+    rows = range(layout.pp)
+    return [{name: float(values[i]) for name, values in parts.items()} for i in rows]

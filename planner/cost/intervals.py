@@ -8,7 +8,6 @@ that took no part in any fit, per class of run. The quantiles are written by
 from __future__ import annotations
 
 import functools
-import math
 from pathlib import Path
 
 from pydantic import Field
@@ -75,22 +74,3 @@ def interval_factors(name: str) -> tuple[float, float]:
     """Factors on the step time that 90 % of measured runs of a class lie between."""
     found = run_classes()[name]
     return found.low, found.high
-
-
-def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]:
-    """Finite-sample conformal quantiles of measured / estimated.
-
-    With n runs the k-th smallest and largest are taken, k = floor((n + 1) (1 - coverage) / 2),
-    so that a further exchangeable run lies between them with at least the coverage (Vovk et
-    al. 2005; Lei et al. 2018, arXiv:1604.04173). With too few runs the extremes are widened by
-    a fifth.
-
-    >>> low, high = quantiles([0.9, 1.0, 1.1] * 20)
-    >>> (low, high)
-    (0.9, 1.1)
-    """
-    ordered = sorted(ratios)
-    k = math.floor((len(ordered) + 1) * (1 - coverage) / 2)
-    if k < 1:
-        return ordered[0] / 1.2, ordered[-1] * 1.2
-    return ordered[k - 1], ordered[-k]

@@ -1,7 +1,8 @@
-"""Simulate: one step of a pipeline, event by event.
+"""Simulate: one step of a pipeline, event by event, and the chain of events that sets its length.
 
 Each stage works through a fixed order of passes; a pass starts when the stage is free and what
-it needs has arrived. With equal stages the length equals the closed form of `pipeline.bubble_s`.
+it needs has arrived. With equal stages the length equals the closed form of `pipeline.bubble_s`,
+with any stages the longest path through the task graph of the schedule.
 
 Orders: GPipe (Huang et al. 2019, arXiv:1811.06965), 1F1B and interleaved 1F1B (Narayanan et al.
 2021, arXiv:2104.04473, section 2.2), zero-bubble H1 (Qi et al. 2023, arXiv:2401.10241).
@@ -9,14 +10,17 @@ Orders: GPipe (Huang et al. 2019, arXiv:1811.06965), 1F1B and interleaved 1F1B (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from planner.describe.framework import Schedule
 from planner.errors import LayoutError
 
-__all__ = ["Event", "StageTime", "Timeline", "simulate"]
+if TYPE_CHECKING:
+    import networkx
+
+__all__ = ["Event", "StageTime", "Task", "Timeline", "simulate"]
 
 Kind = Literal["forward", "backward", "weight_gradient"]
 Drawn = Literal["forward", "recompute", "backward", "weight_gradient", "communication"]
@@ -36,23 +40,43 @@ class StageTime:
     """Transfer of one chunk's activations to the next stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something a stage does."""
+class Task(NamedTuple):
+    """One pass of a micro-batch through one chunk of a stage."""
 
     stage: int
+    kind: Kind
     micro_batch: int
     chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a stage does for a task, or the transfer of the task's result."""
+
+    task: Task
     kind: Drawn
     start_s: float
     end_s: float
 
+    @property
+    def stage(self) -> int:
+        """The stage that computes or sends."""
+        return self.task.stage
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    kind: Kind
-    micro_batch: int
-    chunk: int
+    @property
+    def micro_batch(self) -> int:
+        """The micro-batch, from 0."""
+        return self.task.micro_batch
+
+    @property
+    def chunk(self) -> int:
+        """The chunk of the stage, from 0."""
+        return self.task.chunk
+
+    @property
+    def duration_s(self) -> float:
+        """How long it takes [s]."""
+        return self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +92,10 @@ class Timeline:
         """End of the last pass [s]."""
         return max(event.end_s for event in self.events)
 
-    def busy_s(self, stage: int) -> float:
-        """Time that a stage computes [s]."""
-        return sum(
-            e.end_s - e.start_s
-            for e in self.events
-            if e.stage == stage and e.kind != "communication"
-        )
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of each stage."""
+        return 1 + max(event.chunk for event in self.events)
 
     @property
     def idle_fraction(self) -> float:
@@ -82,14 +103,21 @@ class Timeline:
         busy = sum(self.busy_s(stage) for stage in range(self.num_stages))
         return 1 - busy / (self.num_stages * self.makespan_s)
 
+    def computed(self, stage: int) -> list[Event]:
+        """What a stage computes, in order."""
+        return [e for e in self.events if e.stage == stage and e.kind != "communication"]
+
+    def busy_s(self, stage: int) -> float:
+        """Time that a stage computes [s]."""
+        return sum(event.duration_s for event in self.computed(stage))
+
     def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
         """Times, and from each on the micro-batches whose activations the stage holds.
 
         A pass holds its activations from the start of its forward to the end of its last
         backward part; one of `v` chunks counts 1/v.
         """
-        mine = [e for e in self.events if e.stage == stage and e.kind != "communication"]
-        chunks = 1 + max(e.chunk for e in mine)
+        mine, chunks = self.computed(stage), self.num_chunks
         opened = {(e.micro_batch, e.chunk): e.start_s for e in mine if e.kind == "forward"}
         closed: dict[tuple[int, int], float] = {}
         for e in mine:
@@ -107,6 +135,62 @@ class Timeline:
             times.append(time)
             held.append(now / chunks)
         return times, held
+
+    def task_graph(self) -> networkx.DiGraph:
+        """The step as a graph: an edge to every event from each that it waits for.
+
+        Vertices are positions in `events`, after which comes the end of the step. An edge weighs
+        what the event it leaves takes ("seconds").
+        """
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_weighted_edges_from(
+            ((before, after, self.events[before].duration_s) for before, after in self._waits()),
+            weight="seconds",
+        )
+        return graph
+
+    def critical_path(self) -> list[Event]:
+        """The events that set the step's length, each waiting for the one before it.
+
+        The longest path through the task graph. Of several that are equally long, one that
+        stays on its stage where it can.
+
+        >>> path = simulate([StageTime(1.0, 2.0), StageTime(2.0, 4.0)], 3, "1f1b").critical_path()
+        >>> sum(event.duration_s for event in path)     # 1 + 3 (2 + 4) + 2
+        21.0
+        """
+        import networkx
+
+        *path, _ = networkx.dag_longest_path(self.task_graph(), weight="seconds")
+        return [self.events[position] for position in path]
+
+    def _waits(self) -> Iterator[tuple[int, int]]:
+        """What is waited for and what waits, as positions in `events`."""
+        first: dict[Task, int] = {}
+        last: dict[Task, int] = {}
+        sent: dict[Task, int] = {}
+        busy: dict[int, int] = {}
+        # a stage's own order comes first: networkx keeps the first of equally long paths
+        for position, event in enumerate(self.events):
+            if event.kind == "communication":
+                sent[event.task] = position
+                continue
+            if event.stage in busy:
+                yield busy[event.stage], position
+            busy[event.stage] = last[event.task] = position
+            first.setdefault(event.task, position)
+        for task, position in sent.items():
+            yield last[task], position
+        chunks = self.num_chunks
+        for task, position in first.items():
+            source = _source(task, self.num_stages, chunks)
+            if source is not None:
+                ready = last[source]
+                yield (ready if source.stage == task.stage else sent.get(source, ready)), position
+        for position in busy.values():
+            yield position, len(self.events)
 
 
 def simulate(
@@ -140,20 +224,20 @@ def simulate(
 # --- orders ----------------------------------------------------------------------------------
 
 
-def _order(schedule: Schedule, p: int, stage: int, m: int, v: int) -> list[_Pass]:
+def _order(schedule: Schedule, p: int, stage: int, m: int, v: int) -> list[Task]:
+    """The tasks of a stage in the order in which it works on them."""
+    forward = [Task(stage, "forward", i, 0) for i in range(m)]
+    backward = [Task(stage, "backward", i, 0) for i in range(m)]
     if schedule == "gpipe":
-        forward = [_Pass("forward", i, 0) for i in range(m)]
-        return forward + [_Pass("backward", i, 0) for i in reversed(range(m))]
+        return forward + backward[::-1]
     if schedule == "interleaved-1f1b":
         return _interleaved(p, stage, m, v)
     if schedule == "zero-bubble":
         return _zero_bubble(p, stage, m)
-    forward = [_Pass("forward", i, 0) for i in range(m)]
-    backward = [_Pass("backward", i, 0) for i in range(m)]
     return _one_each(forward, backward, min(p - stage - 1, m))
 
 
-def _one_each(forward: list[_Pass], backward: list[_Pass], warm_up: int) -> list[_Pass]:
+def _one_each(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:
     """`warm_up` forwards, then one forward and one backward in turn, then the rest."""
     order = forward[:warm_up]
     for ahead, back in zip(forward[warm_up:], backward, strict=False):
@@ -161,43 +245,43 @@ def _one_each(forward: list[_Pass], backward: list[_Pass], warm_up: int) -> list
     return order + backward[len(forward) - warm_up :]
 
 
-def _interleaved(p: int, stage: int, m: int, v: int) -> list[_Pass]:
+def _interleaved(p: int, stage: int, m: int, v: int) -> list[Task]:
     """Megatron-LM's order: groups of p micro-batches pass chunk 0, then chunk 1, ..."""
     forward, backward = [], []
     for first in range(0, m, p):
         for chunk in range(v):
-            forward += [_Pass("forward", first + i, chunk) for i in range(p)]
-            backward += [_Pass("backward", first + i, v - 1 - chunk) for i in range(p)]
+            forward += [Task(stage, "forward", first + i, chunk) for i in range(p)]
+            backward += [Task(stage, "backward", first + i, v - 1 - chunk) for i in range(p)]
     if m == p:
         return forward + backward
     return _one_each(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
 
 
-def _zero_bubble(p: int, stage: int, m: int) -> list[_Pass]:
+def _zero_bubble(p: int, stage: int, m: int) -> list[Task]:
     """H1: weight gradients wait until p micro-batches are in flight on every stage."""
     warm_up = min(p - stage, m)
-    order = [_Pass("forward", i, 0) for i in range(warm_up)]
+    order = [Task(stage, "forward", i, 0) for i in range(warm_up)]
     started, weighed = warm_up, 0
     for done in range(m):
-        order.append(_Pass("backward", done, 0))
+        order.append(Task(stage, "backward", done, 0))
         if done >= stage:
-            order.append(_Pass("weight_gradient", weighed, 0))
+            order.append(Task(stage, "weight_gradient", weighed, 0))
             weighed += 1
         if started < m:
-            order.append(_Pass("forward", started, 0))
+            order.append(Task(stage, "forward", started, 0))
             started += 1
-    return order + [_Pass("weight_gradient", i, 0) for i in range(weighed, m)]
+    return order + [Task(stage, "weight_gradient", i, 0) for i in range(weighed, m)]
 
 
 # --- time ------------------------------------------------------------------------------------
 
 
 def _run(
-    stages: Sequence[StageTime], orders: list[list[_Pass]], schedule: Schedule, chunks: int
+    stages: Sequence[StageTime], orders: list[list[Task]], schedule: Schedule, chunks: int
 ) -> list[Event]:
-    """Passes with their times; stages advance in turn until all orders are worked off."""
+    """Tasks with their times; stages advance in turn until all orders are worked off."""
     p = len(stages)
-    ends: dict[tuple[str, int, int, int], float] = {}
+    ends: dict[Task, float] = {}
     free, position = [0.0] * p, [0] * p
     events: list[Event] = []
     waiting = list(range(p))
@@ -205,15 +289,14 @@ def _run(
         progressed = False
         for stage in list(waiting):
             while position[stage] < len(orders[stage]):
-                work = orders[stage][position[stage]]
-                ready = _ready_s(work, stage, stages, ends, chunks)
+                task = orders[stage][position[stage]]
+                ready = _ready_s(task, stages, ends, chunks)
                 if ready is None:
                     break
                 start = max(free[stage], ready)
-                made = _timed(work, stage, stages[stage], start, schedule, chunks)
+                made = _timed(task, stages[stage], start, schedule, chunks)
                 events += made
-                free[stage] = made[-1].end_s
-                ends[(work.kind, stage, work.micro_batch, work.chunk)] = free[stage]
+                free[stage] = ends[task] = made[-1].end_s
                 position[stage] += 1
                 progressed = True
             if position[stage] == len(orders[stage]):
@@ -222,46 +305,43 @@ def _run(
     return events + _transfers(stages, ends, chunks)
 
 
-def _source(work: _Pass, stage: int, p: int, chunks: int) -> tuple[str, int, int, int] | None:
-    """The pass whose result a pass needs; None for the first."""
-    if work.kind == "weight_gradient":
-        return ("backward", stage, work.micro_batch, work.chunk)
-    if work.kind == "forward":
+def _source(task: Task, p: int, chunks: int) -> Task | None:
+    """The task whose result a task needs; None for the first."""
+    stage, kind, micro_batch, chunk = task
+    if kind == "weight_gradient":
+        return Task(stage, "backward", micro_batch, chunk)
+    if kind == "forward":
         if stage:
-            return ("forward", stage - 1, work.micro_batch, work.chunk)
-        return ("forward", p - 1, work.micro_batch, work.chunk - 1) if work.chunk else None
+            return Task(stage - 1, "forward", micro_batch, chunk)
+        return Task(p - 1, "forward", micro_batch, chunk - 1) if chunk else None
     if stage < p - 1:
-        return ("backward", stage + 1, work.micro_batch, work.chunk)
-    if work.chunk < chunks - 1:
-        return ("backward", 0, work.micro_batch, work.chunk + 1)
-    return ("forward", stage, work.micro_batch, work.chunk)
+        return Task(stage + 1, "backward", micro_batch, chunk)
+    if chunk < chunks - 1:
+        return Task(0, "backward", micro_batch, chunk + 1)
+    return Task(stage, "forward", micro_batch, chunk)
 
 
 def _ready_s(
-    work: _Pass,
-    stage: int,
-    stages: Sequence[StageTime],
-    ends: dict[tuple[str, int, int, int], float],
-    chunks: int,
+    task: Task, stages: Sequence[StageTime], ends: dict[Task, float], chunks: int
 ) -> float | None:
-    """When a pass's input is there; None where it is not known yet."""
-    source = _source(work, stage, len(stages), chunks)
+    """When a task's input is there; None where it is not known yet."""
+    source = _source(task, len(stages), chunks)
     if source is None:
         return 0.0
     end = ends.get(source)
     if end is None:
         return None
-    return end + (stages[source[1]].send_s if source[1] != stage else 0.0)
+    return end + (stages[source.stage].send_s if source.stage != task.stage else 0.0)
 
 
 def _timed(
-    work: _Pass, stage: int, time: StageTime, start: float, schedule: Schedule, chunks: int
+    task: Task, time: StageTime, start: float, schedule: Schedule, chunks: int
 ) -> list[Event]:
-    """A pass from its start: recompute stands before the backward it serves."""
+    """A task from its start: recompute stands before the backward it serves."""
     spans: list[tuple[Drawn, float]]
-    if work.kind == "forward":
+    if task.kind == "forward":
         spans = [("forward", time.forward_s)]
-    elif work.kind == "weight_gradient":
+    elif task.kind == "weight_gradient":
         spans = [("weight_gradient", time.weight_gradient_s)]
     else:
         split = time.weight_gradient_s if schedule == "zero-bubble" else 0.0
@@ -270,20 +350,19 @@ def _timed(
     events = []
     for kind, length in spans:
         end = start + length / chunks
-        events.append(Event(stage, work.micro_batch, work.chunk, kind, start, end))
+        events.append(Event(task, kind, start, end))
         start = end
     return events
 
 
-def _transfers(
-    stages: Sequence[StageTime], ends: dict[tuple[str, int, int, int], float], chunks: int
-) -> list[Event]:
+def _transfers(stages: Sequence[StageTime], ends: dict[Task, float], chunks: int) -> list[Event]:
     """Activations on their way to the next stage, gradients on theirs to the one before."""
     p, events = len(stages), []
-    for (kind, stage, micro_batch, chunk), end in ends.items():
-        send = stages[stage].send_s
-        last_forward = kind == "forward" and stage == p - 1 and chunk == chunks - 1
-        last_backward = kind == "backward" and stage == 0 and chunk == 0
-        if p > 1 and send and kind != "weight_gradient" and not (last_forward or last_backward):
-            events.append(Event(stage, micro_batch, chunk, "communication", end, end + send))
+    for task, end in ends.items():
+        send = stages[task.stage].send_s
+        last_forward = task.kind == "forward" and (task.stage, task.chunk) == (p - 1, chunks - 1)
+        last_backward = task.kind == "backward" and (task.stage, task.chunk) == (0, 0)
+        goes_on = task.kind != "weight_gradient" and not (last_forward or last_backward)
+        if p > 1 and send and goes_on:
+            events.append(Event(task, "communication", end, end + send))
     return events

@@ -16,7 +16,6 @@ from planner.describe.base import Description, Quantity
 __all__ = [
     "Buffers",
     "Communication",
-    "Configuration",
     "Framework",
     "Kernels",
     "Schedule",
@@ -25,18 +24,6 @@ __all__ = [
 
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
 """Pipeline schedules; `none` without a pipeline."""
-
-Configuration = Literal[
-    "none",
-    "accelerate",
-    "ddp",
-    "deepspeed",
-    "megatron",
-    "megatron_deepspeed",
-    "nanotron",
-    "torchtitan",
-]
-"""Forms of configuration files; each is a module of `planner.emit`."""
 
 
 class States(Description):
@@ -201,12 +188,15 @@ class Framework(Description):
     """Name on the command line."""
     title: str
     """Full name and version described."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it besides its name, in lower case with single blanks."""
     source: str
     """Where its behaviour was read."""
     notes: tuple[str, ...] = ()
     """Limits and doubts of this description."""
-    configuration: Configuration = "none"
-    """Whose files tell it a layout (`planner emit`); none: it is described for comparison only."""
+    configuration: str = "none"
+    """The recipe that writes its files (`planner emit`): the name of a module of
+    `planner.emitters.recipes`; none: it is described for comparison only."""
     runtimes: tuple[Literal["cuda", "rocm", "xpu", "cpu"], ...] = ("cuda", "rocm", "xpu", "cpu")
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]

@@ -94,6 +94,14 @@ class Fabric(Description):
     latency_s: Quantity
     """Latency of one collective step between two devices of the node [s]."""
 
+    @model_validator(mode="after")
+    def _links_have_a_rate(self) -> Fabric:
+        if self.kind == "mesh" and self.pair_bytes_per_s is None:
+            raise ValueError("a fabric of kind 'mesh' needs pair_bytes_per_s; add it")
+        if self.kind == "switch" and not (self.pair_bytes_per_s or self.device_bytes_per_s):
+            raise ValueError("a fabric of kind 'switch' needs device_bytes_per_s; add it")
+        return self
+
 
 class LocalDisk(Description):
     """Node-local NVMe."""
@@ -186,11 +194,12 @@ class Network(Description):
     """Name and shape, such as "Slingshot-11 dragonfly"."""
     latency_s: Quantity
     """What each doubling of the nodes adds to a small all-reduce [s]."""
-    message_s: Quantity | None = None
+    large_message_latency_s: Quantity | None = None
     """Latency of one large message of a collective from node to node, however fast the link;
     where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
     pairwise_fraction: Quantity | None = None
-    """Part of that rate which all-to-alls reach; all of it where nothing is known."""
+    """Part of a ring's rate between nodes that all-to-alls reach; all of it where nothing is
+    known."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
     transfer_delays: Delays | None = None
@@ -280,6 +289,9 @@ class Machine(Description):
     """Full name and site."""
     aliases: tuple[str, ...] = ()
     """Other names that mean this machine."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it, in lower case with single blanks; machines may share
+    one, and the device and its memory then tell which."""
     num_nodes: Quantity
     """Nodes in all."""
     device: Device

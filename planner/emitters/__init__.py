@@ -1,87 +1,9 @@
-"""Emit: the files that run an answer, from one estimated layout of a plan.
+"""Emitters: the files that run an answer, from one estimated layout of a plan.
 
 A job script for the machine's scheduler, the configuration that the framework reads, the layout
 for `planner compare`, and a README. Everything is text; `planner.emitters.folder` writes it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from planner.choose.planning import Plan
-    from planner.cost.estimate import Estimate
-    from planner.describe.framework import Framework
-    from planner.describe.machine import Machine
-    from planner.describe.model.model import Model
+from planner.emitters.emitting import emit, emit_estimate
 
 __all__ = ["emit", "emit_estimate"]
-
-
-def emit(
-    plan: Plan,
-    rank: int = 1,
-    *,
-    model: Model | None = None,
-    machine: Machine | None = None,
-    framework: Framework | None = None,
-    steps: int | None = None,
-    queue: str = "",
-) -> dict[str, str]:
-    """Files (name to text) that run the `rank`-th layout of a plan.
-
-    A plan knows its model, machine and framework by name; give those that are not in the
-    catalogue, or were changed. Raises EmitError where the files cannot express the layout.
-
-    >>> import planner
-    >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=workload, frameworks=["ddp"])
-    >>> sorted(planner.emit(answer))
-    ['README.md', 'job.sh', 'layout.json', 'nanogpt.args', 'rank.sh', 'submit.sh']
-    """
-    from planner.errors import EmitError
-
-    if not plan.ranked:
-        raise EmitError(f"nothing fits on {plan.nodes} nodes, so there is nothing to run")
-    if not 1 <= rank <= len(plan.ranked):
-        raise EmitError(
-            f"rank = {rank} is not among the {len(plan.ranked)} layouts of the plan; use 1 to "
-            f"{len(plan.ranked)}"
-        )
-    return emit_estimate(
-        plan,
-        plan.ranked[rank - 1],
-        model=model,
-        machine=machine,
-        framework=framework,
-        steps=steps,
-        queue=queue,
-    )
-
-
-def emit_estimate(
-    plan: Plan,
-    estimate: Estimate,
-    *,
-    model: Model | None = None,
-    machine: Machine | None = None,
-    framework: Framework | None = None,
-    steps: int | None = None,
-    queue: str = "",
-) -> dict[str, str]:
-    """Files that run one estimate of a plan's question, as `emit`."""
-    from planner.describe.catalogue import load_framework, load_machine, load_model
-    from planner.describe.question import Question
-    from planner.emitters.bundle import bundle
-    from planner.emitters.job import Run, steps_of
-    from planner.errors import EmitError
-
-    if steps is not None and steps < 1:
-        raise EmitError(f"steps = {steps} must be at least 1; give a positive number")
-    question = Question(
-        model or load_model(plan.model),
-        machine or load_machine(plan.machine),
-        plan.workload,
-        framework or load_framework(estimate.framework),
-    )
-    return bundle(Run(question, estimate, plan.nodes, steps or steps_of(plan.workload), queue))

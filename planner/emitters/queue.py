@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 
 from planner.describe.machine import Queue
-from planner.emitters.job import Run
+from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, shorten
 
-__all__ = ["Slot", "directives", "slot", "walltime_text"]
+__all__ = ["Slot", "directives", "slot_of", "walltime_text"]
 
 _START_S = 600.0
 _ROUND_S = 600.0
@@ -33,36 +33,36 @@ class Slot:
     """Steps that one job surely gets through."""
 
 
-def slot(run: Run) -> Slot:
+def slot_of(job: BatchJob) -> Slot:
     """The shortest queue that admits the nodes and holds the run; else the longest, cut.
 
     Queues by request, interactive or killable ones are taken only where a user names them.
     Raises EmitError where no queue admits the nodes.
     """
-    wanted = math.ceil((run.seconds + _START_S) / _ROUND_S) * _ROUND_S
-    queue = _queue(run, wanted)
+    wanted = math.ceil((job.seconds + _START_S) / _ROUND_S) * _ROUND_S
+    queue = _queue(job, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf
     if wanted <= limit:
-        return Slot(queue, wanted, 1, run.steps)
+        return Slot(queue, wanted, 1, job.steps)
     # ten minutes written as hours are a little more than ten minutes
     seconds = math.floor(limit / 60) * 60.0
-    slow = run.estimate.interval_step_time_s[1]
+    slow = job.estimate.interval_step_time_s[1]
     steps = max(int((seconds - min(_START_S, seconds / 2)) / slow), 1)
-    return Slot(queue, seconds, math.ceil(run.steps / steps), steps)
+    return Slot(queue, seconds, math.ceil(job.steps / steps), steps)
 
 
-def _queue(run: Run, wanted: float) -> Queue | None:
-    queues = run.machine.scheduler.queues
-    admitting = [q for q in queues if q.min_nodes <= run.nodes <= q.max_nodes]
-    if run.queue:
-        return _named(run, admitting)
+def _queue(job: BatchJob, wanted: float) -> Queue | None:
+    queues = job.machine.scheduler.queues
+    admitting = [q for q in queues if q.min_nodes <= job.nodes <= q.max_nodes]
+    if job.queue:
+        return _named(job, admitting)
     if not queues:
         return None
     free = [q for q in admitting if not q.on_request]
     if not free:
         limits = ", ".join(f"{q.name} {q.min_nodes}-{q.max_nodes}" for q in queues)
         raise EmitError(
-            f"{run.nodes} nodes fit no queue of {run.where} (nodes: {limits}); plan with "
+            f"{job.nodes} nodes fit no queue of {job.where} (nodes: {limits}); plan with "
             "another number of nodes, or name a queue"
         )
     fitting = [q for q in free if q.max_hours * 3600 >= wanted]
@@ -71,23 +71,23 @@ def _queue(run: Run, wanted: float) -> Queue | None:
     return max(free, key=lambda q: q.max_hours)
 
 
-def _named(run: Run, admitting: list[Queue]) -> Queue:
+def _named(job: BatchJob, admitting: list[Queue]) -> Queue:
     """The queue a user asked for, among those of the profile where it lists any."""
-    if not _WORD.fullmatch(run.queue):
+    if not _WORD.fullmatch(job.queue):
         raise EmitError(
-            f"queue {shorten(run.queue)!r} is no name of a queue; use letters, digits, _ . - only"
+            f"queue {shorten(job.queue)!r} is no name of a queue; use letters, digits, _ . - only"
         )
-    if run.machine.scheduler.kind == "none":
-        raise EmitError(f"{run.where} has no scheduler and so no queue {run.queue}; use no --queue")
-    if not run.machine.scheduler.queues:
+    if job.machine.scheduler.kind == "none":
+        raise EmitError(f"{job.where} has no scheduler and so no queue {job.queue}; use no --queue")
+    if not job.machine.scheduler.queues:
         # nothing is known of its limits: the site will say
-        return Queue(name=run.queue, max_nodes=run.nodes, max_hours=1e6)
+        return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e6)
     for queue in admitting:
-        if run.queue == queue.name or run.queue in _asked(queue):
+        if job.queue == queue.name or job.queue in _asked(queue):
             return queue
     names = ", ".join(q.name for q in admitting) or "none"
     raise EmitError(
-        f"queue {run.queue} of {run.where} does not admit {run.nodes} nodes or is not "
+        f"queue {job.queue} of {job.where} does not admit {job.nodes} nodes or is not "
         f"known; use one of {names}"
     )
 
@@ -107,24 +107,24 @@ def walltime_text(seconds: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
 
 
-def directives(run: Run, place: Slot, tasks_per_node: int) -> list[str]:
+def directives(job: BatchJob, slot: Slot, tasks_per_node: int) -> list[str]:
     """The directive lines of a job script; none where there is no scheduler."""
-    kind = run.machine.scheduler.kind
+    kind = job.machine.scheduler.kind
     if kind == "none":
         return []
-    launch = run.machine.scheduler.launch
-    time = walltime_text(place.seconds)
+    launch = job.machine.scheduler.launch
+    time = walltime_text(slot.seconds)
     if kind == "pbs":
-        asked = [f"-N {run.name}", f"-l select={run.nodes}", f"-l walltime={time}", "-j oe"]
+        asked = [f"-N {job.name}", f"-l select={job.nodes}", f"-l walltime={time}", "-j oe"]
     else:
-        asked = [f"--job-name={run.name}", f"--nodes={run.nodes}", f"--time={time}"]
+        asked = [f"--job-name={job.name}", f"--nodes={job.nodes}", f"--time={time}"]
         asked += [f"--ntasks-per-node={tasks_per_node}", "--output=%x-%j.out"]
     if launch is not None:
         asked += launch.directives
-    elif kind == "slurm" and run.machine.device.runtime != "cpu":
-        asked.append(f"--gpus-per-node={run.ranks_per_node}")
-    if place.queue is not None:
-        asked += place.queue.directives or (
-            (f"-q {place.queue.name}",) if kind == "pbs" else (f"--partition={place.queue.name}",)
+    elif kind == "slurm" and job.machine.device.runtime != "cpu":
+        asked.append(f"--gpus-per-node={job.ranks_per_node}")
+    if slot.queue is not None:
+        asked += slot.queue.directives or (
+            (f"-q {slot.queue.name}",) if kind == "pbs" else (f"--partition={slot.queue.name}",)
         )
     return [f"{_PREFIX[kind]} {line}" for line in asked]

@@ -6,52 +6,36 @@ import re
 from collections.abc import Iterable, Mapping
 
 from planner.describe.machine import Queue
-from planner.emitters.job import Recipe, Run, slug
+from planner.emitters.batch_job import BatchJob, slug
 from planner.emitters.queue import Slot, walltime_text
+from planner.emitters.recipe import File, Recipe
 from planner.units import format_bytes, format_seconds
 
 __all__ = ["readme"]
 
-_WHAT = {
-    "job.sh": "the job script",
-    "rank.sh": "tells torch which rank a process is; `job.sh` starts it once per device",
-    "submit.sh": "submits `job.sh` from this folder",
-    "layout.json": "the layout, for `planner compare`",
-    "ds_config.json": "DeepSpeed's configuration",
-    "accelerate.yaml": "Accelerate's configuration",
-    "megatron.args": "the arguments of Megatron, one a line",
-    "data.args": "the arguments for data and tokenizer, one a line",
-    "nanogpt.args": "the options of nanoGPT, one a line",
-    "torchtitan.toml": "torchtitan's configuration up to release 0.2.2",
-    "torchtitan_model.py": "the model's sizes, which torchtitan imports",
-    "torchtitan_plan.py": "torchtitan's configuration for release 0.3.0",
-    "sharding.py": "FSDP2 with the planned mesh and precision, for your program to import",
-    "nanotron.yaml": "nanotron's configuration",
-}
 
-
-def readme(run: Run, recipe: Recipe, place: Slot, names: Iterable[str]) -> str:
+def readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> str:
     """The README of the folder, in Markdown."""
     parts = [
-        f"# {run.name} on {slug(run.machine.name)}\n\n`{run.what}`",
-        _files(names),
-        _submit(run, recipe),
-        _queue(run, place),
-        _expect(run),
-        _check(run),
-        _notes(run, recipe),
+        f"# {job.name} on {slug(job.machine.name)}\n\n`{job.what}`",
+        _files(files),
+        _submit(job, recipe),
+        _queue(job, slot),
+        _expect(job),
+        _check(job),
+        _notes(job, recipe),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _files(names: Iterable[str]) -> str:
-    rows = [f"- `{name}`: {_WHAT[name]}" for name in sorted(names)]
+def _files(files: Iterable[File]) -> str:
+    rows = sorted(f"- `{file.name}`: {file.meaning}" for file in files)
     return "## Files\n\n" + "\n".join(rows)
 
 
-def _submit(run: Run, recipe: Recipe) -> str:
-    scheduled = run.machine.scheduler.kind != "none"
-    launch = run.machine.scheduler.launch
+def _submit(job: BatchJob, recipe: Recipe) -> str:
+    scheduled = job.machine.scheduler.kind != "none"
+    launch = job.machine.scheduler.launch
     words = [f"{name}=..." for name in recipe.variables]
     if scheduled and launch is not None and launch.account:
         words.insert(0, "PROJECT=...")
@@ -78,32 +62,32 @@ def _submit(run: Run, recipe: Recipe) -> str:
     return "\n".join(lines)
 
 
-def _queue(run: Run, place: Slot) -> str:
-    if run.machine.scheduler.kind == "none":
+def _queue(job: BatchJob, slot: Slot) -> str:
+    if job.machine.scheduler.kind == "none":
         return ""
-    slow = format_seconds(run.estimate.interval_step_time_s[1])
-    time = walltime_text(place.seconds)
-    text = f"## Queue\n\n{run.steps:,} steps of at most {slow} take {format_seconds(run.seconds)}. "
-    if place.queue is None:
+    slow = format_seconds(job.estimate.interval_step_time_s[1])
+    time = walltime_text(slot.seconds)
+    text = f"## Queue\n\n{job.steps:,} steps of at most {slow} take {format_seconds(job.seconds)}. "
+    if slot.queue is None:
         text += f"`job.sh` asks for {time}. The profile knows no queue of this machine: name one "
         return text + "with `planner emit --queue`, or rely on the site's default."
-    text += f"`job.sh` asks queue {_plain(place.queue.name)} for {time}."
-    if place.jobs > 1:
+    text += f"`job.sh` asks queue {_plain(slot.queue.name)} for {time}."
+    if slot.jobs > 1:
         text += (
-            f" That is too short: {place.jobs} jobs in a row are needed, each good for about "
-            f"{place.steps:,} steps. Write checkpoints and start from the last."
-            + _longer(run, place.queue)
+            f" That is too short: {slot.jobs} jobs in a row are needed, each good for about "
+            f"{slot.steps:,} steps. Write checkpoints and start from the last."
+            + _longer(job, slot.queue)
         )
-    if run.machine.scheduler.kind_of_limits == "assumed":
+    if job.machine.scheduler.kind_of_limits == "assumed":
         text += " The queue's limits are assumed; ask the site."
     return text
 
 
-def _longer(run: Run, asked: Queue) -> str:
+def _longer(job: BatchJob, asked: Queue) -> str:
     """Queues that hold a job longer, with the numbers of nodes that they take."""
     longer = [
         f"{_plain(q.name)} ({q.min_nodes}-{q.max_nodes} nodes, {q.max_hours:g} h)"
-        for q in run.machine.scheduler.queues
+        for q in job.machine.scheduler.queues
         if q.max_hours > asked.max_hours and not q.on_request
     ]
     return f" Longer queues: {', '.join(longer)}." if longer else ""
@@ -114,8 +98,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w ().:@+-]", "-", name)
 
 
-def _expect(run: Run) -> str:
-    estimate = run.estimate
+def _expect(job: BatchJob) -> str:
+    estimate = job.estimate
     low, high = (format_seconds(value) for value in estimate.interval_step_time_s)
     lines = [
         "## Expect",
@@ -144,19 +128,19 @@ def _table(title: str, parts: Mapping[str, float]) -> list[str]:
     return [f"| {title} | |", "|---|---:|", *rows, total]
 
 
-def _check(run: Run) -> str:
-    machine = slug(run.machine.name) if run.machine_is_catalogued else "YOUR-MACHINE.toml"
-    model = "" if run.model_is_catalogued else " --model YOUR-MODEL.toml"
+def _check(job: BatchJob) -> str:
+    machine = slug(job.machine.name) if job.machine_is_catalogued else "YOUR-MACHINE.toml"
+    model = "" if job.model_is_catalogued else " --model YOUR-MODEL.toml"
     return (
         "## Check\n\nAfterwards, see whether the run did what was expected, and which part did "
         f"not:\n\n    planner compare run.log --machine {machine} --layout layout.json{model}"
     )
 
 
-def _notes(run: Run, recipe: Recipe) -> str:
-    launch = run.machine.scheduler.launch
+def _notes(job: BatchJob, recipe: Recipe) -> str:
+    launch = job.machine.scheduler.launch
     notes = [*recipe.notes, *(launch.notes if launch is not None else ())]
-    if run.workload.precision == "tf32":
+    if job.workload.precision == "tf32":
         notes.append('TF32 is on after `torch.set_float32_matmul_precision("high")`.')
     source = launch.source if launch is not None else "the profile says nothing; standard options"
     notes.append(f"Where the form of the job script comes from: {source}.")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 
 from planner.describe.machine import Launch
-from planner.emitters.job import Recipe, Run
+from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import Slot, directives
+from planner.emitters.recipe import File, Recipe
 from planner.errors import EmitError
 
 __all__ = ["job_files"]
@@ -21,27 +22,29 @@ _BREAK = " \\\n    "
 _SUBMIT = ("sbatch", "qsub")
 
 
-def job_files(run: Run, recipe: Recipe, place: Slot) -> dict[str, str]:
+def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
     """`job.sh`, and `rank.sh` and `submit.sh` where the machine needs them."""
-    kind = run.machine.scheduler.kind
+    kind = job.machine.scheduler.kind
     if kind not in ("pbs", "slurm", "none"):
         raise EmitError(
-            f"{run.where} is scheduled by {kind}, for which no job script is written; "
+            f"{job.where} is scheduled by {kind}, for which no job script is written; "
             "emit for a machine with PBS, Slurm or no scheduler"
         )
-    if kind == "none" and run.nodes > 1:
-        raise EmitError(f"{run.where} has no scheduler to start {run.nodes} nodes; use one node")
-    launch = run.machine.scheduler.launch
-    each = _one_process_a_device(launch, recipe)
-    files = {"job.sh": _job(run, recipe, place, each)}
-    if each and launch is not None:
-        files["rank.sh"] = _rank(launch)
+    if kind == "none" and job.nodes > 1:
+        raise EmitError(f"{job.where} has no scheduler to start {job.nodes} nodes; use one node")
+    launch = job.machine.scheduler.launch
+    per_device = _starts_per_device(launch, recipe)
+    files = [File("job.sh", "the job script", _job_script(job, recipe, slot, per_device))]
+    if per_device and launch is not None:
+        what = "tells torch which rank a process is; `job.sh` starts it once per device"
+        files.append(File("rank.sh", what, _rank(launch)))
     if kind != "none":
-        files["submit.sh"] = _submit(run, recipe, launch is not None and launch.account)
+        text = _submit(job, recipe, launch is not None and launch.account)
+        files.append(File("submit.sh", "submits `job.sh` from this folder", text))
     return files
 
 
-def _one_process_a_device(launch: Launch | None, recipe: Recipe) -> bool:
+def _starts_per_device(launch: Launch | None, recipe: Recipe) -> bool:
     return (
         launch is not None
         and launch.tasks == "device"
@@ -50,26 +53,26 @@ def _one_process_a_device(launch: Launch | None, recipe: Recipe) -> bool:
     )
 
 
-def _job(run: Run, recipe: Recipe, place: Slot, each: bool) -> str:
-    tasks = run.ranks_per_node if each else 1
-    head = ["#!/bin/bash -l" if run.machine.scheduler.kind == "pbs" else "#!/bin/bash"]
-    head += directives(run, place, tasks)
+def _job_script(job: BatchJob, recipe: Recipe, slot: Slot, per_device: bool) -> str:
+    tasks = job.ranks_per_node if per_device else 1
+    head = ["#!/bin/bash -l" if job.machine.scheduler.kind == "pbs" else "#!/bin/bash"]
+    head += directives(job, slot, tasks)
     parts = [
-        [f"# {run.what}", "set -euo pipefail", *_folder(run)],
+        [f"# {job.what}", "set -euo pipefail", *_folder(job)],
         _checks(recipe),
-        _setup(run),
-        _exports(run, recipe, each),
+        _setup(job),
+        _exports(job, recipe, per_device),
         [f"mapfile -t {_array(name)} < {name}" for name in recipe.argument_files],
-        [f"{_launch(run, recipe, each)} 2>&1 | tee run.log"],
+        [f"{_launch(job, recipe, per_device)} 2>&1 | tee run.log"],
     ]
     # no comment may stand on or between the directives: PBS reads it as one
     return "\n".join(head) + "\n\n" + "\n\n".join("\n".join(p) for p in parts if p) + "\n"
 
 
-def _folder(run: Run) -> list[str]:
+def _folder(job: BatchJob) -> list[str]:
     """Go to the folder of these files; a scheduler runs a copy of the script elsewhere."""
     where = {"pbs": '"${PBS_O_WORKDIR}"', "slurm": '"${SLURM_SUBMIT_DIR}"'}
-    return [f"cd {where.get(run.machine.scheduler.kind, _HERE)}"]
+    return [f"cd {where.get(job.machine.scheduler.kind, _HERE)}"]
 
 
 _HERE = '"$(dirname "${BASH_SOURCE[0]}")"'
@@ -87,8 +90,8 @@ def _checks(recipe: Recipe) -> list[str]:
     return lines
 
 
-def _setup(run: Run) -> list[str]:
-    launch = run.machine.scheduler.launch
+def _setup(job: BatchJob) -> list[str]:
+    launch = job.machine.scheduler.launch
     lines = list(launch.setup) if launch is not None else []
     return [
         "# modules and conda read variables that are not set",
@@ -103,9 +106,9 @@ def _setup(run: Run) -> list[str]:
     ]
 
 
-def _exports(run: Run, recipe: Recipe, each: bool) -> list[str]:
-    kind = run.machine.scheduler.kind
-    launch = run.machine.scheduler.launch
+def _exports(job: BatchJob, recipe: Recipe, per_device: bool) -> list[str]:
+    kind = job.machine.scheduler.kind
+    launch = job.machine.scheduler.launch
     variables = dict(launch.environment) if launch is not None else {}
     variables |= recipe.environment
     lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
@@ -118,8 +121,8 @@ def _exports(run: Run, recipe: Recipe, each: bool) -> list[str]:
     )
     lines.append(f"mapfile -t HOSTS < <({hosts})")
     lines.append(f'export MASTER_ADDR="${{HOSTS[0]}}" MASTER_PORT={_PORT}')
-    if each:
-        lines.append(f"export WORLD_SIZE={run.layout.world}")
+    if per_device:
+        lines.append(f"export WORLD_SIZE={job.layout.world}")
     return lines
 
 
@@ -127,48 +130,48 @@ def _array(name: str) -> str:
     return name.partition(".")[0].upper()
 
 
-def _launch(run: Run, recipe: Recipe, each: bool) -> str:
+def _launch(job: BatchJob, recipe: Recipe, per_device: bool) -> str:
     """The scheduler's launcher, what it starts, and the program with its arguments."""
-    words = [_across(run, each), _process(run, recipe, each)]
+    words = [_across(job, per_device), _process(job, recipe, per_device)]
     arrays = [f'"${{{_array(name)}[@]}}"' for name in recipe.argument_files]
     arguments = " ".join([*arrays, *recipe.arguments])
     return _BREAK.join(word for word in [*words, arguments] if word)
 
 
-def _across(run: Run, each: bool) -> str:
+def _across(job: BatchJob, per_device: bool) -> str:
     """`mpiexec` or `srun` with as many processes as ranks or nodes."""
-    launch = run.machine.scheduler.launch
+    launch = job.machine.scheduler.launch
     options: tuple[str, ...] = ()
     if launch is not None:
-        options = launch.options if each else launch.node_options
-    tasks = run.ranks_per_node if each else 1
+        options = launch.options if per_device else launch.node_options
+    tasks = job.ranks_per_node if per_device else 1
     quoted = " ".join(shlex.quote(option) for option in options)
-    if run.machine.scheduler.kind == "pbs":
-        count = f"-n {run.nodes * tasks} --ppn {tasks}"
+    if job.machine.scheduler.kind == "pbs":
+        count = f"-n {job.nodes * tasks} --ppn {tasks}"
         start = f'mpiexec --verbose --envall {count} --hostfile="${{PBS_NODEFILE}}"'
         return _BREAK.join([start, quoted] if quoted else [start])
-    if run.machine.scheduler.kind == "slurm":
-        count = f"--ntasks={run.nodes * tasks} --ntasks-per-node={tasks}"
+    if job.machine.scheduler.kind == "slurm":
+        count = f"--ntasks={job.nodes * tasks} --ntasks-per-node={tasks}"
         return f"srun {count} {quoted}".strip()
     return ""
 
 
-def _process(run: Run, recipe: Recipe, each: bool) -> str:
+def _process(job: BatchJob, recipe: Recipe, per_device: bool) -> str:
     """What one task starts."""
-    if each:
+    if per_device:
         return f"bash rank.sh python3 -u {recipe.program}"
     if recipe.launcher == "accelerate":
         meet = ""
-        if run.machine.scheduler.kind != "none":
+        if job.machine.scheduler.kind != "none":
             meet = f'{_BREAK}--main_process_ip "${{MASTER_ADDR}}"'
             meet += ' --main_process_port "${MASTER_PORT}"'
         return f"accelerate launch --config_file accelerate.yaml{meet}{_BREAK}{recipe.program}"
-    nodes = f"--nproc-per-node={run.ranks_per_node}"
-    if run.machine.scheduler.kind == "none":
+    nodes = f"--nproc-per-node={job.ranks_per_node}"
+    if job.machine.scheduler.kind == "none":
         return f"torchrun --standalone {nodes} {recipe.program}"
-    number = "${PBS_JOBID}" if run.machine.scheduler.kind == "pbs" else "${SLURM_JOB_ID}"
+    number = "${PBS_JOBID}" if job.machine.scheduler.kind == "pbs" else "${SLURM_JOB_ID}"
     return (
-        f'torchrun --nnodes={run.nodes} {nodes} --rdzv-id="{number}"{_BREAK}'
+        f'torchrun --nnodes={job.nodes} {nodes} --rdzv-id="{number}"{_BREAK}'
         f'--rdzv-backend=c10d --rdzv-endpoint="${{MASTER_ADDR}}:${{MASTER_PORT}}"{_BREAK}'
         f"{recipe.program}"
     )
@@ -188,7 +191,7 @@ def _rank(launch: Launch) -> str:
     )
 
 
-def _submit(run: Run, recipe: Recipe, account: bool) -> str:
+def _submit(job: BatchJob, recipe: Recipe, account: bool) -> str:
     """The line that submits the job, and stops where the account is missing."""
     lines = ["#!/bin/bash", "set -euo pipefail", f"cd {_HERE}"]
     if account:
@@ -200,7 +203,7 @@ def _submit(run: Run, recipe: Recipe, account: bool) -> str:
         given.append("PROGRAM")
     if given:
         lines.append(f"export {' '.join(given)}")
-    pbs = run.machine.scheduler.kind == "pbs"
+    pbs = job.machine.scheduler.kind == "pbs"
     option = "-A " if pbs else "--account="
     paid = f'{option}"${{PROJECT}}"' if account else f'${{PROJECT:+{option}"${{PROJECT}}"}}'
     # Slurm hands the whole environment to the job, PBS only what is named

@@ -10,18 +10,20 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tomlkit
 from numpy.typing import NDArray
+from tomlkit.items import InlineTable
 
 from planner.describe.catalogue import folder, load_machine
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
-from planner.evidence.runs.run import Run, read_runs
+from planner.evidence.runs.run import Run
+from planner.evidence.runs.table import read_runs
 
 __all__ = ["Calibration", "calibrate", "write_profile"]
 
@@ -136,21 +138,27 @@ def write_profile(result: Calibration, machine: str, output: Path, source: str) 
     )
     if output.resolve() == original.resolve():
         raise CatalogueError(f"{output} is the profile itself; choose another file")
-    today = datetime.date.today().isoformat()
-    line = (
-        f"sustained_fraction = {{ value = {result.sustained_fraction:.4f}, "
-        f'kind = "calibrated", source = "{today}: {result.num_runs} runs of {source}" }}'
-    )
-    text, count = re.subn(
-        r"^sustained_fraction\s*=.*$", line, original.read_text("utf-8"), flags=re.MULTILINE
-    )
-    if count != 1:
-        raise CatalogueError(f"{original.name} has no single sustained_fraction line; add it")
-    if not re.search(r"^name\s*=", text.split("[", 1)[0], flags=re.MULTILINE):
-        text = f'name = "{output.stem}"\n' + text
+    document = tomlkit.parse(original.read_text("utf-8"))
+    device = document.get("device", {})
+    if "sustained_fraction" not in device:
+        raise CatalogueError(f"{original.name} has no device.sustained_fraction; add it")
+    device["sustained_fraction"] = _fitted(result, source)
+    if "name" not in document:
+        document["name"] = output.stem
+    text = tomlkit.dumps(document)
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CatalogueError(
             f"cannot write {output}: {error.strerror}; choose another file"
         ) from None
+
+
+def _fitted(result: Calibration, source: str) -> InlineTable:
+    """The fitted figure as a profile states it, with kind and source."""
+    today = datetime.date.today().isoformat()
+    quantity = tomlkit.inline_table()
+    quantity["value"] = round(result.sustained_fraction, 4)
+    quantity["kind"] = "calibrated"
+    quantity["source"] = f"{today}: {result.num_runs} runs of {source}"
+    return quantity

@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from planner.errors import PlannerError, UnknownNameError, shorten
-from planner.evidence.backtest import GROUP_KEYS, Backtest, Group, Score, score
-from planner.evidence.runs.run import read_runs
+from planner.evidence.backtest import GROUP_KEYS, Backtest, score
+from planner.evidence.runs.table import read_runs
+from planner.evidence.scores import Score
+from planner.evidence.statistics import MISSING_RANKS, Group, ranks_are_known
 from planner.units import format_bytes, format_seconds
 
 __all__ = ["main", "render"]
@@ -37,6 +39,8 @@ def main(
     if json_output:
         json.dump(backtest.to_json(keys), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
+        if not ranks_are_known():
+            print(MISSING_RANKS, file=sys.stderr)
     else:
         render(backtest, keys, console or Console())
     return _SOME_REFUSED if backtest.refused else 0
@@ -124,6 +128,8 @@ def _time_table(groups: Sequence[Group], by: str) -> Table:
         "log(estimate / measured); rank: Spearman; job: the same training measured in several "
         "layouts; regret: time of the layout ranked first over the best measured"
     )
+    if not ranks_are_known():
+        table.caption += f"; {MISSING_RANKS}"
     return table
 
 

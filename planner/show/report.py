@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine

@@ -8,7 +8,8 @@ import math
 import pytest
 
 import planner
-from planner.choose.planning import DEFAULT_FRAMEWORKS, Plan, estimate, plan
+from planner.choose.plan import Plan
+from planner.choose.planning import DEFAULT_FRAMEWORKS, estimate, plan
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError
 

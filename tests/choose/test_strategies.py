@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.planning import Plan, plan
+from planner.choose.plan import Plan
+from planner.choose.planning import plan
 from planner.choose.strategies import CLASSIC, Strategy
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import bubble_s, in_flight
-from planner.cost.simulate import StageTime, simulate
+from planner.cost.simulate import Event, StageTime, Timeline, simulate
 from planner.describe.layout import SCHEDULES
 from planner.errors import LayoutError
 
@@ -89,12 +89,66 @@ def test_is_sound(stages: list[StageTime], rounds: int, schedule: str, chunks: i
         assert timeline.busy_s(stage) == pytest.approx(m * once)
         assert timeline.makespan_s >= timeline.busy_s(stage) - 1e-9
         assert timeline.in_flight(stage)[1][-1] == 0
+    _is_critical(timeline, len(stages))
     forward = {(e.micro_batch, e.chunk, e.stage): e for e in timeline.events if e.kind == "forward"}
     assert len(forward) == m * chunks * len(stages)
     for (micro_batch, chunk, stage), event in forward.items():
         if stage:
             before = forward[(micro_batch, chunk, stage - 1)]
             assert event.start_s >= before.end_s + stages[stage - 1].send_s - 1e-9
+
+
+_UNEVEN = [
+    [
+        StageTime(1, 2, 0.5, 1, 0.25),
+        StageTime(1.5, 2.5, 0.5, 1, 0.25),
+        StageTime(1, 3, 0.5, 1, 0.1),
+    ],
+    [StageTime(1, 2, 0, 1), StageTime(4, 8, 0, 3), StageTime(1, 2, 0, 1), StageTime(1, 2, 0, 1)],
+    [StageTime(1, 2, 1, 1, 3), StageTime(1, 2, 1, 1, 3)],  # transfers as long as a pass
+    [StageTime(2, 3, 1, 1)],
+]
+
+
+def _needs(event: Event, before: Event, p: int) -> bool:
+    """Whether an event waits for another: its stage is busy with it, or it brings its input."""
+    if event.stage == before.stage and "communication" not in (event.kind, before.kind):
+        return True
+    if event.kind == "communication":
+        return before.task == event.task and before.kind == event.task.kind
+    if event.micro_batch != before.micro_batch or event.task.kind != before.task.kind:
+        return False
+    step = 1 if event.task.kind == "forward" else -1
+    return event.stage == (before.stage + step) % p
+
+
+def _is_critical(timeline: Timeline, p: int) -> None:
+    path = timeline.critical_path()
+    assert sum(e.duration_s for e in path) == pytest.approx(timeline.makespan_s, rel=1e-12)
+    assert path[0].start_s == 0
+    assert path[-1].end_s == timeline.makespan_s
+    for before, event in pairwise(path):
+        assert event.start_s == pytest.approx(before.end_s, rel=1e-12)
+        assert _needs(event, before, p), (before, event)
+
+
+@pytest.mark.parametrize("schedule", _KINDS)
+@pytest.mark.parametrize("stages", _UNEVEN)
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_the_longest_path_lasts_as_long_as_the_step(
+    schedule: str, stages: list[StageTime], rounds: int
+) -> None:
+    chunks = 2 if schedule == "interleaved-1f1b" else 1
+    _is_critical(simulate(stages, rounds * len(stages), schedule, chunks), len(stages))
+
+
+def test_the_critical_path_follows_the_slow_stage() -> None:
+    # 1F1B with one slow stage: all its work, its first input and where its last gradient goes;
+    # the fast stage behind it is done before it is waited for
+    stages = [StageTime(1, 2), StageTime(4, 8), StageTime(1, 2)]
+    path = simulate(stages, 6, "1f1b").critical_path()
+    on = [sum(e.duration_s for e in path if e.stage == stage) for stage in range(3)]
+    assert on == [1 + 2, 6 * (4 + 8), 0]
 
 
 def test_transfers_delay_gpipe_by_its_fill() -> None:

@@ -84,8 +84,8 @@ def test_broadcast_fills_defaults() -> None:
     assert many[2] == Layout(tp=4, dp=2)
 
 
-def test_concatenate_and_take() -> None:
-    many = Layouts.concatenate([Layouts.of(Layout(tp=2)), Layouts.stack([Layout(pp=2), Layout()])])
+def test_take() -> None:
+    many = Layouts.stack([Layout(tp=2), Layout(pp=2), Layout()])
     assert [many[i] for i in range(3)] == [Layout(tp=2), Layout(pp=2), Layout()]
     assert many.take(np.array([1]))[0] == Layout(pp=2)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import planner
 from planner.cli import main
@@ -135,7 +136,8 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         ("horovod", "gpt2", Layout(dp=4), {}, "use a framework of today"),
         ("megatron-lm", "gemma-2-27b", Layout(dp=4), {}, "4 normalisations a layer"),
         ("megatron-lm", "bloom-176b", Layout(dp=4), {}, "alibi positions"),
-        ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adamw or sgd"),
+        ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adam, adamw, sgd"),
+        ("nanotron", "llama-3-8b", Layout(dp=4), {"optimizer": "sgd"}, "use adam or adamw"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "runs your own program"),
         ("nanotron", "qwen2.5-7b", Layout(dp=4), {}, "has biases"),
         ("fsdp2", "gpt2", Layout(dp=2, tp=2, sequence_parallel=True), {}, "tp = pp = cp"),
@@ -237,7 +239,6 @@ def test_names_cannot_inject(framework: str, kind: str, tmp_path: Path) -> None:
     assert asked[0] == asked[1]
     assert "YOUR-MODEL.toml" in files["README.md"]
     assert "model" not in json.loads(files["layout.json"])
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     for name in files:
         if name.endswith(".yaml"):
             assert isinstance(yaml.safe_load(files[name]), dict)

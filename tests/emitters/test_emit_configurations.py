@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
@@ -172,6 +173,12 @@ def test_accelerate_reads_its_configuration(
     assert (mesh.dp_replicate_size, mesh.dp_shard_size) == (layout.dp // shard, shard)
     assert (mesh.tp_size, mesh.cp_size) == (layout.tp, layout.cp)
     assert mesh.total_size == layout.world
+
+
+def test_full_precision_reaches_accelerate(tmp_path: Path) -> None:
+    """Accelerate calls it `no`, which YAML takes for false where it is not quoted."""
+    files = files_of(*ACCELERATE["full"], "accelerate", precision="fp32")
+    assert launch_arguments(files["accelerate.yaml"], tmp_path / "a.yaml").mixed_precision == "no"
 
 
 def library_environment(arguments: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -472,7 +479,6 @@ def test_torchtitan_takes_other_llamas() -> None:
 
 
 def test_nanotron_yaml() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     layout = Layout(
         dp=8,
         tp=4,

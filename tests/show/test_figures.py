@@ -13,16 +13,18 @@ import pytest
 pytest.importorskip("plotly")
 
 import planner
-from planner.choose.planning import Plan
-from planner.choose.space import axes, rank_axes, space, stage_times
-from planner.cost.estimate import TIME_PARTS, stage_memory
+from planner.choose.anatomy import axes, rank_axes, stage_times
+from planner.choose.plan import Plan
+from planner.choose.space import space
+from planner.cost.estimate import stage_memory
 from planner.cost.memory.peak import DEVICE_PARTS
-from planner.cost.simulate import simulate
+from planner.cost.simulate import StageTime, simulate
+from planner.cost.step.step import TIME_PARTS
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.evidence.backtest import score
-from planner.evidence.runs.run import runs_from_text
+from planner.evidence.runs.table import runs_from_text
 from planner.show.figures import (
     accuracy,
     candidates,
@@ -208,6 +210,20 @@ def test_timeline_of_a_plan_agrees_with_its_estimate() -> None:
     assert peak == pytest.approx(sum(tables[0].values()))
     _check(memory.stage_bars(tables, limit))
     _check(memory.host_bars(found, machine.node.host_memory_bytes.value))
+
+
+def test_the_gantt_says_what_the_step_waits_for() -> None:
+    # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
+    stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
+    drawing = time.gantt(simulate(stages, 3, "1f1b"))
+    _check(drawing)
+    assert drawing.alt.endswith(
+        "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "
+        "5 % in transfers."
+    )
+    line = next(trace for trace in drawing.figure.data if trace.name == "critical path")
+    assert (line.x[0], line.x[-1]) == (0, 22)
+    assert list(line.x) == sorted(line.x)
 
 
 @pytest.mark.parametrize("operation", list(collectives.OPERATIONS))

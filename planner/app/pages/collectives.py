@@ -12,7 +12,7 @@ from planner.app.draw import draw
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
-from planner.evidence.measured import measured_for
+from planner.evidence.nccl_tests import published_for
 from planner.show.figures import collectives as figures
 from planner.units import format_bytes, format_rate, format_seconds
 
@@ -105,7 +105,7 @@ def _table(asked: _Asked, view: GroupView, size: int) -> None:
     ]
     st.dataframe(rows, hide_index=True, key="algorithms", alt="Time by algorithm.")
     per_node = asked.machine.node.num_devices
-    row = measured_for(asked.machine.name, asked.operation, asked.ranks, per_node)
+    row = published_for(asked.machine.name, asked.operation, asked.ranks, per_node)
     if row is not None and asked.stride == 1:
         st.caption(words.escape(f"Measured: {row.library}, {row.nodes} nodes; {row.source}."))
     else:

@@ -8,7 +8,7 @@ from planner.app import cached, link, words
 from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
 from planner.app.pages.scaling import scaling
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.errors import PlannerError
 from planner.show.figures import candidates, memory, time

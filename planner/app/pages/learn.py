@@ -10,10 +10,11 @@ from planner.app import words
 from planner.app.draw import draw
 from planner.choose.advice import guide
 from planner.choose.planning import estimate
-from planner.cost.estimate import Estimate, Question
+from planner.cost.estimate import Estimate
 from planner.cost.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import SCHEDULES, Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures import collectives, compare, ranks, time
@@ -228,7 +229,7 @@ def _choosing() -> None:
     )
     nodes = int(columns[2].number_input("Nodes", 1, 10_000, 4, key="guide_nodes"))
     question = Question(load_model(model), load_machine(place), Workload(), load_framework("fsdp2"))
-    st.info(words.escape(f"The guide: {guide(question, nodes)}."))
+    st.info(words.escape(f"The guide: {guide(question, nodes)[1]}."))
     st.caption(
         words.escape(
             f"{model} has {format_bytes(16.0 * question.model.num_params)} of training state. The "

@@ -9,7 +9,7 @@ import streamlit as st
 from planner.app import cached, words
 from planner.app.controls import Job
 from planner.app.draw import draw
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.machine import Machine

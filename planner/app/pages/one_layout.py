@@ -10,7 +10,7 @@ import streamlit as st
 from planner.app import cached, link, words
 from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
-from planner.choose.planning import Plan
+from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.simulate import Timeline, simulate
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES

@@ -15,12 +15,13 @@ from planner.app.pages.shards import shards
 from planner.cost.intervals import CLASSES, run_classes
 from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError
-from planner.evidence.backtest import Backtest, Score, score
+from planner.evidence.backtest import Backtest, score
 from planner.evidence.logs.compare import compare as compare_with
 from planner.evidence.logs.compare import comparison_text
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import read_log_text
-from planner.evidence.runs.run import runs_from_text
+from planner.evidence.runs.table import runs_from_text
+from planner.evidence.scores import Score
 from planner.show.figures import accuracy
 from planner.units import format_seconds
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.cost.network.constants import ProtocolConstants, constants
 from planner.cost.network.topology import GroupView
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
     "all_reduce_s",
     "all_to_all_s",
     "hierarchical_all_reduce_s",
-    "hop_s",
+    "inter_node_latency_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
     "send_s",
@@ -37,9 +38,8 @@ Float = NDArray[np.float64]
 class Protocol:
     """How a library moves the pieces of a collective: latency against bandwidth.
 
-    Inside a node a step takes a multiple of the fabric's latency (one step of a ring between
-    devices). The ratios are those of NCCL's own constants for NVLink (NVIDIA/nccl
-    src/graph/tuning.cc: ring 0.6, 1.9 and 3.4 us, tree 0.6 and 4.0 us in LL, LL128, Simple).
+    Inside a node a step takes a multiple of the fabric's latency, which is one step of a ring
+    between devices.
     """
 
     name: str
@@ -50,26 +50,34 @@ class Protocol:
     base_s: float
     """What every operation costs, however small and few its ranks [s]."""
 
+    @classmethod
+    def of(cls, name: str, known: ProtocolConstants) -> Protocol:
+        """A protocol from its constants."""
+        reference_s = constants().reference_step_s.value
+        return cls(
+            name,
+            ring_inside=known.ring_step_s.value / reference_s,
+            tree_inside=known.tree_step_s.value / reference_s,
+            rate=known.rate_fraction.value,
+            base_s=known.base_s.value,
+        )
 
-LOW_LATENCY = Protocol("LL", 0.6 / 1.9, 0.6 / 1.9, 0.12, 6.6e-6)
-SIMPLE = Protocol("Simple", 3.4 / 1.9, 4.0 / 1.9, 1.0, 8.4e-6)
+
+LOW_LATENCY = Protocol.of("LL", constants().low_latency)
+SIMPLE = Protocol.of("Simple", constants().simple)
 PROTOCOLS = (LOW_LATENCY, SIMPLE)
 
-_LARGE_BYTES = 2.0**19
-# Messages from here on take `message_s`; smaller ones less by the cube root. On Polaris one law
-# holds for 2, 8 and 540 nodes: 30 us per hop at 4 KiB, 120 us at 64 KiB, 200 us from 512 KiB on.
-_TREE_PIECES = 16
-# pieces in which a tree passes a buffer on; fitted with the law above
 
+def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
+    """Latency of handing one message of a collective from node to node [s].
 
-def hop_s(group: GroupView, piece_bytes: ArrayLike) -> Float:
-    """Handing one message of a collective from node to node: latency, not transfer [s].
-
-    From half the latency of a doubling (up and down a tree) for the smallest messages to
-    `message_s` for large ones, which wait for a rendezvous and for the copy of a whole slice.
+    From half the latency of a doubling (up and down a tree) for the smallest messages to that
+    of a large one, which waits for a rendezvous and for the copy of a whole slice; between them
+    it grows with the cube root. Left out: the transfer itself.
     """
-    part = np.minimum(np.cbrt(np.asarray(piece_bytes) / _LARGE_BYTES), 1.0)
-    return np.maximum(group.network_message_s * part, 0.5 * group.network_latency_s)
+    large_bytes = constants().inter_node.large_message_bytes.value
+    part = np.minimum(np.cbrt(np.asarray(message_bytes) / large_bytes), 1.0)
+    return np.maximum(group.large_message_latency_s * part, 0.5 * group.network_latency_s)
 
 
 def _ring_rate(group: GroupView) -> Float:
@@ -82,16 +90,17 @@ def _ring_rate(group: GroupView) -> Float:
 def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Float:
     """n - 1 steps around the ring, each passing 1/n of the buffer [s].
 
-    A piece travels the whole ring, hop by hop inside and between nodes; the way and the transfer
-    of all pieces run at the same time (added as squares).
+    A piece travels the whole ring, step by step inside and between nodes; its latency and the
+    transfer of all pieces run at the same time (added as squares).
     """
     n = group.size
     piece = np.asarray(size_bytes) / n
-    hops = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
-    way = (n - 1 - hops) * protocol.ring_inside * group.local_latency_s
-    way = way + np.where(hops > 0, hops * hop_s(group, piece), 0.0)
+    crossings = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
+    latency = (n - 1 - crossings) * protocol.ring_inside * group.local_latency_s
+    between = crossings * inter_node_latency_s(group, piece)
+    latency = latency + np.where(crossings > 0, between, 0.0)
     transfer = (n - 1) * piece / (protocol.rate * _ring_rate(group))
-    return protocol.base_s + np.hypot(way, transfer)
+    return protocol.base_s + np.hypot(latency, transfer)
 
 
 def ring_all_reduce_s(
@@ -111,11 +120,12 @@ def tree_all_reduce_s(
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
     chain = 2 * (group.local - 1) * protocol.tree_inside * group.local_latency_s
-    way = chain + 2 * levels * hop_s(group, size_bytes / _TREE_PIECES)
+    piece = size_bytes / constants().inter_node.tree_pieces.value
+    latency = chain + 2 * levels * inter_node_latency_s(group, piece)
     inside = np.where(group.local > 1, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     # the buffer passes up and down through every node's interfaces
     between = np.where(group.nodes > 1, 2 * size_bytes / group.network_bytes_per_s, 0.0)
-    return protocol.base_s + np.hypot(way, np.maximum(inside, between) / protocol.rate)
+    return protocol.base_s + np.hypot(latency, np.maximum(inside, between) / protocol.rate)
 
 
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -125,9 +135,9 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     inside = 2 * (g - 1) * group.local_latency_s + np.where(
         g > 1, 2 * (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0
     )
-    way = 2 * (m - 1) * hop_s(group, size_bytes / (g * m))
+    latency = 2 * (m - 1) * inter_node_latency_s(group, size_bytes / (g * m))
     transfer = 2 * (m - 1) / m * size_bytes / group.network_bytes_per_s
-    return inside + np.where(m > 1, np.hypot(way, transfer), 0.0)
+    return inside + np.where(m > 1, np.hypot(latency, transfer), 0.0)
 
 
 def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -181,6 +191,6 @@ def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Point-to-point transfer between neighbours of a group of two or more [s]."""
     crosses = group.local < 2
     rate = np.where(crosses, group.network_bytes_per_s, group.neighbour_bytes_per_s)
-    latency = np.where(crosses, hop_s(group, size_bytes), group.local_latency_s)
+    latency = np.where(crosses, inter_node_latency_s(group, size_bytes), group.local_latency_s)
     time = latency + np.asarray(size_bytes) / rate
     return np.where(group.size > 1, time, 0.0)

@@ -1,4 +1,8 @@
-"""Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case."""
+"""Layouts: many layouts as integer arrays of one shape; one layout is the 0-d case.
+
+Choices are indices into the tuples of `planner.describe.layout`. What a choice means for the cost
+is said once, by a mask with a name.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,17 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
+from planner.describe.framework import Framework
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 
 __all__ = ["Layouts"]
 
-Int = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
-    """Many layouts as arrays of one shape; choices are indices into the tuples above."""
+class Layouts(Arrays):
+    """Many layouts as arrays of one shape."""
 
     dp: Int
     dp_shard: Int
@@ -68,23 +71,10 @@ class Layouts:
         made["dp_shard"] = np.where(made["dp_shard"] == 0, made["dp"], made["dp_shard"])
         return cls(**made)
 
-    def take(self, index: Any) -> Self:
-        """A selection, as numpy indexing."""
-        return type(self)(
-            **{field.name: getattr(self, field.name)[index] for field in fields(self)}
-        )
-
     def distinct(self, *names: str) -> tuple[Self, Int]:
         """The rows that differ in `names`, and for every row which of them it equals."""
-        columns = [np.ravel(getattr(self, name)) for name in names]
-        key = np.zeros(columns[0].shape, dtype=np.int64)
-        for column in columns:
-            key = key * (int(column.max(initial=0)) + 1) + column
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        flat = type(self)(
-            **{field.name: np.ravel(getattr(self, field.name)) for field in fields(self)}
-        )
-        return flat.take(first), inverse.reshape(np.shape(self.dp))
+        first, which = distinct(*(getattr(self, name) for name in names))
+        return self.map(np.ravel).take(first), which
 
     def __len__(self) -> int:
         return int(np.size(self.dp))
@@ -98,22 +88,11 @@ class Layouts:
                 **values,
                 "dp_shard": values["dp_shard"] if values["dp_shard"] != values["dp"] else 0,
                 "sequence_parallel": bool(values["sequence_parallel"]),
-                "recompute": RECOMPUTE[values["recompute"]],
-                "schedule": SCHEDULES[values["schedule"]],
-                "offload": OFFLOAD[values["offload"]],
+                **{name: table[values[name]] for name, table in _CHOICES.items()},
             }
         )
 
-    @classmethod
-    def concatenate(cls, parts: Iterable[Layouts]) -> Self:
-        """Several sets behind each other."""
-        parts = list(parts)
-        return cls(
-            **{
-                field.name: np.concatenate([np.atleast_1d(getattr(p, field.name)) for p in parts])
-                for field in fields(cls)
-            }
-        )
+    # --- counts --------------------------------------------------------------------------------
 
     @property
     def world(self) -> Int:
@@ -126,31 +105,144 @@ class Layouts:
         return self.micro_batch * self.grad_accumulation * self.dp
 
     @property
+    def num_microbatches(self) -> Int:
+        """Passes of a step through the pipeline."""
+        return self.grad_accumulation
+
+    @property
+    def num_replicas(self) -> Int:
+        """Ranks that train the same weights: dp * cp (context ranks share them)."""
+        return self.dp * self.cp
+
+    @property
+    def num_shards(self) -> Int:
+        """Ranks over which ZeRO or FSDP shards: dp_shard * cp."""
+        return self.dp_shard * self.cp
+
+    @property
     def expert_dp(self) -> Int:
         """Replicas of each expert: dp * cp / ep."""
         return self.dp * self.cp // self.ep
 
+    # --- what is sharded over replicas (Rajbhandari et al. 2020, arXiv:1910.02054) -------------
+
+    @property
+    def shards_states(self) -> Mask:
+        """Optimizer states are sharded: ZeRO-1 and up."""
+        return self.zero_stage >= 1
+
+    @property
+    def shards_gradients(self) -> Mask:
+        """Gradients are sharded as well: ZeRO-2 and up."""
+        return self.zero_stage >= 2
+
+    @property
+    def shards_weights(self) -> Mask:
+        """Weights are sharded as well, and gathered for use: ZeRO-3, FSDP's full shard."""
+        return self.zero_stage >= 3
+
+    @property
+    def gathers_updates(self) -> Mask:
+        """Updated weights are gathered once after the step: ZeRO-1 and 2."""
+        return self.shards_states & ~self.shards_weights
+
+    # --- when gradients are reduced -------------------------------------------------------------
+
+    def sums_gradients(self, framework: Framework) -> Mask:
+        """Gradients are summed unsharded over the micro-batches of a step and reduced once."""
+        every = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
+        piped = self.piped & framework.buffers.pipeline_gradients_whole
+        return (self.num_microbatches > 1) & (piped | ~every)
+
+    def reductions_per_step(self, framework: Framework) -> Int:
+        """How often a step reduces its gradients: once, or after every micro-batch.
+
+        ZeRO-3 reduces after every micro-batch, unless a pipeline keeps gradients unsharded until
+        the end.
+        """
+        rules = framework.communication
+        often = np.isin(self.zero_stage, rules.reduce_every_micro_batch) | self.shards_weights
+        piped = np.isin(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
+        often = often | piped
+        if framework.buffers.pipeline_gradients_whole:
+            often = often & ~self.piped
+        return np.where(often, self.num_microbatches, 1)
+
+    # --- what lives off the device --------------------------------------------------------------
+
+    @property
+    def keeps_states(self) -> Mask:
+        """Optimizer states stay on the device."""
+        return self.offload == OFFLOAD.index("none")
+
+    @property
+    def offloads_weights(self) -> Mask:
+        """Weights leave the device too, for the host or the disk."""
+        return self.weights_on_host | self.weights_on_disk
+
+    @property
+    def weights_on_host(self) -> Mask:
+        """Weights live in host memory."""
+        return self.offload == OFFLOAD.index("all-cpu")
+
+    @property
+    def weights_on_disk(self) -> Mask:
+        """Weights live on the node's local disk."""
+        return self.offload == OFFLOAD.index("all-nvme")
+
+    @property
+    def states_on_host(self) -> Mask:
+        """Optimizer states live in host memory."""
+        return (self.offload == OFFLOAD.index("optimizer-cpu")) | self.weights_on_host
+
+    @property
+    def states_on_disk(self) -> Mask:
+        """Optimizer states live on the node's local disk."""
+        return (self.offload == OFFLOAD.index("optimizer-nvme")) | self.weights_on_disk
+
+    # --- how a pass runs -------------------------------------------------------------------------
+
+    @property
+    def piped(self) -> Mask:
+        """There is more than one pipeline stage."""
+        return self.pp > 1
+
+    @property
+    def splits_sequence(self) -> Mask:
+        """Norms and dropouts are split along the sequence over the tp group."""
+        return self.sequence_parallel > 0
+
+    @property
+    def recomputes_layers(self) -> Mask:
+        """Every layer is computed again in backward: full recompute."""
+        return self.recompute == RECOMPUTE.index("full")
+
+    @property
+    def recomputes_selectively(self) -> Mask:
+        """Some operators are computed again in backward."""
+        return self.recompute == RECOMPUTE.index("selective")
+
+    def scheduled(self, name: str) -> Mask:
+        """The pipeline runs the schedule of this name."""
+        return self.schedule == SCHEDULES.index(name)
+
+    def tokens(self, sequence_length: int) -> Float:
+        """Tokens of one micro-batch on one context rank."""
+        return self.micro_batch * sequence_length / self.cp
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "offload": OFFLOAD,
+}
+
 
 def _coded(layout: Layout) -> dict[str, int]:
+    """A layout's fields as whole numbers, in any order."""
+    plain = {name: getattr(layout, name) for name in type(layout).model_fields}
     return {
-        **{
-            name: getattr(layout, name)
-            for name in (
-                "dp",
-                "tp",
-                "pp",
-                "vpp",
-                "cp",
-                "ep",
-                "zero_stage",
-                "micro_batch",
-                "grad_accumulation",
-                "tiles",
-            )
-        },
+        **{name: int(value) for name, value in plain.items() if name not in _CHOICES},
         "dp_shard": layout.dp_shard or layout.dp,
-        "sequence_parallel": int(layout.sequence_parallel),
-        "recompute": RECOMPUTE.index(layout.recompute),
-        "schedule": SCHEDULES.index(layout.schedule),
-        "offload": OFFLOAD.index(layout.offload),
+        **{name: table.index(plain[name]) for name, table in _CHOICES.items()},
     }

@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Float, Int, distinct
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework import Framework
-from planner.describe.layout import SCHEDULES
 from planner.describe.model.block import Block
 
-__all__ = ["Ends", "bubble_s", "candidate_stages", "in_flight", "layers_on_stage", "stage_counts"]
-
-Float = NDArray[np.float64]
-
-_GPIPE = SCHEDULES.index("gpipe")
-_INTERLEAVED = SCHEDULES.index("interleaved-1f1b")
-_ZERO_BUBBLE = SCHEDULES.index("zero-bubble")
+__all__ = [
+    "EndLayers",
+    "bubble_s",
+    "candidate_stages",
+    "in_flight",
+    "layers_on_stage",
+    "stage_counts",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class EndLayers:
     """What embedding and head weigh in layers when stages are dealt."""
 
     first: float = 0.0
@@ -33,11 +34,11 @@ class Ends:
     count as whole layers of stages as even as possible (torchtitan)."""
 
 
-_NO_ENDS = Ends()
+_NO_ENDS = EndLayers()
 
 
 def layers_on_stage(
-    num_layers: int, pp: ArrayLike, stage: ArrayLike, ends: Ends = _NO_ENDS
+    num_layers: int, pp: ArrayLike, stage: ArrayLike, ends: EndLayers = _NO_ENDS
 ) -> tuple[Float, Float]:
     """Index of a stage's first layer and its number of layers.
 
@@ -45,9 +46,9 @@ def layers_on_stage(
 
     >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
     [8, 8, 8, 8]
-    >>> [int(layers_on_stage(32, 4, i, Ends(1, 1))[1]) for i in range(4)]
+    >>> [int(layers_on_stage(32, 4, i, EndLayers(1, 1))[1]) for i in range(4)]
     [8, 9, 8, 7]
-    >>> [int(layers_on_stage(16, 4, i, Ends(0, 4.0, by_cost=True))[1]) for i in range(4)]
+    >>> [int(layers_on_stage(16, 4, i, EndLayers(0, 4.0, by_cost=True))[1]) for i in range(4)]
     [6, 5, 5, 0]
     """
     pp, stage = np.broadcast_arrays(np.asarray(pp), np.asarray(stage))
@@ -73,41 +74,38 @@ def stage_counts(
     Layers stand in the order of the blocks; the embedding is on stage 0, the head on the last.
     """
     total, ends = _total_and_ends(blocks, framework)
-    stage = np.asarray(stage)
-    shape = np.broadcast_shapes(np.shape(layouts.pp), np.shape(stage))
+    pp, stage = np.broadcast_arrays(layouts.pp, np.asarray(stage))
     # few pairs of pp and stage differ, however many layouts there are
-    width = int(np.max(layouts.pp, initial=1))
-    key = layouts.pp * (width + 1) + stage
-    pairs = np.flatnonzero(np.bincount(np.ravel(key)))
-    place = np.zeros(int(np.max(pairs, initial=0)) + 1, dtype=np.int64)
-    place[pairs] = np.arange(len(pairs))
-    few = _counts_of(blocks, pairs // (width + 1), pairs % (width + 1), total, ends)
-    return [np.broadcast_to(count[place[key]], shape) for count in few]
+    first, which = distinct(pp, stage)
+    few = _counts_of(blocks, np.ravel(pp)[first], np.ravel(stage)[first], total, ends)
+    return [count[which] for count in few]
 
 
-def _total_and_ends(blocks: tuple[Block, ...], framework: Framework) -> tuple[int, Ends]:
+def _total_and_ends(blocks: tuple[Block, ...], framework: Framework) -> tuple[int, EndLayers]:
     """Layers in all, and what embedding and head weigh in layers."""
     layers = [block for block in blocks if block.kind == "layer"]
     total = sum(block.count for block in layers)
     if framework.balance == "ends-as-layers":
-        return total, Ends(1, 1)
+        return total, EndLayers(1, 1)
     if framework.balance == "cost":
         head = sum(_cost(b) for b in blocks if b.kind == "head")
-        return total, Ends(0, head * total / sum(b.count * _cost(b) for b in layers), by_cost=True)
+        return total, EndLayers(
+            0, head * total / sum(b.count * _cost(b) for b in layers), by_cost=True
+        )
     return total, _NO_ENDS
 
 
 def _cost(block: Block) -> int:
     """What nanotron counts when it deals blocks: matrices, keys and values as large as queries."""
-    sizes = {w.name: w.num_params for w in block.weights if w.columns > 1}
-    query = sizes.get("attention.query", 0)
-    grouped = {"attention.key", "attention.value"}
-    return sum(query if name in grouped else size for name, size in sizes.items())
+    matrices = [w for w in block.weights if w.columns > 1]
+    own = [w for w in matrices if w.part == "attention" and not w.adapter]
+    query = sum(w.num_params for w in own if w.matrix == "query")
+    grouped = [w for w in own if w.matrix in ("key", "value")]
+    repeated = len(grouped) * query - sum(w.num_params for w in grouped)
+    return sum(w.num_params for w in matrices) + repeated
 
 
-def candidate_stages(
-    blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
-) -> NDArray[np.int64]:
+def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> Int:
     """Stages of which one is the worst in memory and in time. Shape (..., stages).
 
     First and last, and the second where the first holds fewer layers; where a kind of layer
@@ -134,10 +132,10 @@ def candidate_stages(
 
 def _counts_of(
     blocks: tuple[Block, ...],
-    pp: NDArray[np.int64],
-    stage: NDArray[np.int64],
+    pp: Int,
+    stage: Int,
     total: int,
-    ends: Ends,
+    ends: EndLayers,
 ) -> list[Float]:
     """Blocks on the stages of distinct pairs of pp and stage."""
     start, count = layers_on_stage(total, pp, stage, ends)
@@ -166,15 +164,15 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     3.0
     """
     stage = np.asarray(stage)
-    p, v, m = layouts.pp, layouts.vpp, layouts.grad_accumulation
+    p, v, m = layouts.pp, layouts.vpp, layouts.num_microbatches
     one_f_one_b = np.minimum(m, p - stage)
     chunks = 2 * (p - stage - 1) + (v - 1) * p + 1
     # with as many micro-batches as stages every forward pass precedes the first backward
     interleaved = np.where(m == p, m, np.minimum(chunks / v, m))
-    held = np.where(layouts.schedule == _INTERLEAVED, interleaved, one_f_one_b)
-    held = np.where(layouts.schedule == _GPIPE, m, held)
-    held = np.where(layouts.schedule == _ZERO_BUBBLE, np.minimum(m, p), held)
-    return np.where(p > 1, held, 1).astype(float)
+    found = np.where(layouts.scheduled("interleaved-1f1b"), interleaved, one_f_one_b)
+    found = np.where(layouts.scheduled("gpipe"), m, found)
+    found = np.where(layouts.scheduled("zero-bubble"), np.minimum(m, p), found)
+    return np.where(layouts.piped, found, 1).astype(float)
 
 
 def bubble_s(
@@ -189,4 +187,4 @@ def bubble_s(
     """
     idle = np.maximum(np.asarray(sum_s) - slowest_s, 0.0) / layouts.vpp
     hidden = 2 * (layouts.pp - 1) * np.asarray(weight_s)
-    return np.where(layouts.schedule == _ZERO_BUBBLE, np.maximum(idle - hidden, 0.0), idle)
+    return np.where(layouts.scheduled("zero-bubble"), np.maximum(idle - hidden, 0.0), idle)

@@ -10,38 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from planner.cost.arrays import Arrays, Float
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.split import split_over
+from planner.cost.step.constants import constants
 from planner.describe.framework import Framework
-from planner.describe.layout import RECOMPUTE
-from planner.describe.machine import Machine
-from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Split
+from planner.describe.model.block import Attention, Block, Gemm, Pointwise
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
-__all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop", "share"]
-
-Float = NDArray[np.float64]
-
-_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
-_TILE_REACH = (1.0, 1.0, 0.94, 0.80, 0.60)
-# fraction of the best rate a tile sustains: a tile of a x b elements reads (a + b) for 2 a b
-# operations, so smaller tiles need more bandwidth from the cache per operation
-_FILL = 96
-# elements of the inner dimension that a tile's prologue and epilogue cost
-_FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
-
-
-def share(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
-    """Part of a tensor that one rank of the tensor-parallel group holds, as a divisor."""
-    tp = layouts.tp.astype(float)
-    if split in ("sharded", "column", "row"):
-        return tp
-    if split == "residual" or (split == "gathered" and not gathered):
-        return np.where(layouts.sequence_parallel > 0, tp, 1.0)
-    if split == "scattered":
-        return np.where(layouts.sequence_parallel > 0, tp, np.inf)
-    return np.ones_like(tp)
+__all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop"]
 
 
 def gemm_s(
@@ -69,12 +49,15 @@ def gemm_s(
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = flop_per_s / num_units
     best = np.full(m.shape, np.inf)
-    for (rows, columns), reach in zip(_TILES, _TILE_REACH, strict=True):
-        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+    found = constants().gemm
+    overhead = found.tile_overhead.value
+    for tile in found.tiles:
+        tiles = np.ceil(m / tile.rows) * np.ceil(n / tile.columns) * batch
+        rate, size = unit_rate * tile.reach.value, 2 * tile.rows * tile.columns
         for split in (1, 2, 4, 8):
             waves = np.ceil(tiles * split / num_units)
-            depth = k / split + _FILL + (split > 1) * _FILL
-            best = np.minimum(best, waves * 2 * rows * columns * depth / (unit_rate * reach))
+            depth = k / split + overhead + (split > 1) * overhead
+            best = np.minimum(best, waves * size * depth / rate)
     moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
     return np.maximum(best, moved / bytes_per_s)
 
@@ -97,7 +80,7 @@ def attention_flop(
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTime:
+class BlockTime(Arrays):
     """Seconds of one block for one micro-batch on one rank."""
 
     forward_s: Float
@@ -105,23 +88,6 @@ class BlockTime:
     recompute_s: Float
     weight_gradient_s: Float
     """Part of backward that computes weight gradients (what zero-bubble schedules move)."""
-
-    def __add__(self, other: BlockTime) -> BlockTime:
-        return BlockTime(
-            self.forward_s + other.forward_s,
-            self.backward_s + other.backward_s,
-            self.recompute_s + other.recompute_s,
-            self.weight_gradient_s + other.weight_gradient_s,
-        )
-
-    def scaled(self, count: Float | float) -> BlockTime:
-        """`count` such blocks."""
-        return BlockTime(
-            self.forward_s * count,
-            self.backward_s * count,
-            self.recompute_s * count,
-            self.weight_gradient_s * count,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +105,8 @@ class _Rates:
     element: float
 
     @classmethod
-    def of(cls, machine: Machine, workload: Workload, framework: Framework) -> _Rates:
+    def of(cls, question: Question) -> _Rates:
+        machine, workload, framework = question.machine, question.workload, question.framework
         device, precision = machine.device, workload.precision
         reach = device.gemm_efficiency.value * device.sustained_fraction.value
         peak = machine.peak(precision)
@@ -159,33 +126,31 @@ class _Rates:
         )
 
 
-def block_time(
-    block: Block, layouts: Layouts, machine: Machine, workload: Workload, framework: Framework
-) -> BlockTime:
+def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
     Counted: GEMMs, attention, memory-bound kernels, launch limits. Left out: communication.
     Recompute repeats the forward of layers (full) or of the attention core (selective).
     """
-    rates = _Rates.of(machine, workload, framework)
-    tokens = layouts.micro_batch * workload.sequence_length / layouts.cp
+    workload, framework, rates = question.workload, question.framework, _Rates.of(question)
+    tokens = layouts.tokens(workload.sequence_length)
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
     kernels = 0.0
     for gemm in block.gemms:
-        out, dgrad, wgrad = _gemm_times(gemm, tokens, layouts, rates, framework, workload)
+        out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
         forward += out
         backward += dgrad + wgrad
         weight_gradient += wgrad
         kernels += 1
     core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     for attention in block.attentions:
-        ahead, back = _attention_times(attention, tokens, layouts, rates, workload)
+        ahead, back = _attention_times(question, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
         kernels += 1 if workload.attention == "flash" else 3
     for operator in block.pointwise:
-        ahead, back = _pointwise_times(operator, tokens, layouts, rates, workload)
+        ahead, back = _pointwise_times(question, operator, tokens, layouts, rates)
         if operator.scores:
             core_forward, core_backward = core_forward + ahead, core_backward + back
         else:
@@ -196,31 +161,28 @@ def block_time(
     forward = np.maximum(forward, launched)
     recompute = np.zeros_like(tokens)
     if block.kind == "layer":
-        selective = _selective_s(block, framework, forward, core_forward)
-        recompute = np.where(layouts.recompute == _FULL, forward, recompute)
-        recompute = np.where(layouts.recompute == _SELECTIVE, selective, recompute)
+        selective = _selective_s(framework, forward, core_forward)
+        recompute = np.where(layouts.recomputes_layers, forward, recompute)
+        recompute = np.where(layouts.recomputes_selectively, selective, recompute)
     return BlockTime(forward, np.maximum(backward, 2 * launched), recompute, weight_gradient)
 
 
-def _selective_s(block: Block, framework: Framework, forward: Float, core: Float) -> Float:
+def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:
     if framework.selective_policy == "attention-core":
         return core
     # matrix products and attention are kept: what is repeated is the rest (and every second
     # product where only half are kept)
+    repeated = constants().recompute
     if framework.selective_policy == "matmul-outputs":
-        return 0.15 * forward
-    return 0.5 * forward
+        return repeated.matmul_outputs_fraction.value * forward
+    return repeated.alternate_matmuls_fraction.value * forward
 
 
 def _gemm_times(
-    gemm: Gemm,
-    tokens: Float,
-    layouts: Layouts,
-    rates: _Rates,
-    framework: Framework,
-    workload: Workload,
+    question: Question, gemm: Gemm, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float, Float]:
     """Output, input-gradient and weight-gradient time of one product [s]."""
+    framework, workload = question.framework, question.workload
     tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
     if gemm.experts and not framework.expert_tensor_parallel:
         tp = np.where(layouts.ep > 1, 1, tp)
@@ -259,43 +221,41 @@ def _gemm_times(
     if framework.kernels.fused_gradient_accumulation:
         return forward, dgrad, time(n, m, k, 8.0)
     accumulate = batch * n * k * (element + 8.0) / rates.memory
-    repeated = layouts.grad_accumulation > 1
+    repeated = layouts.num_microbatches > 1
     return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
 
 
-_UNALIGNED = 0.08
-# rate of batched products with heads that are no multiple of 16 bytes; fitted on nine runs of
-# BigScience's tr11 with heads of 150, checked on three with heads of 108
-
-
 def _attention_times(
-    attention: Attention, tokens: Float, layouts: Layouts, rates: _Rates, workload: Workload
+    question: Question, attention: Attention, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float]:
     """Forward and backward time of the attention products [s].
 
     Fused: backward does 2.5 times the forward's operations (it repeats the scores; Dao 2023,
     arXiv:2307.08691, section 4). Eager: products of (s, d) x (d, s), masked half included.
     """
-    heads = np.minimum(layouts.tp, attention.num_heads)
-    sequence = float(workload.sequence_length)
+    workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
+    sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
         flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
         # short sequences and narrow heads keep the tensor units less busy
         # (and ring attention cuts the sequence into two pieces per context rank)
         piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
-        reach = min(1.0, attention.qk_dim / 128) ** 0.25 * piece / (piece + 512)
+        width = min(1.0, attention.qk_dim / found.full_rate_head_dim.value)
+        reach = width**found.head_dim_power.value * piece / (piece + found.half_rate_tokens.value)
         forward = flop / (rates.attention * reach)
         if attention.causal and not rates.balanced_context:
             # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
             forward = forward * (2 - 1 / layouts.cp)
-        return forward, 2.5 * forward / 0.88
+        ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
+        return forward, ratio * forward / efficiency
     batch = layouts.micro_batch * attention.num_heads / heads
     rows = sequence / layouts.cp
-    # matrix units read 16 bytes at a time: heads that are no multiple of that leave them idle
+    # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
-    aligned = vectors or attention.qk_dim * workload.compute_bytes % 16 == 0
+    head_bytes = attention.qk_dim * workload.compute_bytes
+    aligned = vectors or head_bytes % found.aligned_bytes.value == 0
     common = {
-        "flop_per_s": rates.head * (1.0 if aligned else _UNALIGNED),
+        "flop_per_s": rates.head * (1.0 if aligned else found.unaligned_fraction.value),
         "bytes_per_s": rates.memory,
         "num_units": rates.units,
         "element_bytes": rates.element,
@@ -308,10 +268,10 @@ def _attention_times(
 
 
 def _pointwise_times(
-    operator: Pointwise, tokens: Float, layouts: Layouts, rates: _Rates, workload: Workload
+    question: Question, operator: Pointwise, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float]:
-    units = tokens * (workload.sequence_length if operator.scores else 1)
-    moved = units / share(operator.split, layouts)
+    units = tokens * (question.workload.sequence_length if operator.scores else 1)
+    moved = units / split_over(operator.split, layouts)
     return (
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,

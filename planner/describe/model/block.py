@@ -22,11 +22,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Attention", "Block", "Gemm", "Pointwise", "Saved", "Split", "Weight"]
+__all__ = ["Attention", "Block", "Gemm", "Matrix", "Part", "Pointwise", "Saved", "Split", "Weight"]
 
 Split = Literal[
     "column", "row", "replicated", "sharded", "residual", "gathered", "dispatched", "scattered"
 ]
+
+Part = Literal[
+    "attention",
+    "cross_attention",
+    "qk_norm",
+    "feed_forward",
+    "experts",
+    "shared_experts",
+    "router",
+    "norm",
+    "embedding",
+    "position",
+    "head",
+]
+"""What a parameter tensor belongs to."""
+
+Matrix = Literal["", "query", "key", "value", "out", "gate", "up", "down"]
+"""Which projection of its part a matrix is; empty for other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,7 @@ class Weight:
     """A parameter tensor of shape (rows, columns), `copies` times."""
 
     name: str
+    """For people: nothing is decided by it."""
     rows: int
     columns: int = 1
     split: Literal["column", "row", "replicated"] = "replicated"
@@ -43,6 +62,12 @@ class Weight:
     """Whether the tensor exists once per expert (then `copies` counts the experts)."""
     copies: int = 1
     trainable: bool = True
+    part: Part = "embedding"
+    matrix: Matrix = ""
+    adapter: bool = False
+    """Whether it is one of a low-rank pair beside a matrix."""
+    tied: bool = False
+    """Whether it is another block's tensor, which counts it."""
 
     @property
     def num_params(self) -> int:
@@ -81,8 +106,6 @@ class Attention:
     causal: bool
     window: int = 0
     """Keys that a query sees at most; 0 for all."""
-    kv_sequence: int = 0
-    """Keys where they are not the query sequence (cross attention); 0 otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +134,10 @@ class Saved:
     """Whether it is still kept under selective recompute."""
     selective_only: bool = False
     """Whether it is kept under selective recompute alone."""
+    of_attention: bool = False
+    """Whether fused attention keeps it for its own backward (output, softmax statistics)."""
+    until_ffn: bool = False
+    """Whether it is freed when the gradients of the feed-forward's weights are complete."""
     only_split: bool = False
     """Whether it exists only where the tp group has more than one rank."""
     only_piped: bool = False
@@ -129,8 +156,8 @@ class Block:
     attentions: tuple[Attention, ...] = ()
     pointwise: tuple[Pointwise, ...] = ()
     saved: tuple[Saved, ...] = ()
-    tied_elsewhere: int = 0
-    """Parameters that this block shares with another one, which counts them."""
+    width: int = 0
+    """Width of the residual stream."""
     num_tp_collectives: int = 0
     """Reductions over the tensor-parallel group in one forward pass."""
     dispatch_top_k: int = 0
@@ -139,8 +166,11 @@ class Block:
     """Temporary tensors of the block's backward: alternatives of which the largest counts."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors when the gradients of the feed-forward's weights are complete."""
-    ffn_saved: tuple[str, ...] = ()
-    """Which of `saved` are freed by then."""
+
+    @property
+    def tied_elsewhere(self) -> int:
+        """Parameters that this block shares with another one, which counts them."""
+        return sum(weight.num_params for weight in self.weights if weight.tied)
 
     @property
     def num_params(self) -> int:

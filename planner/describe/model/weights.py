@@ -7,63 +7,60 @@ the vocabulary, multi-token-prediction modules.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from planner.describe.model.block import Block, Weight
+from planner.describe.model.block import Block, Matrix, Part, Weight
 from planner.describe.model.shapes import Experts, Shapes
 from planner.errors import DescriptionError
+
+Split = Literal["column", "row", "replicated"]
 
 __all__ = ["LayerKind", "adapted", "layer_kinds", "num_params", "shared_size", "weight_blocks"]
 
 
-def _norm(model: Shapes, name: str, width: int, copies: int = 1) -> tuple[Weight, ...]:
-    vectors = 2 if model.norm == "layernorm" else 1
-    return (Weight(name, width, copies=copies * vectors),)
-
-
-def _linear(
-    name: str,
-    rows: int,
-    columns: int,
-    split: str,
-    *,
-    bias: bool = False,
-    units: int = 0,
-    experts: int = 0,
+def _norm(
+    model: Shapes, name: str, width: int, copies: int = 1, part: Part = "norm"
 ) -> tuple[Weight, ...]:
-    copies = experts or 1
-    weight = Weight(name, rows, columns, split, units, bool(experts), copies)  # type: ignore[arg-type]
+    vectors = 2 if model.norm == "layernorm" else 1
+    return (Weight(name, width, copies=copies * vectors, part=part),)
+
+
+def _linear(weight: Weight, bias: bool) -> tuple[Weight, ...]:
+    """A matrix and its bias, where it has one."""
     if not bias:
         return (weight,)
     # a row-parallel bias is added after the reduction, so every rank holds it whole
-    split = "column" if split == "column" else "replicated"
-    return (
-        weight,
-        Weight(f"{name}.bias", rows, 1, split, units, bool(experts), copies),  # type: ignore[arg-type]
-    )
+    split: Split = "column" if weight.split == "column" else "replicated"
+    return weight, replace(weight, name=f"{weight.name}.bias", columns=1, split=split)
 
 
-def _attention_weights(model: Shapes, prefix: str = "attention") -> tuple[Weight, ...]:
+def _attention_weights(model: Shapes, part: Part = "attention") -> tuple[Weight, ...]:
     if model.latent_attention is not None:
         return _latent_weights(model)
     hidden, dim = model.hidden_size, model.head_dim
     heads, kv = model.num_heads, model.num_kv_heads
+
+    def split(matrix: Matrix, count: int) -> tuple[Weight, ...]:
+        name = f"{part}.{matrix}"
+        weight = Weight(name, count * dim, hidden, "column", count, part=part, matrix=matrix)
+        return _linear(weight, model.qkv_bias)
+
+    out = Weight(f"{part}.out", hidden, heads * dim, "row", heads, part=part, matrix="out")
     weights = (
-        *_linear(
-            f"{prefix}.query", heads * dim, hidden, "column", bias=model.qkv_bias, units=heads
-        ),
-        *_linear(f"{prefix}.key", kv * dim, hidden, "column", bias=model.qkv_bias, units=kv),
-        *_linear(f"{prefix}.value", kv * dim, hidden, "column", bias=model.qkv_bias, units=kv),
-        *_linear(f"{prefix}.out", hidden, heads * dim, "row", bias=model.out_bias, units=heads),
+        *split("query", heads),
+        *split("key", kv),
+        *split("value", kv),
+        *_linear(out, model.out_bias),
     )
     if model.qk_norm == "head":
-        weights += (Weight(f"{prefix}.qk_norm", dim, copies=2),)
+        weights += (Weight(f"{part}.qk_norm", dim, copies=2, part="qk_norm"),)
     elif model.qk_norm == "full":
-        weights += (
-            Weight(f"{prefix}.q_norm", heads * dim, split="column", units=heads),
-            Weight(f"{prefix}.k_norm", kv * dim, split="column", units=kv),
+        weights += tuple(
+            Weight(f"{part}.{name}", count * dim, split="column", units=count, part="qk_norm")
+            for name, count in (("q_norm", heads), ("k_norm", kv))
         )
     if model.attention_sinks:
-        weights += (Weight(f"{prefix}.sinks", heads, split="column", units=heads),)
+        weights += (Weight(f"{part}.sinks", heads, split="column", units=heads, part=part),)
     return weights
 
 
@@ -72,35 +69,46 @@ def _latent_weights(model: Shapes) -> tuple[Weight, ...]:
     assert mla is not None
     heads, hidden = model.num_heads, model.hidden_size
     qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    queries: tuple[Weight, ...]
+    query = Weight("attention.query", heads * qk, hidden, "column", heads, matrix="query")
+    queries: tuple[Weight, ...] = (query,)
     if mla.q_lora_rank:
         queries = (
             Weight("attention.query_down", mla.q_lora_rank, hidden),
             Weight("attention.query_norm", mla.q_lora_rank),
-            Weight("attention.query", heads * qk, mla.q_lora_rank, "column", heads),
+            replace(query, columns=mla.q_lora_rank),
         )
-    else:
-        queries = (Weight("attention.query", heads * qk, hidden, "column", heads),)
     expanded = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    return (
+    weights = (
         *queries,
         Weight("attention.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, hidden),
         Weight("attention.kv_norm", mla.kv_lora_rank),
         Weight("attention.kv_up", expanded, mla.kv_lora_rank, "column", heads),
-        Weight("attention.out", hidden, heads * mla.v_head_dim, "row", heads),
+        Weight("attention.out", hidden, heads * mla.v_head_dim, "row", heads, matrix="out"),
     )
+    return tuple(replace(weight, part="attention") for weight in weights)
 
 
 def _mlp_weights(
-    model: Shapes, width: int, *, experts: int = 0, bias: bool | None = None, prefix: str = "mlp"
+    model: Shapes,
+    width: int,
+    *,
+    part: Part = "feed_forward",
+    experts: int = 0,
+    bias: bool | None = None,
 ) -> tuple[Weight, ...]:
     bias = model.mlp_bias if bias is None else bias
-    hidden = model.hidden_size
-    first = ("gate", "up") if model.gated_mlp else ("up",)
+    hidden, name = model.hidden_size, _MLP_NAMES[part]
+    first: tuple[Matrix, ...] = ("gate", "up") if model.gated_mlp else ("up",)
+    shared: dict[str, Any] = {"expert": bool(experts), "copies": experts or 1, "part": part}
     weights: tuple[Weight, ...] = ()
-    for name in first:
-        weights += _linear(f"{prefix}.{name}", width, hidden, "column", bias=bias, experts=experts)
-    return weights + _linear(f"{prefix}.down", hidden, width, "row", bias=bias, experts=experts)
+    for matrix in first:
+        weight = Weight(f"{name}.{matrix}", width, hidden, "column", matrix=matrix, **shared)
+        weights += _linear(weight, bias)
+    down = Weight(f"{name}.down", hidden, width, "row", matrix="down", **shared)
+    return weights + _linear(down, bias)
+
+
+_MLP_NAMES = {"feed_forward": "mlp", "experts": "expert", "shared_experts": "shared_expert"}
 
 
 def shared_size(experts: Experts) -> int:
@@ -109,20 +117,17 @@ def shared_size(experts: Experts) -> int:
 
 
 def _expert_weights(model: Shapes, experts: Experts) -> tuple[Weight, ...]:
-    weights: tuple[Weight, ...] = (Weight("router", experts.num_experts, model.hidden_size),)
+    hidden, num = model.hidden_size, experts.num_experts
+    weights: tuple[Weight, ...] = (Weight("router", num, hidden, part="router"),)
     if experts.router_bias:
-        weights += (Weight("router.bias", experts.num_experts),)
+        weights += (Weight("router.bias", num, part="router"),)
     weights += _mlp_weights(
-        model,
-        experts.ffn_size,
-        experts=experts.num_experts,
-        bias=experts.expert_bias,
-        prefix="expert",
+        model, experts.ffn_size, part="experts", experts=num, bias=experts.expert_bias
     )
     if shared := shared_size(experts):
-        weights += _mlp_weights(model, shared, bias=False, prefix="shared_expert")
+        weights += _mlp_weights(model, shared, part="shared_experts", bias=False)
     if experts.shared_gate:
-        weights += (Weight("shared_gate", 1, model.hidden_size),)
+        weights += (Weight("shared_gate", 1, hidden, part="router"),)
     return weights
 
 
@@ -134,10 +139,10 @@ def adapted(weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...]) ->
     result: list[Weight] = []
     for weight in weights:
         result.append(replace(weight, trainable=False))
-        if weight.columns == 1 or weight.name.rsplit(".", 1)[-1] not in targets:
+        if weight.columns == 1 or weight.matrix not in targets:
             continue
-        down = replace(weight, name=f"{weight.name}.lora_a", rows=rank)
-        up = replace(weight, name=f"{weight.name}.lora_b", columns=rank)
+        down = replace(weight, name=f"{weight.name}.lora_a", rows=rank, adapter=True)
+        up = replace(weight, name=f"{weight.name}.lora_b", columns=rank, adapter=True)
         # the pair of a split matrix is split where the matrix is, its other half replicated
         if weight.split == "column":
             down = replace(down, split="replicated")
@@ -213,7 +218,7 @@ def _embedding_weights(model: Shapes) -> tuple[Weight, ...]:
     if model.vision is not None:
         patch = model.vision.num_channels * model.vision.patch_size**2
         weights += (
-            *_linear("patch", hidden, patch, "replicated", bias=True),
+            *_linear(Weight("patch", hidden, patch), bias=True),
             Weight("cls", hidden),
         )
     else:
@@ -221,11 +226,11 @@ def _embedding_weights(model: Shapes) -> tuple[Weight, ...]:
     if width != hidden:
         weights += (Weight("embedding.project_in", hidden, width),)
     if model.num_position_rows:
-        weights += (Weight("position", model.num_position_rows, hidden),)
+        weights += (Weight("position", model.num_position_rows, hidden, part="position"),)
     if model.num_token_types:
         weights += (Weight("token_type", model.num_token_types, hidden),)
     if model.embedding_norm:
-        weights += _norm(model, "embedding.norm", hidden)
+        weights += _norm(model, "embedding.norm", hidden, part="embedding")
     if model.num_relative_buckets:
         stacks = 2 if model.kind == "encoder-decoder" else 1
         weights += (
@@ -234,25 +239,23 @@ def _embedding_weights(model: Shapes) -> tuple[Weight, ...]:
     return weights
 
 
-def _head_weights(model: Shapes) -> tuple[tuple[Weight, ...], int]:
+def _head_weights(model: Shapes) -> tuple[Weight, ...]:
     hidden = model.hidden_size
     width = model.embedding_size or hidden
     weights: tuple[Weight, ...] = ()
-    tied = 0
     if model.final_norm:
         stacks = 2 if model.kind == "encoder-decoder" else 1
         weights += _norm(model, "final_norm", hidden, stacks)
     if width != hidden:
-        weights += (Weight("head.project_out", width, hidden),)
+        weights += (Weight("head.project_out", width, hidden, part="head"),)
     if model.output_head:
-        head = Weight("head", model.vocab_size, width, "column")
-        weights += (head,)
-        tied = head.num_params if model.tied_embeddings else 0
+        tied = model.tied_embeddings
+        weights += (Weight("head", model.vocab_size, width, "column", part="head", tied=tied),)
         if model.head_bias:
-            weights += (Weight("head.bias", model.vocab_size, split="column"),)
+            weights += (Weight("head.bias", model.vocab_size, split="column", part="head"),)
     if model.pooler:
-        weights += _linear("pooler", hidden, hidden, "replicated", bias=True)
-    return weights, tied
+        weights += _linear(Weight("pooler", hidden, hidden, part="head"), bias=True)
+    return weights
 
 
 def weight_blocks(model: Shapes) -> tuple[Block, ...]:
@@ -262,14 +265,14 @@ def weight_blocks(model: Shapes) -> tuple[Block, ...]:
             f"{model.name} is convolutional: its parameters are counted, but only transformers "
             "can be planned; choose a transformer"
         )
-    head, tied = _head_weights(model)
+    width = model.hidden_size
     return (
-        Block("embedding", "embedding", 1, _embedding_weights(model)),
+        Block("embedding", "embedding", 1, _embedding_weights(model), width=width),
         *(
-            Block(kind.name, "layer", kind.count, _layer_weights(model, kind))
+            Block(kind.name, "layer", kind.count, _layer_weights(model, kind), width=width)
             for kind in layer_kinds(model)
         ),
-        Block("head", "head", 1, head, tied_elsewhere=tied),
+        Block("head", "head", 1, _head_weights(model), width=width),
     )
 
 

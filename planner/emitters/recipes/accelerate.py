@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from planner.emitters.job import Recipe, Run
-from planner.emitters.syntax import yaml_text
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import Words
+from planner.emitters.recipe import File, Recipe
+from planner.emitters.text import yaml_text
 from planner.errors import EmitError
 
-__all__ = ["recipe"]
+__all__ = ["launch_file", "recipe"]
 
-_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no", "fp8": "fp8"}
+_PRECISIONS = Words(
+    "precision",
+    "Accelerate",
+    {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no", "fp8": "fp8"},
+)
 
 
-def recipe(run: Run) -> Recipe:
+def launch_file(job: BatchJob, distributed_type: str, settings: Mapping[str, Any]) -> File:
+    """`accelerate.yaml`: the processes of the job, and what one type of distribution needs."""
+    config = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": distributed_type,
+        "num_machines": job.nodes,
+        "num_processes": job.layout.world,
+        "machine_rank": 0,
+        "rdzv_backend": "c10d",
+    }
+    return File("accelerate.yaml", "Accelerate's configuration", yaml_text({**config, **settings}))
+
+
+def recipe(job: BatchJob) -> Recipe:
     """`accelerate.yaml` for the user's own program."""
-    layout = run.layout
+    layout = job.layout
+    precision = {"mixed_precision": _PRECISIONS[job.workload.precision]}
+    if layout.world == 1:
+        launched = launch_file(job, "NO", precision)
+    else:
+        launched = launch_file(job, "FSDP", {**precision, **_fsdp(job)})
     return Recipe(
-        files={"accelerate.yaml": yaml_text(_config(run))},
+        files=(launched,),
         launcher="accelerate",
         # `accelerate launch` has no key for it outside DeepSpeed; the library reads this
         environment={"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(layout.grad_accumulation)},
@@ -29,31 +54,21 @@ def recipe(run: Run) -> Recipe:
     )
 
 
-def _config(run: Run) -> dict[str, Any]:
-    layout = run.layout
-    config: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP",
-        "mixed_precision": _PRECISION[run.workload.precision],
-        "num_machines": run.nodes,
-        "num_processes": layout.world,
-        "machine_rank": 0,
-        "rdzv_backend": "c10d",
-    }
-    if layout.world == 1:
-        return config | {"distributed_type": "NO"}
+def _fsdp(job: BatchJob) -> dict[str, Any]:
+    """The plugin's settings and the mesh."""
+    layout = job.layout
     if layout.zero_stage == 0:
         raise EmitError(
             "ZeRO stage 0 has no setting in Accelerate's FSDP2 plugin; use a layout with stage 2 "
             "or 3, or framework ddp"
         )
-    shard = layout.dp_shard or layout.dp
+    replicate, shard = job.sharding
     if shard == 1 and layout.cp == 1:
         raise EmitError(
             f"{layout} shards over one rank, which Accelerate's FSDP2 plugin refuses; use a layout "
             "with dp or cp above 1"
         )
-    config["fsdp_config"] = {
+    plugin = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.zero_stage == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -62,10 +77,10 @@ def _config(run: Run) -> dict[str, Any]:
         "fsdp_activation_checkpointing": layout.recompute == "full",
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
-    config["parallelism_config"] = {
-        "parallelism_config_dp_replicate_size": layout.dp // shard,
+    mesh = {
+        "parallelism_config_dp_replicate_size": replicate,
         "parallelism_config_dp_shard_size": shard,
         "parallelism_config_tp_size": layout.tp,
         "parallelism_config_cp_size": layout.cp,
     }
-    return config
+    return {"fsdp_config": plugin, "parallelism_config": mesh}

@@ -2,65 +2,60 @@
 
 from __future__ import annotations
 
-from planner.describe.model.model import Model
-from planner.emitters.job import Recipe, Run
-from planner.emitters.recipes.megatron import lines
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Decoders
+from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, from_checkout
+from planner.emitters.text import arguments_text
 
 __all__ = ["recipe"]
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
+_GPT2 = Decoders(
+    positions=("learned",),
+    norms=("layernorm", "layernorm-nobias"),
+    feed_forwards=("gelu",),
+    biases=("none", "all"),
+    any_head_width=False,
+)
+"""What nanoGPT's `GPTConfig` builds, in sizes of GPT-2's proportions only."""
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """`nanogpt.args` where nanoGPT can train the model, else what the program must do itself."""
-    layout = run.layout
-    batch = (
-        f"Each rank takes batches of {layout.micro_batch} sequences and steps after "
-        f"{layout.grad_accumulation} of them, without a reduction in between (`no_sync`)."
-    )
-    if not _is_gpt2(run.model) or not _is_plain(run):
-        notes = ["`train.py` is your program on `DistributedDataParallel`.", batch]
-        if layout.recompute == "full":
+    reads = f"Each rank takes {job.batches}, without a reduction in between (`no_sync`)."
+    if not _is_gpt2(job) or not _is_plain(job):
+        notes = ["`train.py` is your program on `DistributedDataParallel`.", reads]
+        if job.layout.recompute == "full":
             notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
-        return Recipe(files={}, notes=tuple(notes))
+        return Recipe(files=(), notes=tuple(notes))
+    options = File("nanogpt.args", "the options of nanoGPT, one a line", _nanogpt(job))
+    source = from_checkout(OWN_PROGRAM, "nanoGPT's (or wordplay's of that form)")
     return Recipe(
-        files={"nanogpt.args": _nanogpt(run)},
-        argument_files=("nanogpt.args",),
-        notes=(
-            "`train.py` is nanoGPT's (or wordplay's of that form): run from its checkout, or set "
-            "PROGRAM to its path. It divides the accumulation by the ranks itself.",
-            batch,
-        ),
+        files=(options,),
+        argument_files=(options.name,),
+        notes=(f"{source} It divides the accumulation by the ranks itself.", reads),
     )
 
 
-def _is_gpt2(model: Model) -> bool:
+def _is_gpt2(job: BatchJob) -> bool:
+    model = job.model
     return (
-        model.kind == "decoder"
-        and model.position == "learned"
-        and not model.gated_mlp
-        and model.activation == "gelu"
+        not _GPT2.lacks(model, job.workload.sequence_length)
         and model.tied_embeddings
         and model.num_kv_heads == model.num_heads
         and model.ffn_size == 4 * model.hidden_size
-        and model.qkv_bias == model.out_bias == model.mlp_bias
-        and not model.embedding_norm
-        and not model.parallel_residual
-        and model.experts is None
     )
 
 
-def _is_plain(run: Run) -> bool:
+def _is_plain(job: BatchJob) -> bool:
     """Whether nanoGPT has every setting of the job."""
-    workload = run.workload
+    workload = job.workload
     adapted = workload.lora_rank or workload.frozen
-    return run.layout.recompute == "none" and workload.precision in _DTYPES and not adapted
+    return job.layout.recompute == "none" and workload.precision in TORCH_DTYPES and not adapted
 
 
-def _nanogpt(run: Run) -> str:
+def _nanogpt(job: BatchJob) -> str:
     """nanoGPT's `--name=value` options."""
-    layout, model, workload = run.layout, run.model, run.workload
-    dropout = model.dropout if workload.dropout is None else workload.dropout
+    layout, model, workload = job.layout, job.model, job.workload
     values = {
         "batch_size": layout.micro_batch,
         "gradient_accumulation_steps": layout.grad_accumulation * layout.dp,
@@ -68,11 +63,11 @@ def _nanogpt(run: Run) -> str:
         "n_layer": model.num_layers,
         "n_head": model.num_heads,
         "n_embd": model.hidden_size,
-        "dropout": float(dropout),
+        "dropout": float(job.dropout),
         "bias": model.qkv_bias,
-        "dtype": _DTYPES[workload.precision],
+        "dtype": TORCH_DTYPES[workload.precision],
         "compile": False,
-        "max_iters": run.steps,
+        "max_iters": job.steps,
         "log_interval": 1,
     }
-    return lines([f"--{name}={value}" for name, value in values.items()])
+    return arguments_text(f"--{name}={value}" for name, value in values.items())

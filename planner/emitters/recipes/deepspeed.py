@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.emitters.job import Recipe, Run
-from planner.emitters.syntax import json_text, yaml_text
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import Words
+from planner.emitters.recipe import File, Recipe
+from planner.emitters.recipes.accelerate import launch_file
+from planner.emitters.text import json_text
 from planner.errors import EmitError
 
-__all__ = ["ds_config", "recipe"]
+__all__ = ["config_file", "recipe"]
 
 _PREFETCH_ELEMENTS = 50_000_000
 _PERSISTENT_ELEMENTS = 100_000
@@ -21,18 +24,23 @@ _SUB_GROUP_ELEMENTS = 1_000_000_000
 _SWAP_ELEMENTS = 100_000_000
 _SWAP_BUFFERS = {"offload_optimizer": 4, "offload_param": 5}
 _IN_HOST_ELEMENTS = 1_000_000_000
-_TYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}
+_PRECISIONS = Words(
+    "precision",
+    "DeepSpeed",
+    {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"},
+)
 
 
-def ds_config(run: Run) -> dict[str, Any]:
-    """DeepSpeed's configuration of a run as plain data; the batch arithmetic closes."""
-    layout, workload = run.layout, run.workload
-    if workload.precision not in _TYPES:
-        raise EmitError(
-            f"precision {workload.precision} has no DeepSpeed setting here; use bf16, fp16 or fp32"
-        )
-    states = run.framework.states(workload.precision)
-    sixteen = workload.precision in ("bf16", "fp16")
+def config_file(job: BatchJob) -> File:
+    """`ds_config.json`."""
+    return File("ds_config.json", "DeepSpeed's configuration", json_text(_config(job)))
+
+
+def _config(job: BatchJob) -> dict[str, Any]:
+    """DeepSpeed's configuration as plain data; the batch arithmetic closes."""
+    layout = job.layout
+    precision = _PRECISIONS[job.workload.precision]
+    states = job.framework.states(job.workload.precision)
     # a whole fp32 buffer beside 16-bit gradients is what accumulating in fp32 takes
     accumulate = "fp32" if states.gradient_bytes + states.unsharded_gradient_bytes >= 4 else None
     config: dict[str, Any] = {
@@ -41,12 +49,12 @@ def ds_config(run: Run) -> dict[str, Any]:
         "gradient_accumulation_steps": layout.grad_accumulation,
         "steps_per_print": 10,
         "wall_clock_breakdown": False,
-        "communication_data_type": "fp32" if states.reduce_bytes == 4 else workload.precision,
-        "data_types": {"grad_accum_dtype": accumulate or _TYPES[workload.precision]},
+        "communication_data_type": "fp32" if states.reduce_bytes == 4 else precision,
+        "data_types": {"grad_accum_dtype": accumulate or precision},
     }
-    if sixteen:
-        config[workload.precision] = {"enabled": True}
-    config["zero_optimization"] = _zero(run)
+    if precision != "fp32":
+        config[precision] = {"enabled": True}
+    config["zero_optimization"] = _zero(job)
     if "nvme" in layout.offload:
         config["aio"] = {
             "block_size": 1_048_576,
@@ -57,14 +65,14 @@ def ds_config(run: Run) -> dict[str, Any]:
     return config
 
 
-def _zero(run: Run) -> dict[str, Any]:
-    layout, buffers = run.layout, run.framework.buffers
+def _zero(job: BatchJob) -> dict[str, Any]:
+    layout, buffers = job.layout, job.framework.buffers
     zero: dict[str, Any] = {"stage": layout.zero_stage}
     if layout.zero_stage == 0:
         return zero
     zero |= {
         "contiguous_gradients": True,
-        "overlap_comm": run.framework.communication.overlap_gradients,
+        "overlap_comm": job.framework.communication.overlap_gradients,
         "reduce_bucket_size": int(buffers.reduce_bucket_elements),
     }
     if layout.zero_stage < 3:
@@ -79,22 +87,22 @@ def _zero(run: Run) -> dict[str, Any]:
             "stage3_gather_16bit_weights_on_model_save": True,
         }
     if layout.offload != "none":
-        zero["offload_optimizer"] = _offload(run, "offload_optimizer")
+        zero["offload_optimizer"] = _offload(job, "offload_optimizer")
     if layout.offload.startswith("all-"):
-        zero["offload_param"] = _offload(run, "offload_param")
+        zero["offload_param"] = _offload(job, "offload_param")
     return zero
 
 
-def _offload(run: Run, what: str) -> dict[str, Any]:
+def _offload(job: BatchJob, what: str) -> dict[str, Any]:
     """Where optimizer states or parameters go."""
-    if run.layout.offload.endswith("-cpu"):
+    if job.layout.offload.endswith("-cpu"):
         return {"device": "cpu", "pin_memory": True}
-    launch = run.machine.scheduler.launch
+    launch = job.machine.scheduler.launch
     folder = launch.local_disk if launch is not None else ""
     if not folder:
         raise EmitError(
-            f"offload {run.layout.offload} needs the folder of the node's disk, which the profile "
-            f"of {run.where} does not state; use offload to cpu, or add local_disk to its "
+            f"offload {job.layout.offload} needs the folder of the node's disk, which the profile "
+            f"of {job.where} does not state; use offload to cpu, or add local_disk to its "
             "[scheduler.launch]"
         )
     place: dict[str, Any] = {
@@ -105,47 +113,34 @@ def _offload(run: Run, what: str) -> dict[str, Any]:
     }
     if what == "offload_param":
         # a buffer must hold the largest parameter
-        largest = _largest_parameter(run)
+        largest = _largest_parameter(job)
         place |= {"buffer_size": max(_SWAP_ELEMENTS, largest), "max_in_cpu": _IN_HOST_ELEMENTS}
     return place
 
 
-def _largest_parameter(run: Run) -> int:
+def _largest_parameter(job: BatchJob) -> int:
     """Elements of the model's largest matrix, in whole millions upwards."""
-    model = run.model
+    model = job.model
     width = max(model.vocab_size, model.ffn_size)
     return -(-width * model.hidden_size // 1_000_000) * 1_000_000
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """`ds_config.json` for the user's own program, and how Accelerate would read it."""
+    config = config_file(job)
+    settings = {
+        "deepspeed_config_file": config.name,
+        "deepspeed_multinode_launcher": "standard",
+        "zero3_init_flag": job.layout.zero_stage == 3,
+    }
     return Recipe(
-        files={
-            "ds_config.json": json_text(ds_config(run)),
-            "accelerate.yaml": yaml_text(_accelerate(run)),
-        },
-        arguments=("--deepspeed", "--deepspeed_config", "ds_config.json"),
-        notes=_notes(run),
+        files=(config, launch_file(job, "DEEPSPEED", {"deepspeed_config": settings})),
+        arguments=("--deepspeed", "--deepspeed_config", config.name),
+        notes=_notes(job),
     )
 
 
-def _accelerate(run: Run) -> dict[str, Any]:
-    return {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "DEEPSPEED",
-        "num_machines": run.nodes,
-        "num_processes": run.layout.world,
-        "machine_rank": 0,
-        "rdzv_backend": "c10d",
-        "deepspeed_config": {
-            "deepspeed_config_file": "ds_config.json",
-            "deepspeed_multinode_launcher": "standard",
-            "zero3_init_flag": run.layout.zero_stage == 3,
-        },
-    }
-
-
-def _notes(run: Run) -> tuple[str, ...]:
+def _notes(job: BatchJob) -> tuple[str, ...]:
     notes = [
         "`train.py` is your program: it calls `deepspeed.initialize` and takes `--deepspeed` and "
         "`--deepspeed_config`. The optimizer, its learning rate and gradient clipping are its "
@@ -153,18 +148,18 @@ def _notes(run: Run) -> tuple[str, ...]:
         "`accelerate.yaml` is for programs on Accelerate or the Hugging Face Trainer: start those "
         "with `accelerate launch --config_file accelerate.yaml`.",
     ]
-    if run.layout.recompute == "full":
+    if job.layout.recompute == "full":
         notes.append("Recompute every layer: `model.gradient_checkpointing_enable()`.")
-    if run.layout.offload.startswith(("optimizer-", "all-")):
+    if job.layout.offload.startswith(("optimizer-", "all-")):
         notes.append(
             "With the optimizer off the device, use `deepspeed.ops.adam.DeepSpeedCPUAdam`."
         )
-    if run.layout.tiles > 1:
+    if job.layout.tiles > 1:
         notes.append(
-            f"The largest matrix is split into {run.layout.tiles} tiles, which no JSON key says: "
+            f"The largest matrix is split into {job.layout.tiles} tiles, which no JSON key says: "
             "replace its module by `deepspeed.zero.TiledLinear(inputs, outputs, in_splits=1, "
-            f"out_splits={run.layout.tiles})`."
+            f"out_splits={job.layout.tiles})`."
         )
-    if run.layout.zero_stage == 3:
+    if job.layout.zero_stage == 3:
         notes.append("Build the model inside `deepspeed.zero.Init()` so that no host holds it all.")
     return tuple(notes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from planner.emitters.job import Recipe, Run
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Words
+from planner.emitters.recipe import File, Recipe
 from planner.errors import EmitError
 
 __all__ = ["recipe"]
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_PRECISIONS = Words("precision", "FSDP2 alone", TORCH_DTYPES)
 
 _MODULE = '''\
 """FSDP2 as planned: call `shard(model, layers)` before the optimizer is built."""
@@ -36,20 +38,19 @@ def shard(model: nn.Module, layers: nn.ModuleList, device: str = "{device}") -> 
 '''
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """`sharding.py` for the user's own program; data-parallel layouts only."""
-    layout = run.layout
+    layout = job.layout
     if layout.tp * layout.pp * layout.cp * layout.ep > 1 or layout.recompute == "selective":
         raise EmitError(
-            f"{layout} of model {run.model.name[:60]!r} is not written for FSDP2 alone, and only "
+            f"{layout} of model {job.model.name[:60]!r} is not written for FSDP2 alone, and only "
             "Llamas with an output layer of their own for torchtitan; use a layout with tp = pp = "
             "cp = ep = 1 and full recompute or none, or framework accelerate, which shards with "
             "FSDP2 as well"
         )
     notes = [
         "`train.py` is your program. It calls `sharding.shard(model, layers)` before it builds the "
-        f"optimizer, takes batches of {layout.micro_batch} sequences and steps after "
-        f"{layout.grad_accumulation} of them.",
+        f"optimizer, takes {job.batches}.",
         "Every micro-batch reduces its gradients, as the estimate counts.",
     ]
     if layout.recompute == "full":
@@ -57,31 +58,30 @@ def recipe(run: Run) -> Recipe:
             "Recompute every layer before sharding, such as "
             "`model.gradient_checkpointing_enable()` of a Hugging Face model."
         )
-    return Recipe(files={"sharding.py": _module(run)}, notes=tuple(notes))
+    what = "FSDP2 with the planned mesh and precision, for your program to import"
+    return Recipe(files=(File("sharding.py", what, _module(job)),), notes=tuple(notes))
 
 
-def _module(run: Run) -> str:
-    layout = run.layout
+def _module(job: BatchJob) -> str:
+    layout = job.layout
     policies, imports = "", ["fully_shard"]
-    if run.workload.precision in _DTYPES:
+    dtype = _PRECISIONS[job.workload.precision]
+    if dtype != "float32":
         imports.append("MixedPrecisionPolicy")
-        dtype = _DTYPES[run.workload.precision]
         policies += (
             f'        "mp_policy": MixedPrecisionPolicy(\n            param_dtype=torch.{dtype}, '
             "reduce_dtype=torch.float32\n        ),\n"
         )
-    elif run.workload.precision == "fp8":
-        raise EmitError("precision fp8 is not written for plain FSDP2; use bf16")
     if layout.offload == "all-cpu":
         imports.append("CPUOffloadPolicy")
         policies += '        "offload_policy": CPUOffloadPolicy(),\n'
     # stage 0 is full replication: groups of one rank that shard nothing
-    width = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
-    runtime = run.machine.device.runtime
+    replicate, shard = job.sharding
+    runtime = job.machine.device.runtime
     return _MODULE.format(
         imports=", ".join(sorted(imports)),
-        replicate=layout.dp // width,
-        shard=width,
+        replicate=replicate,
+        shard=shard,
         micro_batch=layout.micro_batch,
         grad_accumulation=layout.grad_accumulation,
         device="cuda" if runtime == "rocm" else runtime,

@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from planner.cost.shards.pipeline import layers_on_stage
-from planner.describe.model.model import Model
-from planner.emitters.job import Recipe, Run
-from planner.errors import EmitError
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import Decoders, Words
+from planner.emitters.recipe import File, Recipe, from_checkout
+from planner.emitters.text import arguments_text
 
-__all__ = ["batches", "check_model", "lines", "recipe", "uneven_stages"]
+__all__ = ["DECODERS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
 
-_OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
+_FRAMEWORK = "Megatron-LM"
+DECODERS = Decoders(
+    positions=("rope", "learned"),
+    norms=("rmsnorm", "layernorm"),
+    feed_forwards=("gated silu", "gelu"),
+    biases=("none", "qkv", "all"),
+    qk_norms=("none", "head"),
+    experts=True,
+    windows=True,
+)
+"""What Megatron-LM's options describe."""
+
+_OPTIMIZERS = Words(
+    "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
+)
+_PRECISIONS: Words[tuple[str, ...]] = Words(
+    "precision",
+    _FRAMEWORK,
+    {
+        "bf16": ("--bf16",),
+        "fp8": ("--bf16", "--fp8-format hybrid"),
+        "fp16": ("--fp16",),
+        "fp32": (),
+        "tf32": (),
+    },
+)
+_POSITIONS = {"rope": "rope", "learned": "learned_absolute"}
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+
+START = Recipe(
+    files=(),
+    argument_files=("megatron.args", "data.args"),
+    arguments=('--lr "${LEARNING_RATE}"',),
+    variables={"LEARNING_RATE": "the learning rate of your recipe"},
+)
+"""How Megatron-LM and its forks are started."""
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """`megatron.args`, and `data.args` with mock data for a first run."""
-    check_model(run.model, run.framework.name)
-    if run.workload.optimizer not in _OPTIMIZERS:
-        raise EmitError(
-            f"optimizer {run.workload.optimizer} is not written for Megatron-LM; use adamw or sgd"
-        )
-    arguments = [*_shape(run), *_job(run), *_layout(run)]
-    data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {run.model.vocab_size}"]
-    return Recipe(
-        files={"megatron.args": lines(arguments), "data.args": lines(data)},
-        default_program="pretrain_gpt.py",
-        argument_files=("megatron.args", "data.args"),
-        arguments=('--lr "${LEARNING_RATE}"',),
-        variables={"LEARNING_RATE": "the learning rate of your recipe"},
-        environment=_environment(run),
+    DECODERS.check(job, _FRAMEWORK)
+    program = "pretrain_gpt.py"
+    data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {job.model.vocab_size}"]
+    meaning = "the arguments for data and tokenizer, one a line"
+    return replace(
+        START,
+        files=(
+            arguments_file([*common_options(job), *_shape(job), *_training(job), *_layout(job)]),
+            File("data.args", meaning, arguments_text(data)),
+        ),
+        default_program=program,
+        environment=_environment(job),
         notes=(
-            "`pretrain_gpt.py` is Megatron-LM's own: run from its checkout, or set PROGRAM to its "
-            "path.",
+            from_checkout(program, f"{_FRAMEWORK}'s own"),
             "`data.args` asks for mock data, enough to measure time and memory. Write your "
             "`--data-path` and tokenizer into it to train.",
             "The base of the rotary positions and the initialisation are Megatron-LM's defaults; "
@@ -41,152 +75,96 @@ def recipe(run: Run) -> Recipe:
     )
 
 
-def lines(options: Iterator[str] | list[str]) -> str:
-    """Options as a file of one a line, values after an equals sign.
-
-    >>> lines(["--bf16", "--num-layers 32"])
-    '--bf16\\n--num-layers=32\\n'
-    """
-    return "".join(option.replace(" ", "=", 1) + "\n" for option in options)
+def arguments_file(options: Iterable[str]) -> File:
+    """`megatron.args`."""
+    meaning = "the arguments of Megatron, one a line"
+    return File("megatron.args", meaning, arguments_text(options))
 
 
-def check_model(model: Model, framework: str) -> None:
-    """Raise EmitError for a model that Megatron's options cannot describe."""
-    trouble = {
-        f"is no decoder but {model.kind}": model.kind != "decoder",
-        "has latent attention": model.latent_attention is not None,
-        f"has {model.position} positions": model.position not in ("rope", "learned"),
-        "normalises its embedding": model.embedding_norm,
-        f"has {model.norms_per_layer} normalisations a layer": model.norms_per_layer != 2,
-        f"normalises with {model.norm}": model.norm == "layernorm-nobias",
-        "normalises queries and keys over all heads": model.qk_norm == "full",
-        "has attention sinks": model.attention_sinks,
-        "runs attention and feed-forward side by side": model.parallel_residual,
-        "has a bias in its output projection": model.head_bias,
-        "has a projected embedding": bool(model.embedding_size),
-        f"has a gated {model.activation}": model.gated_mlp and model.activation != "silu",
-        f"has a plain {model.activation}": not model.gated_mlp and model.activation != "gelu",
-        "has biases in some matrices only": model.out_bias != model.mlp_bias
-        or (model.out_bias and not model.qkv_bias),
-        "has biased experts": model.experts is not None
-        and (model.experts.expert_bias or model.experts.router_bias),
-    }
-    for what, found in trouble.items():
-        if found:
-            raise EmitError(
-                f"model {model.name[:60]!r} {what}, which the options of {framework} do not "
-                "describe; use a framework that runs the model's own code, such as deepspeed or "
-                "accelerate"
-            )
-
-
-def _shape(run: Run) -> Iterator[str]:
-    """The architecture."""
-    model = run.model
+def common_options(job: BatchJob) -> Iterator[str]:
+    """Sizes, batch, length and degrees: what Megatron-LM and its forks spell alike."""
+    model, layout = job.model, job.layout
     yield f"--num-layers {model.num_layers}"
     yield f"--hidden-size {model.hidden_size}"
     # a model of experts only has no dense width; its layers take the experts'
     yield f"--ffn-hidden-size {model.ffn_size or (model.experts and model.experts.ffn_size)}"
     yield f"--num-attention-heads {model.num_heads}"
     yield f"--kv-channels {model.head_dim}"
-    if model.num_kv_heads != model.num_heads:
-        yield "--group-query-attention"
-        yield f"--num-query-groups {model.num_kv_heads}"
-    yield "--position-embedding-type " + ("rope" if model.position == "rope" else _LEARNED)
-    yield "--normalization " + ("RMSNorm" if model.norm == "rmsnorm" else "LayerNorm")
     if model.gated_mlp:
         yield "--swiglu"
     if not model.mlp_bias:
         yield "--disable-bias-linear"
-        if model.qkv_bias:
-            yield "--add-qkv-bias"
-    if model.qk_norm == "head":
-        yield "--qk-layernorm"
     if not model.tied_embeddings:
         yield "--untie-embeddings-and-output-weights"
-    yield from _window(run)
-    yield from _experts(run)
+    yield f"--seq-length {job.workload.sequence_length}"
+    yield f"--max-position-embeddings {job.num_positions}"
+    yield f"--micro-batch-size {layout.micro_batch}"
+    yield f"--global-batch-size {layout.global_batch}"
+    yield f"--train-iters {job.steps}"
+    yield "--log-interval 1"
+    yield f"--hidden-dropout {job.dropout:g}"
+    yield f"--attention-dropout {job.dropout:g}"
+    yield f"--tensor-model-parallel-size {layout.tp}"
+    yield f"--pipeline-model-parallel-size {layout.pp}"
+    if layout.sequence_parallel:
+        yield "--sequence-parallel"
 
 
-_LEARNED = "learned_absolute"
+def _shape(job: BatchJob) -> Iterator[str]:
+    """The rest of the architecture."""
+    model = job.model
+    if model.num_kv_heads != model.num_heads:
+        yield "--group-query-attention"
+        yield f"--num-query-groups {model.num_kv_heads}"
+    yield f"--position-embedding-type {_POSITIONS[model.position]}"
+    yield f"--normalization {_NORMS[model.norm]}"
+    if model.qkv_bias and not model.mlp_bias:
+        yield "--add-qkv-bias"
+    if model.qk_norm == "head":
+        yield "--qk-layernorm"
+    if 0 < model.sliding_window < job.workload.sequence_length:
+        yield f"--window-size {model.sliding_window - 1},0"
+    yield from _experts(job)
 
 
-def _window(run: Run) -> Iterator[str]:
-    """A window that is shorter than the sequence."""
-    model = run.model
-    if not 0 < model.sliding_window < run.workload.sequence_length:
-        return
-    if model.num_window_layers != model.num_layers:
-        raise EmitError(
-            f"only {model.num_window_layers} of {model.num_layers} layers of "
-            f"{model.name[:60]!r} have a window of {model.sliding_window} tokens, which is not "
-            "written for Megatron-LM; use sequences no longer than the window"
-        )
-    yield f"--window-size {model.sliding_window - 1},0"
-
-
-def _experts(run: Run) -> Iterator[str]:
-    experts = run.model.experts
+def _experts(job: BatchJob) -> Iterator[str]:
+    experts = job.model.experts
     if experts is None:
         return
     yield f"--num-experts {experts.num_experts}"
     yield f"--moe-router-topk {experts.top_k}"
     yield f"--moe-ffn-hidden-size {experts.ffn_size}"
     if experts.num_dense_layers:
-        sparse = run.model.num_layers - experts.num_dense_layers
+        sparse = job.model.num_layers - experts.num_dense_layers
         yield f"--moe-layer-freq ([0]*{experts.num_dense_layers}+[1]*{sparse})"
     shared = experts.shared_ffn_size or experts.num_shared * experts.ffn_size
     if shared:
         yield f"--moe-shared-expert-intermediate-size {shared}"
     yield "--moe-grouped-gemm"
     yield "--moe-token-dispatcher-type alltoall"
-    yield f"--expert-model-parallel-size {run.layout.ep}"
-    yield f"--expert-tensor-parallel-size {run.layout.tp}"
+    yield f"--expert-model-parallel-size {job.layout.ep}"
+    yield f"--expert-tensor-parallel-size {job.layout.tp}"
 
 
-def batches(run: Run) -> Iterator[str]:
-    """Sequence, batch, length and dropout, as Megatron-LM and its forks spell them."""
-    workload, layout = run.workload, run.layout
-    yield f"--seq-length {workload.sequence_length}"
-    longest = max(run.model.max_sequence_length, workload.sequence_length)
-    yield f"--max-position-embeddings {longest}"
-    yield f"--micro-batch-size {layout.micro_batch}"
-    yield f"--global-batch-size {layout.global_batch}"
-    yield f"--train-iters {run.steps}"
-    yield "--log-interval 1"
-    dropout = run.model.dropout if workload.dropout is None else workload.dropout
-    yield f"--hidden-dropout {dropout:g}"
-    yield f"--attention-dropout {dropout:g}"
-
-
-def _job(run: Run) -> Iterator[str]:
-    """Batch, sequence, precision, optimizer, length."""
-    workload = run.workload
-    yield from batches(run)
+def _training(job: BatchJob) -> Iterator[str]:
+    """Precision, optimizer and attention."""
+    workload = job.workload
     yield "--eval-iters 0"
     yield f"--optimizer {_OPTIMIZERS[workload.optimizer]}"
     yield f"--attention-backend {'flash' if workload.attention == 'flash' else 'unfused'}"
-    if workload.precision in ("bf16", "fp8"):
-        yield "--bf16"
-    if workload.precision == "fp8":
-        yield "--fp8-format hybrid"
-    if workload.precision == "fp16":
-        yield "--fp16"
+    yield from _PRECISIONS[workload.precision]
 
 
-def _layout(run: Run) -> Iterator[str]:
-    """The degrees, sharding and recompute."""
-    layout = run.layout
-    yield f"--tensor-model-parallel-size {layout.tp}"
-    if layout.sequence_parallel:
-        yield "--sequence-parallel"
+def _layout(job: BatchJob) -> Iterator[str]:
+    """Context, stages, sharding and recompute."""
+    layout, overlaps = job.layout, job.framework.communication
     yield f"--context-parallel-size {layout.cp}"
-    yield from _stages(run)
+    yield from _stages(job)
     if layout.zero_stage == 1:
         yield "--use-distributed-optimizer"
-    if layout.dp * layout.cp > 1 and run.framework.communication.overlap_gradients:
+    if layout.dp * layout.cp > 1 and overlaps.overlap_gradients:
         yield "--overlap-grad-reduce"
-        if layout.zero_stage == 1 and run.framework.communication.overlap_parameters:
+        if layout.zero_stage == 1 and overlaps.overlap_parameters:
             yield "--overlap-param-gather"
     if layout.recompute != "none":
         yield f"--recompute-granularity {layout.recompute}"
@@ -195,10 +173,9 @@ def _layout(run: Run) -> Iterator[str]:
         yield "--recompute-num-layers 1"
 
 
-def _stages(run: Run) -> Iterator[str]:
-    """The pipeline, with its chunks spelled out where layers do not divide evenly."""
-    layout, layers = run.layout, run.model.num_layers
-    yield f"--pipeline-model-parallel-size {layout.pp}"
+def _stages(job: BatchJob) -> Iterator[str]:
+    """The chunks of the pipeline, spelled out where layers do not divide evenly."""
+    layout, layers = job.layout, job.model.num_layers
     chunks = layout.pp * layout.vpp
     if layers % chunks:
         yield f"--pipeline-model-parallel-layout {uneven_stages(layers, chunks)}"
@@ -216,7 +193,7 @@ def uneven_stages(layers: int, chunks: int) -> str:
     return "E" + "|".join(f"t*{count}" for count in counts) + "L"
 
 
-def _environment(run: Run) -> dict[str, str]:
+def _environment(job: BatchJob) -> dict[str, str]:
     """Megatron's own demand where communication overlaps with tensor or context parallelism."""
-    several = run.layout.tp > 1 or run.layout.cp > 1
+    several = job.layout.tp > 1 or job.layout.cp > 1
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if several else {}

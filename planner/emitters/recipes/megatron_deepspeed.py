@@ -3,94 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from planner.emitters.job import Recipe, Run
-from planner.emitters.recipes.deepspeed import ds_config
-from planner.emitters.recipes.megatron import batches, check_model, lines
-from planner.emitters.syntax import json_text
-from planner.errors import EmitError
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import Words
+from planner.emitters.recipe import Recipe, from_checkout
+from planner.emitters.recipes.deepspeed import config_file
+from planner.emitters.recipes.megatron import DECODERS, START, arguments_file, common_options
 
 __all__ = ["recipe"]
 
+_FRAMEWORK = "Megatron-DeepSpeed"
+_DECODERS = replace(
+    DECODERS, biases=("none", "all"), qk_norms=("none",), experts=False, windows=False
+)
+_OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
+_PRECISIONS: Words[tuple[str, ...]] = Words(
+    "precision",
+    _FRAMEWORK,
+    {
+        "bf16": ("--bf16", "--accumulate-allreduce-grads-in-fp32"),
+        "fp16": ("--fp16",),
+        "fp32": (),
+        "tf32": (),
+    },
+)
 _BACKENDS = {"xpu": "ccl", "cpu": "gloo"}
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """`megatron.args` and `ds_config.json`; the data is the user's."""
-    model = run.model
-    check_model(model, run.framework.name)
-    if model.experts is not None or model.qk_norm != "none" or model.qkv_bias != model.mlp_bias:
-        raise EmitError(
-            f"model {model.name[:60]!r} has experts, normalised queries or biases in some matrices "
-            "only, which is not written for Megatron-DeepSpeed; use deepspeed or megatron-lm"
-        )
-    if run.workload.optimizer not in ("adam", "adamw"):
-        raise EmitError(
-            f"optimizer {run.workload.optimizer} is not written for Megatron-DeepSpeed; use adamw"
-        )
-    return Recipe(
-        files={
-            "megatron.args": lines([*_shape(run), *_job(run), *_layout(run)]),
-            "ds_config.json": json_text(ds_config(run)),
-        },
-        default_program="pretrain_gpt_alcf.py",
-        argument_files=("megatron.args", "data.args"),
-        arguments=('--lr "${LEARNING_RATE}"',),
-        variables={"LEARNING_RATE": "the learning rate of your recipe"},
+    _DECODERS.check(job, _FRAMEWORK)
+    config = config_file(job)
+    options = [*common_options(job), *_shape(job), *_training(job), *_layout(job, config.name)]
+    program = "pretrain_gpt_alcf.py"
+    return replace(
+        START,
+        files=(arguments_file(options), config),
+        default_program=program,
         needed={"data.args": "write the options of your data and tokenizer into it, one a line"},
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         notes=(
-            "`pretrain_gpt_alcf.py` is that of argonne-lcf/Megatron-DeepSpeed: run from its "
-            "checkout, or set PROGRAM to its path.",
+            from_checkout(program, "that of argonne-lcf/Megatron-DeepSpeed"),
             "Bring `data.args`: `--data-file-list`, `--tokenizer-type`, `--tokenizer-model` and "
             "the like, one a line as `--name=value`.",
         ),
     )
 
 
-def _shape(run: Run) -> Iterator[str]:
-    model = run.model
-    yield f"--num-layers {model.num_layers}"
-    yield f"--hidden-size {model.hidden_size}"
-    yield f"--ffn-hidden-size {model.ffn_size}"
-    yield f"--num-attention-heads {model.num_heads}"
+def _shape(job: BatchJob) -> Iterator[str]:
+    """The rest of the architecture."""
+    model = job.model
     yield f"--num-key-value-heads {model.num_kv_heads}"
-    yield f"--kv-channels {model.head_dim}"
-    yield "--normalization " + ("rmsnorm" if model.norm == "rmsnorm" else "layernorm")
+    yield f"--normalization {model.norm}"
     if model.position == "rope":
         yield "--use-rotary-position-embeddings"
-    if model.gated_mlp:
-        yield "--swiglu"
-    if not model.mlp_bias:
-        yield "--disable-bias-linear"
-    if not model.tied_embeddings:
-        yield "--untie-embeddings-and-output-weights"
 
 
-def _job(run: Run) -> Iterator[str]:
-    workload = run.workload
-    yield from batches(run)
-    yield f"--optimizer {workload.optimizer}"
-    yield f"--distributed-backend {_BACKENDS.get(run.machine.device.runtime, 'nccl')}"
+def _training(job: BatchJob) -> Iterator[str]:
+    """Precision, optimizer, backend and attention."""
+    workload, runtime = job.workload, job.machine.device.runtime
+    yield f"--optimizer {_OPTIMIZERS[workload.optimizer]}"
+    yield f"--distributed-backend {_BACKENDS.get(runtime, 'nccl')}"
     if workload.attention == "flash":
-        xpu = run.machine.device.runtime == "xpu"
-        yield "--use-flash-attn-builder" if xpu else "--use-flash-attn-v2"
-    if workload.precision in ("bf16", "fp16"):
-        yield f"--{workload.precision}"
-    if workload.precision == "bf16":
-        yield "--accumulate-allreduce-grads-in-fp32"
+        yield "--use-flash-attn-builder" if runtime == "xpu" else "--use-flash-attn-v2"
+    yield from _PRECISIONS[workload.precision]
 
 
-def _layout(run: Run) -> Iterator[str]:
-    layout = run.layout
-    yield f"--tensor-model-parallel-size {layout.tp}"
-    yield f"--pipeline-model-parallel-size {layout.pp}"
-    if layout.sequence_parallel:
-        yield "--sequence-parallel"
+def _layout(job: BatchJob, config: str) -> Iterator[str]:
+    """DeepSpeed's part: sharding, offload and recompute."""
+    layout = job.layout
     yield "--deepspeed"
     if layout.pp == 1:
         yield "--no-pipeline-parallel"
-    yield "--deepspeed_config ds_config.json"
+    yield f"--deepspeed_config {config}"
     yield f"--zero-stage {layout.zero_stage}"
     if layout.offload != "none":
         yield "--cpu-optimizer"

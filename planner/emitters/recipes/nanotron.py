@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.emitters.job import Recipe, Run
-from planner.emitters.recipes.llama import unlike_llama
-from planner.emitters.syntax import yaml_text
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import LLAMA, TORCH_DTYPES, Words
+from planner.emitters.recipe import File, Recipe, from_checkout
+from planner.emitters.text import yaml_text
 from planner.errors import EmitError
 
 __all__ = ["recipe"]
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
+_FRAMEWORK = "nanotron"
+_PRECISIONS = Words("precision", _FRAMEWORK, TORCH_DTYPES)
+_OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adamW", "adamw": "adamW"})
+_SCHEDULES = Words("schedule", _FRAMEWORK, {"1f1b": "1f1b", "gpipe": "afab"})
 _CHECKPOINT_STEPS = 1000
 """As in nanotron's example; its trainer reads this section in any case."""
-_ENGINES = {"1f1b": "1f1b", "gpipe": "afab", "none": "1f1b"}
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """`nanotron.yaml` for nanotron's own `run_train.py`."""
-    _check(run)
+    _check(job)
+    program = "run_train.py"
     config: dict[str, Any] = {
-        "general": {"project": "planner", "run": run.name, "seed": 42},
-        "parallelism": _parallelism(run),
-        "model": _model(run),
-        "tokens": _tokens(run),
-        "optimizer": _optimizer(run),
+        "general": {"project": "planner", "run": job.name, "seed": 42},
+        "parallelism": _parallelism(job),
+        "model": _model(job),
+        "tokens": _tokens(job),
+        "optimizer": _optimizer(job),
         "data_stages": [
             {
                 "name": "first",
@@ -35,72 +39,60 @@ def recipe(run: Run) -> Recipe:
         ],
         "checkpoints": {
             "checkpoints_path": "checkpoints",
-            "checkpoint_interval": min(run.steps, _CHECKPOINT_STEPS),
+            "checkpoint_interval": min(job.steps, _CHECKPOINT_STEPS),
         },
         "logging": {"iteration_step_info_interval": 1},
     }
+    file = File("nanotron.yaml", "nanotron's configuration", yaml_text(config))
     return Recipe(
-        files={"nanotron.yaml": yaml_text(config)},
-        default_program="run_train.py",
-        arguments=("--config-file nanotron.yaml",),
+        files=(file,),
+        default_program=program,
+        arguments=(f"--config-file {file.name}",),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         notes=(
-            "`run_train.py` is nanotron's own: run from its checkout, or set PROGRAM to its path.",
+            from_checkout(program, f"{_FRAMEWORK}'s own"),
             "Without a dataset nanotron makes dummy data, enough to measure time and memory. The "
             "learning rate and its optimizer are those of nanotron's example: set your own.",
         ),
     )
 
 
-def _check(run: Run) -> None:
-    model = run.model
-    odd = unlike_llama(model, run.workload.sequence_length)
-    if odd:
+def _check(job: BatchJob) -> None:
+    LLAMA.check(job, _FRAMEWORK)
+    if job.layout.cp > 1 or job.layout.ep > 1:
         raise EmitError(
-            f"model {model.name[:60]!r} {odd}, which nanotron's Llama does not have; use a "
-            "framework that runs the model's own code, such as deepspeed or accelerate"
-        )
-    if run.workload.precision not in _DTYPES:
-        raise EmitError(
-            f"precision {run.workload.precision} is not written for nanotron; use bf16 or fp32"
-        )
-    if run.workload.optimizer not in ("adam", "adamw"):
-        raise EmitError(
-            f"optimizer {run.workload.optimizer} is not written for nanotron; use adamw"
-        )
-    if run.layout.cp > 1 or run.layout.ep > 1:
-        raise EmitError(
-            f"cp = {run.layout.cp} and ep = {run.layout.ep} need nanotron's Qwen2, which is not "
+            f"cp = {job.layout.cp} and ep = {job.layout.ep} need nanotron's Qwen2, which is not "
             "written; use a layout with cp = ep = 1"
         )
 
 
-def _parallelism(run: Run) -> dict[str, Any]:
-    layout = run.layout
+def _parallelism(job: BatchJob) -> dict[str, Any]:
+    layout = job.layout
     return {
         "dp": layout.dp,
         "tp": layout.tp,
         "pp": layout.pp,
         "expert_parallel_size": layout.ep,
         "context_parallel_size": layout.cp,
-        "pp_engine": _ENGINES[layout.schedule],
+        # read without a pipeline too
+        "pp_engine": _SCHEDULES[layout.schedule if layout.pp > 1 else "1f1b"],
         "tp_mode": "REDUCE_SCATTER",
         "tp_linear_async_communication": True,
         "recompute_layer": layout.recompute == "full",
     }
 
 
-def _model(run: Run) -> dict[str, Any]:
-    model = run.model
+def _model(job: BatchJob) -> dict[str, Any]:
+    model = job.model
     return {
-        "dtype": _DTYPES[run.workload.precision],
+        "dtype": _PRECISIONS[job.workload.precision],
         "init_method": {"std": 0.025},
         "model_config": {
             "is_llama_config": True,
             "hidden_act": "silu",
             "hidden_size": model.hidden_size,
             "intermediate_size": model.ffn_size,
-            "max_position_embeddings": max(model.max_sequence_length, run.workload.sequence_length),
+            "max_position_embeddings": job.num_positions,
             "num_attention_heads": model.num_heads,
             "num_hidden_layers": model.num_layers,
             "num_key_value_heads": model.num_kv_heads,
@@ -110,20 +102,20 @@ def _model(run: Run) -> dict[str, Any]:
     }
 
 
-def _tokens(run: Run) -> dict[str, Any]:
+def _tokens(job: BatchJob) -> dict[str, Any]:
     return {
-        "sequence_length": run.workload.sequence_length,
-        "micro_batch_size": run.layout.micro_batch,
-        "batch_accumulation_per_replica": run.layout.grad_accumulation,
-        "train_steps": run.steps,
+        "sequence_length": job.workload.sequence_length,
+        "micro_batch_size": job.layout.micro_batch,
+        "batch_accumulation_per_replica": job.layout.grad_accumulation,
+        "train_steps": job.steps,
         "val_check_interval": -1,
     }
 
 
-def _optimizer(run: Run) -> dict[str, Any]:
+def _optimizer(job: BatchJob) -> dict[str, Any]:
     """The optimizer of nanotron's example; accumulation in fp32 as the estimate counts it."""
     return {
-        "zero_stage": run.layout.zero_stage,
+        "zero_stage": job.layout.zero_stage,
         "weight_decay": 0.01,
         "clip_grad": 1.0,
         "accumulate_grad_in_fp32": True,
@@ -135,7 +127,7 @@ def _optimizer(run: Run) -> dict[str, Any]:
             "min_decay_lr": 1e-5,
         },
         "optimizer_factory": {
-            "name": "adamW",
+            "name": _OPTIMIZERS[job.workload.optimizer],
             "adam_eps": 1e-8,
             "adam_beta1": 0.9,
             "adam_beta2": 0.95,

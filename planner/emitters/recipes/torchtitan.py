@@ -7,15 +7,16 @@ sizes of its own flavors only; 0.2.2 takes any, from a module that it imports fi
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from planner.cost.shards.pipeline import Ends, layers_on_stage
+from planner.cost.shards.pipeline import EndLayers, layers_on_stage
 from planner.describe.model.model import Model
-from planner.emitters.job import Recipe, Run
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import LLAMA, TORCH_DTYPES, Words
+from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes import fully_shard
-from planner.emitters.recipes.llama import unlike_llama
-from planner.emitters.syntax import toml_text
-from planner.errors import EmitError
+from planner.emitters.text import toml_text
 
 __all__ = ["recipe"]
 
@@ -29,32 +30,39 @@ _FLAVORS = {
 """Shapes (layers, width, heads, key-value heads, feed-forward, vocabulary) that both releases know
 as flavors of their module llama3."""
 _OURS = "planned"
-_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"}
-_MODE = {"none": "none", "selective": "selective", "full": "full"}
-_CHECKPOINTING = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+_PRECISIONS = Words(
+    "precision", "torchtitan", {name: TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")}
+)
+_SCHEDULES = Words(
+    "schedule",
+    "torchtitan, whose zero-bubble schedules hold two chunks a stage",
+    {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"},
+)
+_CHECKPOINTING = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
+"""Classes of 0.3.0's activation_checkpoint."""
+_START = Recipe(files=(), program="-m torchtitan.train", default_program="")
 
 
-def recipe(run: Run) -> Recipe:
+def recipe(job: BatchJob) -> Recipe:
     """torchtitan's files for a Llama; for other models FSDP2 alone."""
-    flavor = _flavor(run.model)
-    odd = unlike_llama(run.model, run.workload.sequence_length)
-    if odd or run.model.tied_embeddings:
-        return fully_shard.recipe(run)
-    _check(run)
-    tables = {"training": _training(run), "parallelism": _parallelism(run, "output")}
-    return _known(run, flavor, tables) if flavor else _sized(run, tables)
+    odd = LLAMA.lacks(job.model, job.workload.sequence_length)
+    if odd or job.model.tied_embeddings:
+        return fully_shard.recipe(job)
+    flavor = _flavor(job.model)
+    tables = {"training": _training(job), "parallelism": _parallelism(job, "output")}
+    return _known(job, flavor, tables) if flavor else _sized(job, tables)
 
 
-def _known(run: Run, flavor: str, tables: _Tables) -> Recipe:
+def _known(job: BatchJob, flavor: str, tables: _Tables) -> Recipe:
     """Files for a model that both releases know; they name its output layer differently."""
-    newer = {**tables, "parallelism": _parallelism(run, "lm_head")}
-    return Recipe(
-        files={
-            "torchtitan.toml": _toml(run, {"name": "llama3", "flavor": flavor}, tables),
-            "torchtitan_plan.py": _python(run, flavor, newer),
-        },
-        program="-m torchtitan.train",
-        default_program="",
+    newer = {**tables, "parallelism": _parallelism(job, "lm_head")}
+    what = "torchtitan's configuration for release 0.3.0"
+    return replace(
+        _START,
+        files=(
+            _toml(job, flavor, tables),
+            File("torchtitan_plan.py", what, _python(job, flavor, newer)),
+        ),
         arguments=("--module torchtitan_plan", "--config plan"),
         notes=(
             "`job.sh` starts torchtitan 0.3.0 with `torchtitan_plan.py`. For 0.2.2 and older, "
@@ -66,17 +74,16 @@ def _known(run: Run, flavor: str, tables: _Tables) -> Recipe:
     )
 
 
-def _sized(run: Run, tables: _Tables) -> Recipe:
+def _sized(job: BatchJob, tables: _Tables) -> Recipe:
     """Files for a Llama of other sizes: 0.2.2 imports its shapes under a name of ours."""
-    toml = _toml(
-        run,
-        {"name": "llama3", "flavor": _OURS},
-        {**tables, "experimental": {"custom_import": "torchtitan_model"}},
-    )
-    return Recipe(
-        files={"torchtitan.toml": toml, "torchtitan_model.py": _shapes(run.model)},
-        program="-m torchtitan.train",
-        default_program="",
+    imports = {"experimental": {"custom_import": "torchtitan_model"}}
+    sizes = "the model's sizes, which torchtitan imports"
+    return replace(
+        _START,
+        files=(
+            _toml(job, _OURS, {**tables, **imports}),
+            File("torchtitan_model.py", sizes, _shapes(job.model)),
+        ),
         arguments=("--job.config_file torchtitan.toml",),
         notes=(
             "Use torchtitan 0.2.2: newer releases know the Llamas of Meta only, unless you add "
@@ -122,36 +129,25 @@ def _flavor(model: Model) -> str:
     return _FLAVORS.get(shape, "")
 
 
-def _check(run: Run) -> None:
-    layout, precision = run.layout, run.workload.precision
-    if layout.pp > 1 and layout.schedule not in _SCHEDULES:
-        raise EmitError(
-            f"schedule {layout.schedule} is not written for torchtitan, whose zero-bubble "
-            "schedules hold two chunks a stage; use 1f1b, gpipe or interleaved-1f1b"
-        )
-    if precision not in ("bf16", "fp32", "tf32"):
-        raise EmitError(f"precision {precision} is not written for torchtitan; use bf16 or fp32")
-
-
-def _training(run: Run) -> dict[str, Any]:
+def _training(job: BatchJob) -> dict[str, Any]:
     """Batch, sequence and precision. A pipeline takes all micro-batches of a step at once."""
-    layout = run.layout
+    layout = job.layout
     at_once = layout.grad_accumulation if layout.pp > 1 else 1
     return {
         "local_batch_size": layout.micro_batch * at_once,
         "global_batch_size": layout.global_batch,
-        "seq_len": run.workload.sequence_length,
-        "steps": run.steps,
+        "seq_len": job.workload.sequence_length,
+        "steps": job.steps,
         "enable_cpu_offload": layout.offload == "all-cpu",
-        "mixed_precision_param": "bfloat16" if run.workload.precision == "bf16" else "float32",
+        "mixed_precision_param": _PRECISIONS[job.workload.precision],
     }
 
 
-def _parallelism(run: Run, head: str) -> dict[str, Any]:
-    layout = run.layout
-    shard = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
+def _parallelism(job: BatchJob, head: str) -> dict[str, Any]:
+    layout = job.layout
+    replicate, shard = job.sharding
     table: dict[str, Any] = {
-        "data_parallel_replicate_degree": layout.dp // shard,
+        "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if layout.zero_stage == 3 else "never",
         "tensor_parallel_degree": layout.tp,
@@ -162,44 +158,42 @@ def _parallelism(run: Run, head: str) -> dict[str, Any]:
     if layout.pp > 1:
         table["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
         table["pipeline_parallel_microbatch_size"] = layout.micro_batch
-    if layout.pp > 1:
-        table["module_fqns_per_model_part"] = _chunks(run, head)
+        table["module_fqns_per_model_part"] = _chunks(job, head)
     return table
 
 
-def _chunks(run: Run, head: str) -> list[list[str]]:
+def _chunks(job: BatchJob, head: str) -> list[list[str]]:
     """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer."""
-    number = run.layout.pp * run.layout.vpp
+    number = job.layout.pp * job.layout.vpp
     chunks = []
     for chunk in range(number):
-        first, count = layers_on_stage(run.model.num_layers, number, chunk, Ends(1, 1))
+        first, count = layers_on_stage(job.model.num_layers, number, chunk, EndLayers(1, 1))
         chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
     return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
 
 
-def _toml(run: Run, model: dict[str, str], tables: _Tables) -> str:
-    mode = {"mode": _MODE[run.layout.recompute]}
-    if mode["mode"] == "selective":
-        mode["selective_ac_option"] = "op"
-    return "# torchtitan 0.2.2 and older; newer ones read no TOML\n\n" + toml_text(
-        {
-            "model": model,
-            **tables,
-            "activation_checkpoint": mode,
-        }
+def _toml(job: BatchJob, flavor: str, tables: _Tables) -> File:
+    """`torchtitan.toml`, for the releases that read it."""
+    checkpointing: dict[str, str] = {"mode": job.layout.recompute}
+    if job.layout.recompute == "selective":
+        checkpointing["selective_ac_option"] = "op"
+    model = {"name": "llama3", "flavor": flavor}
+    text = toml_text(
+        {"model": model, **tables, "activation_checkpoint": checkpointing},
+        "torchtitan 0.2.2 and older; newer ones read no TOML",
     )
+    return File("torchtitan.toml", "torchtitan's configuration up to release 0.2.2", text)
 
 
-def _python(run: Run, flavor: str, tables: _Tables) -> str:
+def _python(job: BatchJob, flavor: str, tables: _Tables) -> str:
     base = f"llama3_{flavor.lower()}"
-    checkpointing = _CHECKPOINTING[run.layout.recompute]
+    checkpointing = _CHECKPOINTING[job.layout.recompute]
     lines = [
         '"""torchtitan 0.3.0: python -m torchtitan.train --module torchtitan_plan --config plan"""',
         "",
     ]
-    if checkpointing != "None":
-        kind = checkpointing.partition(".")[0]
-        lines.append(f"from torchtitan.distributed.activation_checkpoint import {kind}")
+    if checkpointing:
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {checkpointing}")
     lines += [
         f"from torchtitan.models.llama3.config_registry import {base}",
         "from torchtitan.trainer import Trainer",
@@ -212,7 +206,8 @@ def _python(run: Run, flavor: str, tables: _Tables) -> str:
         lines += [f"    config.{section}.{key} = {_literal(value)}" for key, value in table.items()]
     # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
     lines.append("    config.training.disable_cuda_graphs = True")
-    lines += [f"    config.activation_checkpoint = {checkpointing}", "    return config"]
+    kind = f"{checkpointing}.Config()" if checkpointing else "None"
+    lines += [f"    config.activation_checkpoint = {kind}", "    return config"]
     return "\n".join(lines) + "\n"
 
 

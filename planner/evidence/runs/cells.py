@@ -1,33 +1,32 @@
 """Cells: one row of a table of runs, read with care.
 
-Every cell is text. Reading one checks what it says and names row value, rule and column where
-it says nonsense; a cell that is filled by a stated default leaves a sentence in `assumed`.
+Every cell is text. Reading one checks what it says and names value, rule and column where it says
+nonsense.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from planner.errors import PlannerError, shorten
 
 __all__ = ["Cells"]
 
-T = TypeVar("T")
-
 _MAX_COUNT = 1_000_000_000
 _EMPTY = {"", "-", "n/a", "na", "none stated", "null", "?"}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Cells:
-    """The cells of one row, and the defaults that were taken while reading them."""
+    """The cells of one row by column."""
 
-    row: dict[str, str]
-    assumed: list[str] = field(default_factory=list)
-    guessed: bool = False
-    """Whether the job itself was guessed: model shape, software, devices or layout."""
+    row: Mapping[str, str]
+
+    def filled(self, **cells: object) -> Cells:
+        """A copy with some cells filled in."""
+        return Cells({**self.row, **{column: str(value) for column, value in cells.items()}})
 
     def text(self, column: str) -> str:
         """The cell without surrounding blanks; empty where it or its column is missing."""
@@ -86,13 +85,3 @@ class Cells:
         if not cell:
             return None
         return cell not in ("no", "false", "0", "off", "eager", "disabled")
-
-    def default(self, value: T, sentence: str) -> T:
-        """`value`, with the sentence noted."""
-        self.assumed.append(sentence)
-        return value
-
-    def guess(self, value: T, sentence: str) -> T:
-        """`value` for what makes the job another one, with the sentence noted."""
-        self.guessed = True
-        return self.default(value, sentence)

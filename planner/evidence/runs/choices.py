@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from planner.choose.legality import legal
 from planner.choose.search import candidates, order
-from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, Layout
+from planner.describe.question import Question
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import FrameworkRule
+from planner.evidence.runs.labels import Software
+from planner.evidence.runs.layouts import StatedLayout
+from planner.evidence.runs.reading import Note, Reading, assumed, guessed, stated
 
 __all__ = ["fastest", "tuned"]
 
@@ -27,24 +30,25 @@ _STATED = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_stage")
 _COLUMNS = {"grad_accumulation": "grad_accum"}
 
 
-def tuned(cells: Cells, question: Question, layout: Layout) -> Layout:
-    """`layout` with the fastest micro-batch and virtual stages that fit.
+def tuned(cells: Cells, question: Question, found: StatedLayout) -> Reading[Layout]:
+    """The layout of a row with the fastest micro-batch and virtual stages that fit.
 
     Counted: only what the row leaves open, and virtual stages only where it says nothing of the
     micro-batch either. A run that failed, and one that nothing makes fit, keeps its layout.
     """
-    if not _micro_batch_is_open(cells):
-        return layout
+    layout = found.layout
+    if not found.batches.micro_batch_is_open:
+        return stated(layout)
     options = _options(cells, question, layout)
     estimates = estimate_layouts(question, options)
     best = order(estimates, 1)
     if cells.flag("oom") or not len(best):
-        return cells.default(layout, f"micro_batch missing: {layout.micro_batch}")
+        return assumed(layout, f"micro_batch missing: {layout.micro_batch}")
     layout = options[int(best[0])]
-    cells.assumed.append(f"micro_batch missing: {layout.micro_batch}, the fastest that fits")
+    notes = [Note(f"micro_batch missing: {layout.micro_batch}, the fastest that fits")]
     if layout.pp > 1 and cells.count("vpp") is None:
-        cells.assumed.append(f"vpp missing: {layout.vpp}, the fastest that fits")
-    return layout
+        notes.append(Note(f"vpp missing: {layout.vpp}, the fastest that fits"))
+    return Reading(layout, tuple(notes))
 
 
 def _options(cells: Cells, question: Question, layout: Layout) -> Layouts:
@@ -67,13 +71,9 @@ def _options(cells: Cells, question: Question, layout: Layout) -> Layouts:
     return layouts.take(mask)
 
 
-def _micro_batch_is_open(cells: Cells) -> bool:
-    said = any(sentence.startswith("micro_batch missing") for sentence in cells.assumed)
-    stated = cells.count("micro_batch") or cells.count("grad_accum")
-    return not stated and not said
-
-
-def fastest(cells: Cells, rule: FrameworkRule, question: Question, num_ranks: int) -> Layout:
+def fastest(
+    cells: Cells, software: Software, question: Question, num_ranks: int
+) -> Reading[Layout]:
     """The fastest layout that fits and agrees with what the row states.
 
     Sharding and recompute that the row does not state are the framework's usual ones where
@@ -82,13 +82,13 @@ def fastest(cells: Cells, rule: FrameworkRule, question: Question, num_ranks: in
     layouts, _ = candidates(question, num_ranks)
     layouts = layouts.take(_agreeing(cells, layouts))
     usual = layouts.take(
-        (layouts.recompute == RECOMPUTE.index(rule.recompute))
-        & (layouts.zero_stage == rule.zero_stage)
+        (layouts.recompute == RECOMPUTE.index(software.recompute))
+        & (layouts.zero_stage == software.zero_stage)
     )
     for offered in (usual, layouts):
         if len(offered) and len(best := order(estimate_layouts(question, offered), 1)):
             layout = offered[int(best[0])]
-            return cells.guess(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
+            return guessed(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
     raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")
 
 

@@ -1,138 +1,176 @@
-"""Mappings: which machine and precision the labels of published runs stand for.
+"""Labels: what words in tables of runs mean.
 
-Tables first, the functions that read them below. Labels are compared in lower case with every
-run of other characters than letters, digits and dots turned into one blank.
+What is known of them is data, with a source per row, in `labels.toml`. Labels are compared in
+lower case with every run of other characters than letters, digits and dots turned into one blank.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
+from pathlib import Path
+from typing import Literal
 
-from planner.describe.catalogue import load_machine, names
-from planner.describe.machine import Machine
+from pydantic import Field
+
+from planner.describe.base import Description, Quantity
+from planner.describe.files import read_toml
+from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
 
 __all__ = [
-    "machine_of",
+    "KernelChanges",
+    "Labels",
+    "Software",
+    "Usual",
+    "known_labels",
     "normalised",
     "precision_of",
     "year_of",
 ]
 
-GIB_NOMINAL = 0.99
-"""Usable share of a device's nominal memory, where a row overrides the catalogue."""
+
+class Known(Description):
+    """Something known, with where it is known from."""
+
+    source: str = Field(min_length=6)
+    """Where it was read, or that it is assumed."""
 
 
-SYSTEMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("meta 24k", ("dgx-h100",)),
-    ("selene", ("selene",)),
-    ("eos", ("eos",)),
-    ("polaris", ("polaris",)),
-    ("aurora", ("aurora",)),
-    ("sunspot", ("aurora",)),
-    ("borealis", ("aurora",)),
-    ("dawn", ("aurora",)),
-    ("frontier", ("frontier",)),
-    ("crusher", ("frontier",)),
-    ("lumi", ("lumi-g",)),
-    ("jean zay", ("jean-zay-a100", "jean-zay-v100")),
-    ("perlmutter", ("perlmutter", "perlmutter-80gb")),
-    ("leonardo", ("leonardo",)),
-    ("juwels", ("juwels-booster",)),
-    ("jupiter", ("jupiter",)),
-    ("alps", ("alps",)),
-    ("clariden", ("alps",)),
-    ("isambard", ("isambard-ai",)),
-    ("vista", ("vista",)),
-    ("marenostrum", ("mn5-acc",)),
-    ("mn5", ("mn5-acc",)),
-    ("summit", ("summit",)),
-    ("sophia", ("sophia",)),
-    ("thetagpu", ("thetagpu",)),
-    ("vsc 5", ("vsc-5", "vsc-5-a40")),
-    ("p4de", ("aws-p4de",)),
-    ("p4d", ("aws-p4d",)),
-    ("p5", ("aws-p5",)),
-    ("mosaicml", ("a100-40gb-roce", "a100-80gb-roce")),
-    ("superpod", ("dgx-a100", "dgx-h100", "dgx-b200")),
-    ("dgx 1", ("dgx-1v",)),
-    ("dgx 2", ("dgx-2",)),
-    ("grand teton", ("grand-teton", "dgx-h100")),
-    ("a100 cluster 800 gb", ("a100-hdr4",)),
-    ("h100 nodes fabric not stated", ("h100-cluster",)),
-    ("hf cluster", ("h100-cluster",)),
-    ("hugging face cluster", ("h100-cluster",)),
-)
-"""Systems by name; of several machines the one with the row's device and memory is taken."""
+class Meanings(Known):
+    """Words of a label and what each means."""
 
-DEVICES: tuple[tuple[str, str], ...] = (
-    ("gb300", "GB300"),
-    ("gb200", "GB200"),
-    ("gh200", "GH200"),
-    ("b300", "B300"),
-    ("b200", "B200"),
-    ("h200", "H200"),
-    ("h100", "H100"),
-    ("h800", "H800"),
-    ("a100", "A100"),
-    ("a800", "A800"),
-    ("v100", "V100"),
-    ("a40", "A40"),
-    ("a10g", "A10G"),
-    ("4090", "4090"),
-    ("3090", "3090"),
-    ("mi355x", "MI355X"),
-    ("mi350x", "MI350X"),
-    ("mi325x", "MI325X"),
-    ("mi300x", "MI300X"),
-    ("mi300a", "MI300A"),
-    ("mi250", "MI250X"),
-    ("pvc", "Max 1550"),
-    ("max 1550", "Max 1550"),
-    ("ponte vecchio", "Max 1550"),
-    ("l40s", "L40S"),
-    ("t4", "T4"),
-    ("p100", "P100"),
-    ("ampere", "A100"),
-    ("hopper", "H100"),
-)
-"""Words of a label and how product names in the catalogue spell the device."""
+    words: dict[str, str]
+    """Meaning by word; the first word that occurs wins."""
 
-SLOWER_LINKS: dict[str, tuple[str, str]] = {"H800": ("H100", "200e9"), "A800": ("A100", "200e9")}
-"""Devices that are another one with 8 NVLinks of 25 GB/s each way: DeepSeek-V3 reaches 160 GB/s of
-them on H800 (arXiv:2412.19437, section 3.1)."""
 
-GENERIC: tuple[str, ...] = (
-    "dgx-a100",
-    "dgx-h100",
-    "dgx-h200",
-    "dgx-b200",
-    "polaris",
-    "perlmutter",
-    "jean-zay-v100",
-    "lumi-g",
-    "aurora",
-    "alps",
-)
-"""Taken first where no system is named; then any machine with that device."""
+class SlowerLinks(Known):
+    """A device that is another one of the catalogue with slower links."""
 
-PRECISIONS: tuple[tuple[str, str], ...] = (
-    ("fp8", "fp8"),
-    ("float8", "fp8"),
-    ("bf16", "bf16"),
-    ("bfloat16", "bf16"),
-    ("fp16", "fp16"),
-    ("float16", "fp16"),
-    ("half", "fp16"),
-    ("amp", "fp16"),
-    ("mixed", "bf16"),
-    ("tf32", "tf32"),
-    ("fp32", "fp32"),
-    ("float32", "fp32"),
-)
-"""Words of a precision label; first match wins."""
+    device: str
+    """The device that a row names."""
+    like: str
+    """The device whose profile is taken."""
+    overrides: tuple[str, ...]
+    """What differs from that profile, as `section.field=value`."""
+
+
+class UsualMachines(Known):
+    """Machines that stand for a device where no system is named."""
+
+    names: tuple[str, ...]
+    """Names in the catalogue, in the order in which they are tried."""
+
+
+class Words(Description):
+    """Single words that decide something."""
+
+    other_models: tuple[str, ...]
+    """Words of models that are no transformers of a known kind."""
+    plain_models: tuple[str, ...]
+    """Words of models whose feed-forward network has no gate."""
+    adapters: tuple[str, ...]
+    """Words of a model label that mean adapters on frozen weights."""
+    optimizer_sharded: tuple[str, ...]
+    """Words of a sharding label that mean ZeRO-1."""
+    not_compiled: tuple[str, ...]
+    """Entries of the column `compile` that mean eager execution."""
+
+
+class KernelChanges(Known):
+    """What a compiler or a library of kernels changes in a framework's description."""
+
+    fused_norm: bool | None = None
+    """As in the description; None: unchanged."""
+    fused_activation: bool | None = None
+    """As in the description; None: unchanged."""
+    fused_residual: bool | None = None
+    """As in the description; None: unchanged."""
+    fused_rope: bool | None = None
+    """As in the description; None: unchanged."""
+    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"] | None = None
+    """As in the description; None: unchanged."""
+
+    def changes(self) -> dict[str, object]:
+        """The fields that change."""
+        return self.model_dump(exclude={"source"}, exclude_none=True)
+
+
+class Usual(Known):
+    """What runs of a described framework do where a row does not say."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout of a GPT."""
+    precision: TrainingPrecision | None = None
+    """Training precision; None: bf16 where the device has it, else fp16."""
+    data_parallel_unless_stated: bool = False
+    """Whether a row that states no degrees means data parallelism alone."""
+    zero_stage_with_pipeline: int | None = None
+    """What ZeRO-3 becomes with a pipeline; None: it stays."""
+
+
+class Software(Known):
+    """What a label of software stands for, and what such runs do where a row does not say."""
+
+    words: tuple[str, ...]
+    """All of them occur in the label."""
+    framework: str
+    """Name in the catalogue."""
+    zero_stage: int = Field(default=0, ge=0, le=3)
+    """ZeRO stage."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activation recompute."""
+    sequence_parallel: bool = False
+    """Whether norms are split over tp."""
+    until_year: int = 9999
+    """Last year in which the label means this."""
+    flash_since: int = 2023
+    """First year whose runs used fused attention."""
+    stands_in: bool = False
+    """The nearest description, of other software than the label's; said in the row."""
+    pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
+    """How a pipeline splits a batch: as tuned, into as many micro-batches as stages, or into
+    single sequences."""
+    gradient_bytes: float | None = Field(default=None, gt=0)
+    """Main gradients and what is sent of them; None: as described [B/parameter]."""
+    kernels: KernelChanges | None = None
+    """Kernels that its recipes set."""
+    compiles: bool = False
+    """Whether its runs compile their model."""
+    compiled_kernels: KernelChanges | None = None
+    """What it compiles besides the model."""
+
+
+class Labels(Description):
+    """All that is known of labels: the file `labels.toml`."""
+
+    devices: tuple[Meanings, ...]
+    """How product names in the catalogue spell a device."""
+    slower_links: tuple[SlowerLinks, ...]
+    """Devices that are others with slower links."""
+    usual_machines: UsualMachines
+    """Machines taken where no system is named."""
+    precisions: tuple[Meanings, ...]
+    """Training precisions."""
+    words: Words
+    """Words that decide something."""
+    adapter_rank: Quantity
+    """Rank of adapters where a row does not say."""
+    compiled: KernelChanges
+    """What torch.compile changes."""
+    liger: KernelChanges
+    """What Liger kernels change."""
+    usual: dict[str, Usual]
+    """By name of a framework."""
+    software: tuple[Software, ...]
+    """Labels of software; the first match wins."""
+
+
+@functools.cache
+def known_labels() -> Labels:
+    """All that is known of labels."""
+    path = Path(__file__).with_name("labels.toml")
+    return Labels.described(read_toml(path), where=path.name)
 
 
 def normalised(label: str) -> str:
@@ -166,104 +204,5 @@ def precision_of(label: str) -> str | None:
     text = normalised(label)
     if "fp4" in text:
         raise PlannerError(f"precision = {shorten(label, 40)!r}: 4-bit training is not modelled")
-    return next((name for word, name in PRECISIONS if word in text), None)
-
-
-def device_of(gpu: str, system: str) -> str | None:
-    """The catalogue's spelling of the device that a row names, in `gpu` or else in `system`."""
-    for label in (gpu, system):
-        text = normalised(label)
-        for word, device in DEVICES:
-            if re.search(rf"(?<![a-z0-9]){word}", text):
-                return device
-    return None
-
-
-def _named_systems(system: str) -> tuple[str, ...]:
-    text = normalised(system)
-    for words, machines in SYSTEMS:
-        if re.search(rf"(?<![a-z0-9]){re.escape(words)}", text):
-            return machines
-    for name in names("machine"):
-        if len(name) > 3 and name.replace("-", " ") in text:
-            return (name,)
-    return ()
-
-
-@functools.cache
-def machine_of(
-    system: str, gpu: str, memory_gb: float | None, per_node: int | None
-) -> tuple[Machine, str, tuple[str, ...]]:
-    """Machine, its label, and what was assumed, for the cells that name hardware.
-
-    PlannerError where no profile has the device.
-    """
-    found, links, assumed = _candidates(system, gpu, per_node)
-    machine = min(found, key=lambda m: _distance(m, memory_gb))
-    overrides, changed = _memory_override(machine, memory_gb)
-    overrides = (*links, *overrides)
-    if not assumed and machine.name not in _named_systems(system):
-        assumed += (f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}",)
-        if per_node not in (None, machine.node.num_devices):
-            size = machine.node.num_devices
-            assumed += (f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}",)
-    label = machine.name + "".join(f" ({override})" for override in overrides)
-    return load_machine(machine.name, overrides), label, (*assumed, *changed)
-
-
-def _candidates(
-    system: str, gpu: str, per_node: int | None
-) -> tuple[list[Machine], tuple[str, ...], tuple[str, ...]]:
-    """Machines that the cells may mean, what differs from their profiles, what was assumed."""
-    device = device_of(gpu, system)
-    wanted = [load_machine(name) for name in _existing(_named_systems(system))]
-    if device is None and not gpu and wanted:
-        return wanted, (), (f"gpu missing: that of {wanted[0].name}",)
-    if device is None:
-        raise PlannerError(
-            f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
-        )
-    links: tuple[str, ...] = ()
-    if device in SLOWER_LINKS:
-        device, rate = SLOWER_LINKS[device]
-        links = (f"node.fabric.pair_bytes_per_s={rate}", f"node.fabric.device_bytes_per_s={rate}")
-    named = [machine for machine in wanted if device in machine.device.name]
-    return named or _generic(device, per_node, "pcie" in gpu.lower()), links, ()
-
-
-def _existing(wanted: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in wanted if name in names("machine"))
-
-
-def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
-    ordered = _existing(GENERIC) + tuple(n for n in names("machine") if n not in GENERIC)
-    found = [
-        machine
-        for machine in map(load_machine, ordered)
-        if re.search(rf"(?<![A-Za-z0-9]){device}", machine.device.name)
-        and ("PCIE" in machine.device.name.upper()) == pcie
-    ]
-    if not found:
-        raise PlannerError(f"no hardware profile has a {device}; add one to score such rows")
-    sizes = {machine.node.num_devices for machine in found}
-    nearest = min(sizes, key=lambda size: abs(math.log(size / (per_node or max(sizes)))))
-    return [m for m in found if per_node is None or m.node.num_devices == nearest]
-
-
-def _distance(machine: Machine, memory_gb: float | None) -> float:
-    """How far the device's memory is from the row's, in steps of 15 %: ties keep the order."""
-    if memory_gb is None:
-        return 0.0
-    ratio = machine.device.memory_bytes.value / (memory_gb * 2**30)
-    return round(abs(ratio - 1) / 0.15)
-
-
-def _memory_override(
-    machine: Machine, memory_gb: float | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if memory_gb is None or _distance(machine, memory_gb) == 0:
-        return (), ()
-    return (
-        (f"device.memory_bytes={memory_gb * GIB_NOMINAL:.2f}GiB",),
-        (f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}",),
-    )
+    pairs = (pair for row in known_labels().precisions for pair in row.words.items())
+    return next((name for word, name in pairs if word in text), None)

@@ -6,14 +6,17 @@ default that the row then carries.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import OPTIMIZER_SHARDED, FrameworkRule, published_schedule
-from planner.evidence.runs.labels import normalised
+from planner.evidence.runs.frameworks import usual
+from planner.evidence.runs.labels import Software, known_labels, normalised
+from planner.evidence.runs.reading import Note, Reading, assumed, stated, together
 
-__all__ = ["layout_is_stated", "layout_of", "usual_batch"]
+__all__ = ["StatedLayout", "layout_is_stated", "layout_of", "usual_batch"]
 
 
 _USUAL_TOKENS = 2**22
@@ -21,26 +24,49 @@ _USUAL_TOKENS = 2**22
 LLaMA (arXiv:2302.13971, table 2) and BLOOM (arXiv:2211.05100, table 3)."""
 
 
-def layout_is_stated(cells: Cells, framework: Framework) -> bool:
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How a global batch is split."""
+
+    micro_batch: int
+    grad_accumulation: int
+    global_batch: int
+    contradicted: bool = False
+    """Whether the row's global batch is another one than that of its layout."""
+    micro_batch_is_open: bool = False
+    """Whether nothing tells the micro-batch, so that a tuned run may have had any."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedLayout:
+    """The layout of a row that states its degrees."""
+
+    layout: Layout
+    batches: Batches
+
+
+def layout_is_stated(cells: Cells, software: Software, framework: Framework) -> bool:
     """Whether a row tells its degrees, or its framework leaves no choice."""
-    only_data = not {"tp", "pp"} & set(framework.axes) or framework.balance == "ends-as-layers"
-    return only_data or any(cells.count(axis) is not None for axis in ("dp", "tp", "pp"))
+    only_data = not {"tp", "pp"} & set(framework.axes)
+    if only_data or usual(software).data_parallel_unless_stated:
+        return True
+    return any(cells.count(axis) is not None for axis in ("dp", "tp", "pp"))
 
 
-def usual_batch(cells: Cells, multiple: int) -> int:
+def usual_batch(cells: Cells, multiple: int) -> Reading[int]:
     """Stated global batch, else about four million tokens, as a multiple of `multiple`.
 
     PlannerError where a time was measured that depends on it.
     """
-    stated = cells.count("global_batch")
-    if stated is not None:
-        return stated
+    said = cells.count("global_batch")
+    if said is not None:
+        return stated(said)
     if not _rate_is_stated(cells) or cells.number("step_time_s") is not None:
         raise PlannerError(
             "global_batch and grad_accum are empty, and the step depends on them; fill one in"
         )
     batch = -(-_USUAL_TOKENS // cells.need("seq_len") // multiple) * multiple
-    return cells.default(batch, f"global_batch missing: {batch}, about 4 million tokens")
+    return assumed(batch, f"global_batch missing: {batch}, about 4 million tokens")
 
 
 def _rate_is_stated(cells: Cells) -> bool:
@@ -49,151 +75,165 @@ def _rate_is_stated(cells: Cells) -> bool:
 
 
 def layout_of(
-    cells: Cells, rule: FrameworkRule, framework: Framework, num_ranks: int
-) -> tuple[Layout, int]:
-    """Layout and global batch of a row. PlannerError where the cells contradict each other."""
+    cells: Cells, software: Software, framework: Framework, num_ranks: int
+) -> Reading[StatedLayout]:
+    """Layout and batches of a row. PlannerError where the cells contradict each other."""
     degrees = _degrees(cells, num_ranks)
-    micro, accumulation, batch = _batches(cells, rule, degrees["dp"], degrees["pp"])
-    vpp = cells.count("vpp")
-    if vpp is None:
-        published = published_schedule(cells.text("model"), rule.framework)
-        vpp = published[1] if published and degrees["pp"] > 1 else 1
-        if vpp > 1:
-            cells.assumed.append(f"vpp missing: {vpp} as in the published script")
-    ep = cells.count("ep") or 1
-    if degrees["dp"] * degrees["cp"] % ep:
+    dp, tp, pp, cp = (degrees.value[axis] for axis in ("dp", "tp", "pp", "cp"))
+    batches = _batches(cells, software, dp, pp)
+    vpp, ep = cells.count("vpp") or 1, cells.count("ep") or 1
+    if dp * cp % ep:
         raise PlannerError(
-            f"ep = {ep} must divide dp * cp = {degrees['dp'] * degrees['cp']}; expert groups that "
+            f"ep = {ep} must divide dp * cp = {dp * cp}; expert groups that "
             "span tp are not modelled"
         )
-    schedule = "none" if degrees["pp"] == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b"
+    choices = together(
+        {
+            "zero_stage": _zero_stage(cells, software, framework, pp),
+            "sequence_parallel": _sequence_parallel(cells, software, framework, tp),
+            "recompute": _recompute(cells, software),
+            "offload": stated(_offload(cells)),
+        }
+    )
     layout = Layout.described(
         {
-            **degrees,
-            "vpp": vpp if degrees["pp"] > 1 else 1,
+            **degrees.value,
+            "vpp": vpp if pp > 1 else 1,
             "ep": ep,
-            "micro_batch": micro,
-            "grad_accumulation": accumulation,
-            "schedule": schedule,
-            "zero_stage": _zero_stage(cells, rule, framework, degrees["pp"]),
-            "sequence_parallel": _sequence_parallel(cells, rule, framework, degrees["tp"]),
-            "recompute": _recompute(cells, rule),
-            "offload": _offload(cells),
+            "micro_batch": batches.value.micro_batch,
+            "grad_accumulation": batches.value.grad_accumulation,
+            "schedule": "none" if pp == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b",
+            **choices.value,
         },
         where="layout",
     )
-    return layout, batch
+    notes = (*degrees.notes, *batches.notes, *choices.notes)
+    return Reading(StatedLayout(layout, batches.value), notes)
 
 
-def _degrees(cells: Cells, num_ranks: int) -> dict[str, int]:
-    stated = {axis: cells.count(axis) for axis in ("dp", "tp", "pp", "cp")}
-    degrees = {axis: value or 1 for axis, value in stated.items()}
+def _degrees(cells: Cells, num_ranks: int) -> Reading[dict[str, int]]:
+    said = {axis: cells.count(axis) for axis in ("dp", "tp", "pp", "cp")}
+    degrees = {axis: value or 1 for axis, value in said.items()}
     rest = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    if stated["dp"] is None:
+    notes: tuple[Note, ...] = ()
+    if said["dp"] is None:
         if num_ranks % rest:
             raise PlannerError(
                 f"tp * pp * cp = {rest} does not divide n_gpus = {num_ranks}; correct one of them"
             )
-        text = f"dp missing: n_gpus / (tp * pp * cp) = {num_ranks // rest}"
-        degrees["dp"] = cells.default(num_ranks // rest, text)
+        degrees["dp"] = num_ranks // rest
+        notes = (Note(f"dp missing: n_gpus / (tp * pp * cp) = {num_ranks // rest}"),)
     world = degrees["dp"] * rest
     if world != num_ranks:
         raise PlannerError(
             f"dp * tp * pp * cp = {world} differs from n_gpus = {num_ranks}; correct one of them"
         )
-    return degrees
+    return Reading(degrees, notes)
 
 
-def _batches(cells: Cells, rule: FrameworkRule, dp: int, pp: int) -> tuple[int, int, int]:
+def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Reading[Batches]:
     """Micro-batch, gradient accumulation and global batch, from those of them that are stated."""
     micro, accumulation = cells.count("micro_batch"), cells.count("grad_accum")
-    batch = cells.count("global_batch")
+    batch, notes = cells.count("global_batch"), tuple[Note, ...]()
+    is_open = not micro and not accumulation
     if micro is None and accumulation and batch and batch % (dp * accumulation) == 0:
         micro = batch // (dp * accumulation)
     rate_only = cells.number("step_time_s") is None and _rate_is_stated(cells)
     if batch is None and accumulation is None and (pp > 1 or (micro is None and rate_only)):
-        batch = usual_batch(cells, dp * (micro or 1))
+        usually = usual_batch(cells, dp * (micro or 1))
+        batch, notes = usually.value, usually.notes
     if micro is None:
-        micro = _default_micro_batch(cells, rule, dp, pp, batch)
+        default = _default_micro_batch(software, dp, pp, batch)
+        micro, notes = default.value, (*notes, *default.notes)
+        is_open = is_open and not default.notes
     if batch is None:
-        text = "grad_accum missing: 1"
-        accumulation = accumulation or cells.default(1, text)
+        if not accumulation:
+            accumulation, notes = 1, (*notes, Note("grad_accum missing: 1"))
         batch = micro * accumulation * dp
-        cells.assumed.append(f"global_batch missing: micro_batch * grad_accum * dp = {batch}")
+        text = f"global_batch missing: micro_batch * grad_accum * dp = {batch}"
+        return Reading(Batches(micro, accumulation, batch, False, is_open), (*notes, Note(text)))
+    split = _split(cells, batch, micro, accumulation, dp)
+    found = Batches(micro, split.value, micro * split.value * dp, bool(split.notes), is_open)
+    return Reading(found, (*notes, *split.notes))
+
+
+def _split(cells: Cells, batch: int, micro: int, accumulation: int | None, dp: int) -> Reading[int]:
+    """Micro-batches of a step; with a note where they make another global batch."""
     if accumulation is None:
         if batch % (micro * dp):
             raise PlannerError(
                 f"micro_batch * dp = {micro * dp} does not divide global_batch = {batch}; "
                 "correct one of them"
             )
-        accumulation = batch // (micro * dp)
-    if micro * accumulation * dp != batch:
-        if not _rate_is_stated(cells) and not cells.text("oom"):
-            raise PlannerError(
-                f"micro_batch * grad_accum * dp = {micro * accumulation * dp} differs from "
-                f"global_batch = {batch}, and no tokens_per_s_per_gpu tells the time of a step"
-            )
-        batch = micro * accumulation * dp
-        cells.assumed.append(f"global_batch contradicts the layout: {batch}, time from tokens/s")
-    return micro, accumulation, batch
-
-
-def _default_micro_batch(
-    cells: Cells, rule: FrameworkRule, dp: int, pp: int, batch: int | None
-) -> int:
-    published = published_schedule(cells.text("model"), rule.framework)
-    if published and batch and batch % (published[0] * dp) == 0:
-        return cells.default(
-            published[0], f"micro_batch missing: {published[0]} as in the published script"
+        return stated(batch // (micro * dp))
+    made = micro * accumulation * dp
+    if made == batch:
+        return stated(accumulation)
+    if not _rate_is_stated(cells) and not cells.text("oom"):
+        raise PlannerError(
+            f"micro_batch * grad_accum * dp = {made} differs from "
+            f"global_batch = {batch}, and no tokens_per_s_per_gpu tells the time of a step"
         )
-    if pp > 1 and batch and rule.pipeline_micro_batches:
-        one_each = rule.pipeline_micro_batches == "stages" and batch % (dp * pp) == 0
-        micro = batch // (dp * pp) if one_each else 1
-        why = "as many micro-batches as stages" if one_each else "the framework's default"
-        return cells.default(micro, f"micro_batch missing: {micro}, {why}")
-    # where nothing limits it, the fastest one is chosen later
-    return 1 if batch else cells.default(1, "micro_batch missing: 1")
+    text = f"global_batch contradicts the layout: {made}, time from tokens/s"
+    return assumed(accumulation, text)
 
 
-def _zero_stage(cells: Cells, rule: FrameworkRule, framework: Framework, pp: int) -> int:
-    stated = cells.count("zero_stage", zero=True)
+def _default_micro_batch(software: Software, dp: int, pp: int, batch: int | None) -> Reading[int]:
+    """Sequences at a time that a row does not state; without a note where nothing tells them."""
+    if batch is None:
+        return assumed(1, "micro_batch missing: 1")
+    if pp == 1 or software.pipeline_micro_batches == "tuned":
+        # where nothing limits it, the fastest one is chosen later
+        return stated(1)
+    if software.pipeline_micro_batches == "stages" and batch % (dp * pp) == 0:
+        micro = batch // (dp * pp)
+        return assumed(micro, f"micro_batch missing: {micro}, as many micro-batches as stages")
+    return assumed(1, "micro_batch missing: 1, the framework's default")
+
+
+def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> Reading[int]:
+    said = cells.count("zero_stage", zero=True)
     sharding = normalised(cells.text("fsdp_sharding"))
-    if not stated and any(word in sharding for word in OPTIMIZER_SHARDED):
-        return cells.default(1, f"fsdp_sharding {shorten(sharding, 40)!r} is taken as ZeRO-1")
-    if stated == 3 and pp > 1 and framework.balance == "ends-as-layers":
-        # resharding after every micro-batch would gather the weights again for each of them
-        return cells.default(2, "with a pipeline FSDP keeps weights gathered: ZeRO-2")
-    if stated is None:
-        stage = rule.zero_stage
-        return cells.default(stage, f"zero_stage missing: {stage}, usual with {framework.name}")
-    if stated > 3:
-        raise PlannerError(f"zero_stage = {stated} must be 0, 1, 2 or 3; correct the cell")
-    return stated
+    if not said and any(word in sharding for word in known_labels().words.optimizer_sharded):
+        return assumed(1, f"fsdp_sharding {shorten(sharding, 40)!r} is taken as ZeRO-1")
+    with_pipeline = usual(software).zero_stage_with_pipeline
+    if said == 3 and pp > 1 and with_pipeline is not None:
+        text = f"with a pipeline FSDP keeps weights gathered: ZeRO-{with_pipeline}"
+        return assumed(with_pipeline, text)
+    if said is None:
+        stage = software.zero_stage
+        return assumed(stage, f"zero_stage missing: {stage}, usual with {framework.name}")
+    if said > 3:
+        raise PlannerError(f"zero_stage = {said} must be 0, 1, 2 or 3; correct the cell")
+    return stated(said)
 
 
-def _sequence_parallel(cells: Cells, rule: FrameworkRule, framework: Framework, tp: int) -> bool:
+def _sequence_parallel(
+    cells: Cells, software: Software, framework: Framework, tp: int
+) -> Reading[bool]:
     if tp == 1 or framework.sequence_parallel == "never":
-        return False
-    stated = cells.flag("sequence_parallel")
-    if stated is None:
-        usual = framework.sequence_parallel == "with-tp" or rule.sequence_parallel
-        word = "yes" if usual else "no"
-        return cells.default(usual, f"sequence_parallel missing: {word}, usual there")
-    return stated
+        return stated(False)
+    said = cells.flag("sequence_parallel")
+    if said is not None:
+        return stated(said)
+    usually = framework.sequence_parallel == "with-tp" or software.sequence_parallel
+    word = "yes" if usually else "no"
+    return assumed(usually, f"sequence_parallel missing: {word}, usual there")
 
 
-def _recompute(cells: Cells, rule: FrameworkRule) -> str:
+def _recompute(cells: Cells, software: Software) -> Reading[str]:
     text = cells.text("recompute").lower()
     if text in ("none", "no", "off"):
-        return "none"
+        return stated("none")
     for mode in ("selective", "full"):
         if mode in text:
-            return mode
+            return stated(mode)
     if text:
         raise PlannerError(
             f"recompute = {shorten(text, 40)!r} is not known; use none, selective or full"
         )
-    return cells.default(rule.recompute, f"recompute missing: {rule.recompute}, usual there")
+    mode = software.recompute
+    return assumed(mode, f"recompute missing: {mode}, usual there")
 
 
 def _offload(cells: Cells) -> str:

@@ -6,12 +6,14 @@ import bisect
 import functools
 import math
 import re
+from collections.abc import Callable
 
 from planner.describe.catalogue import load_model, names
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, PlannerError, shorten
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.labels import normalised
+from planner.evidence.runs.labels import known_labels, normalised
+from planner.evidence.runs.reading import Note, Reading, assumed, stated, together
 
 __all__ = ["model_of"]
 
@@ -26,62 +28,71 @@ _TOLERANCE = 0.03
 """How far a count may be from the stated parameters to prove tied or untied embeddings."""
 _SIZE_TOLERANCE = 0.25
 """How far a rounded size in a label may be from the model's own parameters."""
-_OTHER_KINDS = ("resnet", "cosmoflow", "unet", "transformer xl", "t5", "mamba", "nemotron h")
 _WIDTH_STEP = 128
 _GREATEST_WIDTH = 65536
 _PADDED_VOCABULARY = 51200
 """GPT-2's vocabulary as Megatron-LM and its relatives pad it."""
+_LLAMA_VOCABULARY = 32000
+"""LLaMA's (arXiv:2302.13971, section 2)."""
 
 
-def model_of(cells: Cells, dropout: float) -> Model:
+def model_of(cells: Cells, dropout: float) -> Reading[Model]:
     """The model of a row. PlannerError where the cells and the catalogue do not tell it."""
     label = cells.text("model")
     known = _from_catalogue(label)
     if known is not None and _agrees(known, cells):
-        return known
+        return stated(known)
     if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
         raise PlannerError(
             f"model = {shorten(label, 40)!r} has experts and is not in the catalogue; the columns "
             "do not tell top_k and the experts' width"
         )
-    if any(word in normalised(label) for word in _OTHER_KINDS):
+    if any(word in normalised(label) for word in known_labels().words.other_models):
         raise PlannerError(f"model = {shorten(label, 40)!r} is no transformer of a known kind")
+    notes: tuple[Note, ...] = ()
     if known is not None:
-        cells.assumed.append(f"the cells differ from the catalogue's {known.name}; they count")
-    return _from_cells(_shaped(cells, label, dropout), label, dropout)
+        notes = (Note(f"the cells differ from the catalogue's {known.name}; they count"),)
+    shaped = _shaped(cells, label, dropout)
+    return _from_cells(shaped.value, label, dropout).after(*notes, *shaped.notes)
 
 
-def _shaped(cells: Cells, label: str, dropout: float) -> Cells:
+def _shaped(cells: Cells, label: str, dropout: float) -> Reading[Cells]:
     """The cells with layers and width that give the stated number of parameters."""
-    stated = {column: cells.count(column) for column in ("n_layers", "hidden")}
+    said = {column: cells.count(column) for column in ("n_layers", "hidden")}
     size = cells.number("params_b") or _size_of(label.lower())
-    if None not in stated.values() or size is None:
-        return cells
+    if None not in said.values() or size is None:
+        return stated(cells)
+    notes: tuple[Note, ...] = ()
 
     def count(layers: int, hidden: int) -> float:
-        trial = Cells({**cells.row, "n_layers": str(layers), "hidden": str(hidden)})
-        return _from_cells(trial, label, dropout).num_params / 1e9
+        trial = cells.filled(n_layers=layers, hidden=hidden)
+        return _from_cells(trial, label, dropout).value.num_params / 1e9
 
-    hidden, layers = stated["hidden"], stated["n_layers"]
+    hidden, layers = said["hidden"], said["n_layers"]
     if hidden is not None:
         ends, one = count(1, hidden), count(2, hidden) - count(1, hidden)
         layers = max(round((size - ends) / one) + 1, 1)
     elif layers is None:
         near = _nearest(size * 1e9)
-        layers = cells.default(near.num_layers, f"n_layers missing: as many as in {near.name}")
+        layers = near.num_layers
+        notes = (Note(f"n_layers missing: as many as in {near.name}"),)
     if hidden is None:
-        heads = cells.count("n_heads")
-        step = 8 * heads if heads else _WIDTH_STEP
-        widths = range(step, _GREATEST_WIDTH, step)
-        upper = bisect.bisect_left(widths, size, key=lambda width: count(layers, width))
-        near_by = widths[max(upper - 1, 0) : upper + 1]
-        hidden = min(near_by, key=lambda width: abs(count(layers, width) - size), default=0)
+        hidden = _fitting_width(cells, size, functools.partial(count, layers))
     if not hidden or abs(count(layers, hidden) / size - 1) > _SIZE_TOLERANCE:
-        return cells
-    given = "n_layers" if stated["n_layers"] is None else "hidden"
+        return Reading(cells, notes)
+    given = "n_layers" if said["n_layers"] is None else "hidden"
     text = f"{given} missing: {layers} layers of width {hidden} have {size:g} billion parameters"
-    cells.row.update(n_layers=str(layers), hidden=str(hidden))
-    return cells.guess(cells, text)
+    return Reading(cells.filled(n_layers=layers, hidden=hidden), (*notes, Note(text, guess=True)))
+
+
+def _fitting_width(cells: Cells, size: float, count: Callable[[int], float]) -> int:
+    """The width whose parameters [billion] are nearest to `size`; 0 where there is none."""
+    heads = cells.count("n_heads")
+    step = 8 * heads if heads else _WIDTH_STEP
+    widths = range(step, _GREATEST_WIDTH, step)
+    upper = bisect.bisect_left(widths, size, key=count)
+    near_by = widths[max(upper - 1, 0) : upper + 1]
+    return min(near_by, key=lambda width: abs(count(width) - size), default=0)
 
 
 @functools.cache
@@ -145,76 +156,88 @@ def _agrees(model: Model, cells: Cells) -> bool:
     return all(value is None or value == getattr(model, field) for value, field in stated)
 
 
-def _from_cells(cells: Cells, label: str, dropout: float) -> Model:
-    hidden, layers, heads = cells.need("hidden"), cells.need("n_layers"), _heads(cells)
-    gated = _is_gated(cells, label)
-    kv = cells.count("n_kv_heads") or cells.default(heads, "n_kv_heads missing: as many as heads")
-    if hidden % heads:
-        raise PlannerError(f"n_heads = {heads} must divide hidden = {hidden}; correct one of them")
+def _from_cells(cells: Cells, label: str, dropout: float) -> Reading[Model]:
+    hidden, layers = cells.need("hidden"), cells.need("n_layers")
+    heads, gated = _heads(cells), _is_gated(cells, label)
+    num_heads, is_gated = heads.value, gated.value
+    if hidden % num_heads:
+        raise PlannerError(
+            f"n_heads = {num_heads} must divide hidden = {hidden}; correct one of them"
+        )
+    read = together(
+        {
+            "num_heads": heads,
+            "gated_mlp": gated,
+            "num_kv_heads": _num_kv_heads(cells, num_heads),
+            "ffn_size": _ffn(cells, hidden, is_gated),
+            "vocab_size": _vocabulary(cells, is_gated),
+        }
+    )
     fields: dict[str, object] = {
         "name": label or f"{layers}x{hidden}",
-        "family": "llama" if gated else "gpt3",
+        "family": "llama" if is_gated else "gpt3",
         "source": "columns of a run",
         "num_layers": layers,
         "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": kv,
-        "head_dim": hidden // heads,
-        "ffn_size": _ffn(cells, hidden, gated),
-        "vocab_size": _vocabulary(cells, gated),
+        "head_dim": hidden // num_heads,
+        **read.value,
         "max_sequence_length": cells.count("seq_len") or 0,
-        "gated_mlp": gated,
-        "activation": "silu" if gated else "gelu",
-        "norm": "rmsnorm" if gated else "layernorm",
-        "position": "rope" if gated else "learned",
-        "num_position_rows": 0 if gated else cells.count("seq_len") or 0,
-        "qkv_bias": not gated,
-        "out_bias": not gated,
-        "mlp_bias": not gated,
-        "dropout": 0.0 if gated else dropout,
+        "activation": "silu" if is_gated else "gelu",
+        "norm": "rmsnorm" if is_gated else "layernorm",
+        "position": "rope" if is_gated else "learned",
+        "num_position_rows": 0 if is_gated else cells.count("seq_len") or 0,
+        "qkv_bias": not is_gated,
+        "out_bias": not is_gated,
+        "mlp_bias": not is_gated,
+        "dropout": 0.0 if is_gated else dropout,
     }
-    return _tied(fields, cells.number("params_b"), not gated)
+    return Reading(_tied(fields, cells.number("params_b"), not is_gated), read.notes)
 
 
-def _heads(cells: Cells) -> int:
+def _num_kv_heads(cells: Cells, heads: int) -> Reading[int]:
+    said = cells.count("n_kv_heads")
+    return stated(said) if said else assumed(heads, "n_kv_heads missing: as many as heads")
+
+
+def _heads(cells: Cells) -> Reading[int]:
     heads = cells.count("n_heads")
     if heads is not None:
-        return heads
+        return stated(heads)
     hidden, tp = cells.need("hidden"), cells.count("tp") or 1
     usual = 128 if hidden >= 2048 else 64
     widths = [width for width in range(32, 257, 8) if hidden % width == 0]
     divided = [width for width in widths if hidden // width % tp == 0]
     if not divided:
-        return cells.need("n_heads")
+        return stated(cells.need("n_heads"))
     width = min(divided, key=lambda width: abs(width - usual))
-    return cells.default(hidden // width, f"n_heads missing: heads of width {width}")
+    return assumed(hidden // width, f"n_heads missing: heads of width {width}")
 
 
-def _is_gated(cells: Cells, label: str) -> bool:
+def _is_gated(cells: Cells, label: str) -> Reading[bool]:
     activation = cells.text("activation").lower()
     if activation:
-        return any(word in activation for word in ("glu", "silu", "swish"))
-    plain = any(word in label.lower() for word in ("gpt", "opt", "bloom", "mpt", "bert"))
+        return stated(any(word in activation for word in ("glu", "silu", "swish")))
+    plain = any(word in label.lower() for word in known_labels().words.plain_models)
     kind = "gelu (a GPT)" if plain else "swiglu"
-    return cells.default(not plain, f"activation missing: {kind}")
+    return assumed(not plain, f"activation missing: {kind}")
 
 
-def _ffn(cells: Cells, hidden: int, gated: bool) -> int:
-    stated = cells.count("ffn_hidden")
-    if stated is not None:
-        return stated
+def _ffn(cells: Cells, hidden: int, gated: bool) -> Reading[int]:
+    said = cells.count("ffn_hidden")
+    if said is not None:
+        return stated(said)
     if gated:
         width = -(-8 * hidden // 3 // 256) * 256
-        return cells.default(width, f"ffn_hidden missing: 8/3 of hidden, {width}")
-    return cells.default(4 * hidden, "ffn_hidden missing: 4 * hidden")
+        return assumed(width, f"ffn_hidden missing: 8/3 of hidden, {width}")
+    return assumed(4 * hidden, "ffn_hidden missing: 4 * hidden")
 
 
-def _vocabulary(cells: Cells, gated: bool) -> int:
-    stated = cells.count("vocab")
-    if stated is not None:
-        return stated
-    size = 32000 if gated else _PADDED_VOCABULARY
-    return cells.default(size, f"vocab missing: {size}")
+def _vocabulary(cells: Cells, gated: bool) -> Reading[int]:
+    said = cells.count("vocab")
+    if said is not None:
+        return stated(said)
+    size = _LLAMA_VOCABULARY if gated else _PADDED_VOCABULARY
+    return assumed(size, f"vocab missing: {size}")
 
 
 @functools.cache

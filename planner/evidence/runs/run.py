@@ -1,17 +1,9 @@
-"""Runs: measured training runs, read from a table in CSV.
-
-Any cell may be empty and any column missing; what is missing is filled by a stated default or
-the row is refused with the reason. One bad row never costs the others.
-"""
+"""Runs: one measured training run, put together from the cells of a row."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from planner.describe.framework import Framework
@@ -20,50 +12,23 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
-from planner.errors import CatalogueError, PlannerError, shorten
+from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.choices import fastest, tuned
-from planner.evidence.runs.frameworks import (
-    ADAPTER_WORDS,
-    LORA_RANK,
-    NOT_COMPILED,
-    FrameworkRule,
-    described_framework,
-    framework_rule,
-)
-from planner.evidence.runs.labels import machine_of, precision_of, year_of
+from planner.evidence.runs.frameworks import described_framework, is_compiled, software_of, usual
+from planner.evidence.runs.labels import Software, known_labels, precision_of, year_of
 from planner.evidence.runs.layouts import layout_is_stated, layout_of, usual_batch
+from planner.evidence.runs.machines import Place, machine_of
 from planner.evidence.runs.models import model_of
+from planner.evidence.runs.reading import Note, Reading, assumed, guessed, stated, together
 from planner.units import GIB
 
-__all__ = ["MemoryKind", "RefusedRun", "Run", "read_runs", "runs_from_text"]
+__all__ = ["MemoryKind", "RefusedRun", "Run", "run_of"]
 
 MemoryKind = Literal["allocated", "reserved", "device"]
 """allocated and reserved as torch counts them; device: what nvidia-smi shows."""
 
-ESSENTIAL = (
-    "n_gpus",
-    "gpu",
-    "model",
-    "n_layers",
-    "hidden",
-    "seq_len",
-    "framework",
-    "dp",
-    "tp",
-    "pp",
-    "micro_batch",
-    "global_batch",
-    "step_time_s",
-    "tokens_per_s_per_gpu",
-    "samples_per_s",
-)
-"""A table needs at least two of these columns to be one of runs."""
-
-_MAX_FILE_BYTES = 200_000_000
 _MAX_RANKS = 10_000_000
-_GPT_DROPOUT = 0.1
-"""Megatron-LM's default; its GPT papers train with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,226 +72,181 @@ class RefusedRun:
     reason: str
 
 
-def read_runs(path: str | Path) -> list[Run | RefusedRun]:
-    """Every row of a CSV of runs, in order.
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Where and with what a run ran."""
 
-    CatalogueError where the file is no such table at all.
-    """
-    return runs_from_text(_decoded(Path(path)), shorten(str(path)))
-
-
-def runs_from_text(text: str, where: str) -> list[Run | RefusedRun]:
-    """Every row of a table of runs as text, in order; `where` names it in messages."""
-    return [_read_row(number, row) for number, row in _rows(text, where)]
-
-
-def _decoded(path: Path) -> str:
-    where = shorten(str(path))
-    try:
-        size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
-            raise CatalogueError(
-                f"{where} has {size / 1e6:.0f} MB; tables above {_MAX_FILE_BYTES / 1e6:.0f} MB "
-                "are refused: split it"
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        raise CatalogueError(f"cannot read {where}: {error.strerror}; check the path") from None
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", errors="replace")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")
+    year: int | None
+    num_ranks: int
+    place: Place
+    software: Software
+    framework: Framework
+    model: Model
 
 
-def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Line number and cells of every row, or what is wrong with its text."""
-    text = text.replace("\0", "")
-    first = text.split("\n", 1)[0]
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    try:
-        header = [name.strip().lower() for name in next(reader, [])]
-    except csv.Error:
-        header = []
-    if len(set(header) & set(ESSENTIAL)) < 2:
-        raise CatalogueError(
-            f"{where} is no table of runs: its first line must name columns such as "
-            f"{', '.join(ESSENTIAL[:8])}"
-        )
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield reader.line_num, str(error)
-            continue
-        if any(cell.strip() for cell in cells):
-            # a short row leaves its last columns empty, a long one has nothing to name them
-            yield reader.line_num, dict(zip(header, cells, strict=False))
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a run computed, and in which layout."""
+
+    workload: Workload
+    layout: Layout
+    contradicted: bool = False
+    """Whether the row's global batch is another one than that of its layout."""
 
 
-def _read_row(number: int, row: dict[str, str] | str) -> Run | RefusedRun:
-    if isinstance(row, str):
-        return RefusedRun(f"line {number}", "", f"line {number} is not readable as CSV: {row}")
-    cells = Cells(row)
-    row_id = shorten(cells.text("row_id") or f"line {number}")
-    source = shorten(cells.text("source") or "not stated", 120)
-    try:
-        return _run(row_id, source, cells)
-    except PlannerError as error:
-        return RefusedRun(row_id, source, str(error))
-
-
-def _run(row_id: str, source: str, cells: Cells) -> Run:
-    year = year_of(cells.text("year"))
-    num_ranks = _num_ranks(cells)
-    if num_ranks > _MAX_RANKS:
-        raise PlannerError(f"n_gpus = {num_ranks} exceeds {_MAX_RANKS:,}; correct the cell")
-    memory = cells.number("gpu_mem_gb")
-    machine, label, assumed = machine_of(
-        cells.text("system"), cells.text("gpu"), memory, cells.count("gpus_per_node")
-    )
-    cells.assumed.extend(assumed)
-    rule = _rule(cells, year)
-    liger = "liger" in cells.text("framework").lower()
-    framework = described_framework(rule, _compiled(cells, rule), liger)
-    model = model_of(cells, _GPT_DROPOUT if "megatron" in framework.name else 0.0)
-    if layout_is_stated(cells, framework):
-        layout, batch = layout_of(cells, rule, framework, num_ranks)
-        workload = _workload(cells, machine, rule, year, batch)
-        layout = tuned(cells, Question(model, machine, workload, framework), layout)
-    else:
-        batch = usual_batch(cells, num_ranks)
-        workload = _workload(cells, machine, rule, year, batch)
-        question = Question(model, machine, workload, framework)
-        layout = fastest(cells, rule, question, num_ranks)
-    step = _step_time_s(cells, workload, num_ranks)
-    peak, kind = _memory(cells)
+def run_of(row_id: str, source: str, cells: Cells) -> Run:
+    """The run of a row. PlannerError where its cells do not tell one."""
+    setting = _setting(cells)
+    job = _job(cells, setting.value)
+    found, asked = setting.value, job.value
+    step = _step_time_s(cells, asked, found.num_ranks)
+    memory = _memory(cells)
+    peak, kind = memory.value
+    notes = (*_of_the_table(cells), *setting.notes, *job.notes, *memory.notes)
     return Run(
         row_id,
         source,
-        machine,
-        label,
-        framework,
-        model,
-        workload,
-        layout,
+        found.place.machine,
+        found.place.label,
+        found.framework,
+        found.model,
+        asked.workload,
+        asked.layout,
         step,
         peak,
         kind,
         _fits(cells, step, peak),
-        tuple(cells.assumed),
-        cells.guessed,
+        tuple(note.sentence for note in notes),
+        any(note.guess for note in notes),
         not cells.text("recompute"),
         cells.text("source_ref"),
         cells.text("reliability").lower(),
     )
 
 
-def _num_ranks(cells: Cells) -> int:
+def _of_the_table(cells: Cells) -> tuple[Note, ...]:
+    """What whoever wrote the table assumed, sentence by sentence."""
+    sentences = (sentence.strip() for sentence in cells.text("assumed").split(";"))
+    return tuple(Note(sentence) for sentence in sentences if sentence)
+
+
+def _setting(cells: Cells) -> Reading[_Setting]:
+    year = year_of(cells.text("year"))
+    num_ranks = _num_ranks(cells)
+    if num_ranks.value > _MAX_RANKS:
+        raise PlannerError(f"n_gpus = {num_ranks.value} exceeds {_MAX_RANKS:,}; correct the cell")
+    place = machine_of(
+        cells.text("system"),
+        cells.text("gpu"),
+        cells.number("gpu_mem_gb"),
+        cells.count("gpus_per_node"),
+    )
+    software = software_of(cells, year)
+    compiled = is_compiled(cells, software.value)
+    liger = "liger" in cells.text("framework").lower()
+    framework = described_framework(software.value, compiled.value, liger)
+    model = model_of(cells, usual(software.value).dropout)
+    notes = (num_ranks, place, software, compiled, model)
+    return Reading(
+        _Setting(year, num_ranks.value, place.value, software.value, framework, model.value),
+        tuple(note for part in notes for note in part.notes),
+    )
+
+
+def _job(cells: Cells, of: _Setting) -> Reading[_Job]:
+    if layout_is_stated(cells, of.software, of.framework):
+        found = layout_of(cells, of.software, of.framework, of.num_ranks)
+        batches = found.value.batches
+        workload = _workload(cells, of, batches.global_batch)
+        layout = tuned(cells, _question(of, workload.value), found.value)
+        notes = (*found.notes, *workload.notes, *layout.notes)
+        return Reading(_Job(workload.value, layout.value, batches.contradicted), notes)
+    batch = usual_batch(cells, of.num_ranks)
+    workload = _workload(cells, of, batch.value)
+    layout = fastest(cells, of.software, _question(of, workload.value), of.num_ranks)
+    return Reading(
+        _Job(workload.value, layout.value), (*batch.notes, *workload.notes, *layout.notes)
+    )
+
+
+def _question(of: _Setting, workload: Workload) -> Question:
+    return Question(of.model, of.place.machine, workload, of.framework)
+
+
+def _num_ranks(cells: Cells) -> Reading[int]:
     degrees = [cells.count(axis) for axis in ("dp", "tp", "pp", "cp")]
     if cells.count("n_gpus") is None and any(degrees):
         ranks = math.prod(degree or 1 for degree in degrees)
-        return cells.guess(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
-    return cells.need("n_gpus")
+        return guessed(ranks, f"n_gpus missing: dp * tp * pp * cp = {ranks}")
+    return stated(cells.need("n_gpus"))
 
 
-def _rule(cells: Cells, year: int | None) -> FrameworkRule:
-    label = cells.text("framework")
-    rule = framework_rule(label, year)
-    if rule is None:
-        name = _usual_framework(cells)
-        missing = f"{shorten(label, 40)!r} is not described; as {name}" if label else ""
-        rule = framework_rule(cells.guess(name, missing or f"framework missing: {name}"), year)
-        assert rule is not None
-    elif rule.stands_in:
-        cells.assumed.append(f"{shorten(label, 40)} is not described; as {rule.framework}")
-    return rule
+def _workload(cells: Cells, of: _Setting, batch: int) -> Reading[Workload]:
+    precision = _precision(cells, of)
+    of.place.machine.peak(precision.value)
+    fields = together(
+        {
+            "sequence_length": stated(cells.need("seq_len")),
+            "global_batch": stated(batch),
+            "precision": precision,
+            "attention": _attention(cells, of),
+            "lora_rank": _lora_rank(cells),
+        }
+    )
+    return Reading(Workload.described(fields.value, where="workload"), fields.notes)
 
 
-def _compiled(cells: Cells, rule: FrameworkRule) -> bool:
-    stated = cells.text("compile").lower()
-    if rule.compiles and not stated:
-        return cells.default(True, "compile missing: yes, usual there")
-    return stated not in NOT_COMPILED
+def _precision(cells: Cells, of: _Setting) -> Reading[str]:
+    said = precision_of(cells.text("precision"))
+    if said is not None:
+        return stated(said)
+    has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
+    precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
+    return assumed(precision, f"precision missing: {precision}")
 
 
-def _usual_framework(cells: Cells) -> str:
-    """What trains with such degrees and such sharding, where the framework is not known."""
-    if max(cells.count(axis) or 1 for axis in ("tp", "pp", "cp", "ep")) > 1:
-        return "megatron-lm"
-    sharded = cells.count("zero_stage", zero=True)
-    if sharded is None:
-        return "fsdp2" if cells.text("framework") else "ddp"
-    return "fsdp2" if sharded >= 2 else "deepspeed" if sharded else "ddp"
-
-
-def _workload(
-    cells: Cells, machine: Machine, rule: FrameworkRule, year: int | None, batch: int
-) -> Workload:
-    precision = precision_of(cells.text("precision"))
-    if precision is None:
-        early = rule.framework in ("megatron-lm-2021", "horovod")
-        peaks = machine.device.peak_flop_per_s
-        usual = "fp16" if early or "bf16" not in peaks else "bf16"
-        precision = cells.default(usual, f"precision missing: {usual}")
-    machine.peak(precision)
-    fields = {
-        "sequence_length": cells.need("seq_len"),
-        "global_batch": batch,
-        "precision": precision,
-        "attention": _attention(cells, machine, rule, year),
-        "lora_rank": _lora_rank(cells),
-    }
-    return Workload.described(fields, where="workload")
-
-
-def _attention(cells: Cells, machine: Machine, rule: FrameworkRule, year: int | None) -> str:
-    stated = cells.flag("flash_attention")
-    if stated is not None:
-        return "flash" if stated else "eager"
-    late = (year if year is not None else 9999) >= rule.flash_since
+def _attention(cells: Cells, of: _Setting) -> Reading[str]:
+    said = cells.flag("flash_attention")
+    if said is not None:
+        return stated("flash" if said else "eager")
+    late = (of.year if of.year is not None else 9999) >= of.software.flash_since
     # fused attention kernels need the matrix units that came with bf16
-    kind = "flash" if late and "bf16" in machine.device.peak_flop_per_s else "eager"
-    return cells.default(kind, f"flash_attention missing: {kind} attention, usual then")
+    kind = "flash" if late and "bf16" in of.place.machine.device.peak_flop_per_s else "eager"
+    return assumed(kind, f"flash_attention missing: {kind} attention, usual then")
 
 
-def _lora_rank(cells: Cells) -> int:
-    if not any(word in cells.text("model").lower() for word in ADAPTER_WORDS):
-        return 0
-    return cells.default(LORA_RANK, f"LoRA without a rank: {LORA_RANK}, usual there")
+def _lora_rank(cells: Cells) -> Reading[int]:
+    if not any(word in cells.text("model").lower() for word in known_labels().words.adapters):
+        return stated(0)
+    rank = int(known_labels().adapter_rank.value)
+    return assumed(rank, f"LoRA without a rank: {rank}, usual there")
 
 
-def _step_time_s(cells: Cells, workload: Workload, num_ranks: int) -> float | None:
-    stated, rate = cells.number("step_time_s"), cells.number("tokens_per_s_per_gpu")
+def _step_time_s(cells: Cells, job: _Job, num_ranks: int) -> float | None:
+    said, rate = cells.number("step_time_s"), cells.number("tokens_per_s_per_gpu")
     samples = cells.number("samples_per_s")
     if rate is None and samples is not None:
-        rate = samples * workload.sequence_length / num_ranks
-    contradicted = any("contradicts the layout" in sentence for sentence in cells.assumed)
-    if rate is not None and (stated is None or contradicted):
-        return workload.tokens_per_step / (rate * num_ranks)
-    return stated
+        rate = samples * job.workload.sequence_length / num_ranks
+    if rate is not None and (said is None or job.contradicted):
+        return job.workload.tokens_per_step / (rate * num_ranks)
+    return said
 
 
-def _memory(cells: Cells) -> tuple[float | None, MemoryKind]:
+def _memory(cells: Cells) -> Reading[tuple[float | None, MemoryKind]]:
     peak, text = cells.number("peak_memory_gib"), cells.text("memory_kind").lower()
     if peak is None:
-        return None, "allocated"
+        return stated((None, "allocated"))
     peak *= GIB
     if "smi" in text or "gb per gpu" in text:
-        return peak, "device"
+        return stated((peak, "device"))
     if "alloc" in text and "reserved" in text:
         # such peaks grow with the number of micro-batches, as only reserved memory does
-        return peak, cells.default("reserved", "allocated or reserved: compared with reserved")
+        return assumed((peak, "reserved"), "allocated or reserved: compared with reserved")
     if "alloc" in text or text.startswith("active"):
-        return peak, "allocated"
+        return stated((peak, "allocated"))
     if "reserved" in text:
-        return peak, "reserved"
-    kind: MemoryKind = "allocated"
-    return peak, cells.default(kind, "memory_kind not known: compared with allocated memory")
+        return stated((peak, "reserved"))
+    return assumed((peak, "allocated"), "memory_kind not known: compared with allocated memory")
 
 
 def _fits(cells: Cells, step: float | None, peak: float | None) -> bool | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.evidence.backtest import Score
+from planner.evidence.scores import Score
 from planner.show.figures.frame import Drawing, framed, plain
 from planner.show.figures.palette import GREY, HUES
 from planner.units import format_seconds

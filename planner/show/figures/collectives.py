@@ -10,7 +10,7 @@ import numpy as np
 from planner.cost.network import collectives
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.machine import Machine
-from planner.evidence.measured import MeasuredCollective, measured_for
+from planner.evidence.nccl_tests import Published, published_for
 from planner.show.figures.frame import Drawing, framed
 from planner.show.figures.palette import HUES
 from planner.units import format_bytes, format_seconds
@@ -71,7 +71,7 @@ def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes:
             hovertemplate=name + "<br>%{customdata}<extra></extra>",
         )
         said.append(f"{name} {format_seconds(float(timer(group, size_bytes)))}")
-    row = measured_for(machine.name, operation, ranks, machine.node.num_devices)
+    row = published_for(machine.name, operation, ranks, machine.node.num_devices)
     if row is not None and stride == 1:
         _points(figure, row.sizes_bytes, row.times_s, row)
         said.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
@@ -102,7 +102,7 @@ def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Draw
             line={"color": HUES[number], "width": 2, "dash": _DASHES[number]},
             hovertemplate=name + ": %{y:.3g} GB/s<extra></extra>",
         )
-    row = measured_for(machine.name, operation, ranks, machine.node.num_devices)
+    row = published_for(machine.name, operation, ranks, machine.node.num_devices)
     if row is not None and stride == 1:
         rates = [factor * s / t / 1e9 for s, t in zip(row.sizes_bytes, row.times_s, strict=True)]
         _points(figure, row.sizes_bytes, rates, row)
@@ -110,7 +110,7 @@ def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Draw
     return Drawing(figure, f"Bus bandwidth of {operation}; the best reaches {best:.3g} GB/s.")
 
 
-def _points(figure: Any, sizes: Any, values: Any, row: MeasuredCollective) -> None:
+def _points(figure: Any, sizes: Any, values: Any, row: Published) -> None:
     figure.add_scatter(
         x=list(sizes),
         y=list(values),

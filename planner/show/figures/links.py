@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.choose.space import Axis
-from planner.cost.network.topology import node_rate
+from planner.choose.anatomy import Axis
+from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, bar_style, framed
 from planner.show.figures.palette import label
@@ -19,7 +19,7 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
 
     Beside each bar stands the part of the step for which the links are busy at their full rate.
     """
-    inside = node_rate(machine, machine.node.num_devices, 1)
+    inside = group_rate(wiring(machine.node), machine.node.num_devices, 1)
     between = machine.node_bytes_per_s if machine.network else float("inf")
     rows = {
         "inside the node, per device": ([a.traffic.inside_bytes for a in axes], inside),

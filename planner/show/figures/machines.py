@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from planner.cost.network.topology import build_graph
+from planner.cost.network.wiring import build_graph
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, framed
 from planner.show.figures.palette import BLUE, GREEN, GREY, ORANGE, PINK
@@ -31,8 +31,11 @@ _SYMBOLS = {
     "nic": ("diamond", 26, ORANGE),
     "host": ("hexagon", 40, GREY),
     "switch": ("circle", 34, GREEN),
+    "pcie": ("circle", 34, GREEN),
     "network": ("circle", 46, PINK),
 }
+_SHORT = {"device": "", "nic": "N", "switch": "sw", "network": "net"}
+_NAMES = {"nic": "network interface", "pcie": "PCIe"}
 _CHIP = {
     "bgcolor": "rgba(60,60,60,0.85)",
     "borderpad": 2,
@@ -54,7 +57,7 @@ def topology(machine: Machine) -> Drawing:
         _links(
             figure, kind, rate, edges, places, named=len(edges) <= _MAX_LABELS and kind != "host"
         )
-    for kind in ("host", "network", "switch", "nic", "device"):
+    for kind in ("host", "network", "switch", "pcie", "nic", "device"):
         _vertices(figure, kind, places)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, scaleanchor="x")
@@ -86,7 +89,7 @@ def _places(machine: Machine, vertices: Sequence[Any]) -> dict[Any, tuple[float,
             spread = min(0.8 * len(order), 2.2)
             places[vertex] = (spread * (2 * rank / width - 1) if len(order) > 1 else 0.0, 1.65)
     places[("host",)] = (0.0, -1.65)
-    places[("switch",)] = (0.0, 0.0)
+    places[("switch",)] = places[("pcie",)] = (0.0, 0.0)
     places[("network",)] = (0.0, 2.35)
     return {vertex: places[vertex] for vertex in vertices}
 
@@ -149,7 +152,7 @@ def _vertices(figure: Any, kind: str, places: dict[Any, tuple[float, float]]) ->
     if not mine:
         return
     symbol, size, color = _SYMBOLS[kind]
-    short = {"device": "", "nic": "N", "host": "host", "switch": "sw", "network": "net"}[kind]
+    short = _SHORT.get(kind, kind)
     figure.add_scatter(
         x=[places[v][0] for v in mine],
         y=[places[v][1] for v in mine],
@@ -162,7 +165,7 @@ def _vertices(figure: Any, kind: str, places: dict[Any, tuple[float, float]]) ->
         },
         text=[f"{short}{v[1]}" if len(v) > 1 else short for v in mine],
         textfont={"color": "#FFFFFF" if kind == "device" else "#000000", "size": 12},
-        name={"nic": "network interface", "network": "network"}.get(kind, kind),
+        name=_NAMES.get(kind, kind),
         hovertext=[_name(v) for v in mine],
         hoverinfo="text",
     )

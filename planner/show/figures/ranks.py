@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.choose.space import rank_axes
+from planner.choose.anatomy import rank_axes
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, framed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,10 @@ def _total_text(total: float, interval_s: tuple[float, float]) -> str:
 
 
 def gantt(timeline: Timeline, title: str = "") -> Drawing:
-    """What every stage does when: one row per stage, gaps are the bubble."""
+    """What every stage does when: one row per stage, gaps are the bubble.
+
+    A line under the rows follows the critical path.
+    """
     figure = framed(
         height=150 + 26 * min(timeline.num_stages, _SHOWN_STAGES),
         x="time in the step [s]",
@@ -97,6 +100,8 @@ def gantt(timeline: Timeline, title: str = "") -> Drawing:
         if not events:
             continue
         _passes(figure, kind, events, place)
+    path = timeline.critical_path()
+    _path_line(figure, path, place)
     figure.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
     figure.update_yaxes(
         tickvals=list(place.values()),
@@ -110,8 +115,52 @@ def gantt(timeline: Timeline, title: str = "") -> Drawing:
         figure,
         f"{title or 'Pipeline'}: {timeline.num_stages} stages, {timeline.num_micro_batches} "
         f"micro-batches, {format_seconds(timeline.makespan_s)}; stages are idle "
-        f"{100 * idle:.1f} % of the time.",
+        f"{100 * idle:.1f} % of the time. {_path_text(path)}",
     )
+
+
+def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int]) -> None:
+    """The critical path, below what stages compute and through what is on its way."""
+    shown = [event for event in path if event.stage in place]
+    heights = [place[e.stage] + (0.42 if e.kind == "communication" else 0.34) for e in shown]
+    figure.add_scatter(
+        x=[time for event in shown for time in (event.start_s, event.end_s)],
+        y=[height for height in heights for _ in range(2)],
+        mode="lines",
+        line={"color": LIMIT, "width": 2},
+        name="critical path",
+        hoverinfo="skip",
+    )
+
+
+def _path_text(path: Sequence[Event]) -> str:
+    """The stage that the critical path runs through longest, with what, and what else it holds."""
+    computed = [event for event in path if event.kind != "communication"]
+    stages = _sums((str(event.stage), event.duration_s) for event in computed)
+    longest = next(iter(stages))
+    kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
+    total = sum(event.duration_s for event in path)
+    held = ", ".join(f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items())
+    others = [seconds for stage, seconds in stages.items() if stage != longest]
+    parts = {
+        f"on stage {longest} ({held})": stages[longest],
+        f"on {len(others)} other stage{'s' * (len(others) > 1)}": sum(others),
+        "in transfers": sum(e.duration_s for e in path if e.kind == "communication"),
+    }
+    said = [
+        f"{100 * part / total:.0f} % {name}"
+        for name, part in parts.items()
+        if part >= 0.005 * total
+    ]
+    return f"Critical path: {', '.join(said)}."
+
+
+def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Seconds by name, the largest first [s]."""
+    sums: dict[str, float] = {}
+    for name, seconds in parts:
+        sums[name] = sums.get(name, 0.0) + seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def _passes(figure: Any, kind: str, events: Sequence[Event], place: dict[int, int]) -> None:

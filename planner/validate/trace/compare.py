@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.estimate import Question
 from planner.cost.memory.activations import stage_activations
-from planner.cost.memory.peak import MOMENTS, device_memory, state_parts
-from planner.cost.operators.blocks import blocks_of
+from planner.cost.memory.moments import MOMENTS
+from planner.cost.memory.peak import device_memory
+from planner.cost.memory.weights import resident
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.states import stage_state
+from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.validate.trace.expected import expected_collectives
 from planner.validate.trace.trace import Trace
 
@@ -83,45 +84,34 @@ def _error(estimated: int, traced: int) -> float:
 
 def compare(question: Question, layout: Layout, traced: Trace) -> Comparison:
     """The trace beside the estimate of the same stage."""
-    parts, moment = device_memory(
-        blocks_of(question),
-        Layouts.of(layout),
-        traced.stage,
-        question.machine,
-        question.workload,
-        question.framework,
-    )
+    stages = Stages.of(question, Layouts.of(layout), traced.stage)
+    parts, moment = device_memory(stages)
     peak = sum(float(value) for name, value in parts.items() if name not in _NOT_TRACED)
     return Comparison(
         traced,
-        _parts(question, layout, traced, peak),
+        _parts(stages, layout, traced, peak),
         _collectives(question, layout, traced),
-        MOMENTS[int(moment)],
+        tuple(MOMENTS)[int(moment)],
     )
 
 
 def _parts(
-    question: Question, layout: Layout, traced: Trace, peak: float
+    stages: Stages, layout: Layout, traced: Trace, peak: float
 ) -> tuple[PartDifference, ...]:
-    stage, layouts = traced.stage, Layouts.of(layout)
-    kept = stage_activations(
-        blocks_of(question), layouts, stage, question.workload, question.framework
-    )
-    state = stage_state(blocks_of(question), layouts, stage, question.workload, question.framework)
-    parts = state_parts(state, layouts, question.workload, question.framework)
+    kept, stay = stage_activations(stages), resident(stages)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
     gathered = start.get("gathered_parameters", 0) if layout.zero_stage < 3 else 0
     saved = start.get("activations", 0) + start.get("receive_buffers", 0)
     rows: list[tuple[str, float, Any]] = [
-        ("weights", traced.parameters_bytes + gathered, parts["weights"]),
-        ("gradients", traced.gradients_bytes, parts["gradients"]),
-        ("optimizer_states", traced.optimizer_states_bytes, parts["optimizer_states"]),
-        ("activations", saved, kept.layers + kept.boundary.waiting),
+        ("weights", traced.parameters_bytes + gathered, stay.weights),
+        ("gradients", traced.gradients_bytes, stay.gradients),
+        ("optimizer_states", traced.optimizer_states_bytes, stay.optimizer_states),
+        ("activations", saved, kept.kept + kept.buffers.at_peak),
     ]
     if loss:
         logits = loss.get("logits", 0) + loss.get("temporaries", 0)
-        rows.append(("logits_and_loss", logits, kept.logits + kept.boundary.returned))
+        rows.append(("logits_and_loss", logits, kept.logits + kept.buffers.sent_gradient))
     rows.append(("peak", traced.peak_bytes, peak))
     return tuple(
         PartDifference(name, round(found), round(float(np.max(said)))) for name, found, said in rows

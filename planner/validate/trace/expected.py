@@ -16,13 +16,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from planner.cost.estimate import Question
-from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import stage_counts
+from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params, untied
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
+from planner.describe.question import Question
 from planner.validate.trace.trace import Collective
 
 __all__ = ["expected_collectives"]
@@ -57,13 +56,9 @@ def expected_collectives(
 ) -> tuple[Collective, ...]:
     """Collectives of one rank of a stage in one step."""
     sums = _Sums()
-    counts = [
-        float(np.max(count))
-        for count in stage_counts(
-            blocks_of(question), Layouts.of(layout), stage, question.framework
-        )
-    ]
-    held = [(b, c) for b, c in zip(blocks_of(question), counts, strict=True) if c]
+    stages = Stages.of(question, Layouts.of(layout), stage)
+    counts = [float(np.max(count)) for count in stages.counts]
+    held = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
     if layout.dp * layout.cp > 1:
         _data(sums, question, layout, held)
     if layout.tp > 1:
@@ -81,8 +76,8 @@ def _groups(
     for block, count in held:
         # a shared table is the embedding's; what is left is the final norm
         own = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
-        local = local_params(own, Layouts.of(layout), question.workload, question.framework)
-        sizes[block.name] = (block, count, float(local.gathered))
+        local = local_params(question, own, Layouts.of(layout))
+        sizes[block.name] = (block, count, float(local.all_gathered))
     tied = layout.pp == 1 and any(block.tied_elsewhere for block, _ in held)
     layers = [(c, size, False) for b, c, size in sizes.values() if b.kind == "layer"]
     ends = [(b.kind, size) for b, _, size in sizes.values() if b.kind != "layer"]
@@ -154,11 +149,10 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
-        per_head = weight.name.endswith("qk_norm")
-        routes = weight.name == "router"
-        per_token = weight.name in ("norm", "final_norm", "position")
+        routes = weight.part == "router" and weight.columns > 1
+        per_token = weight.part in ("norm", "position")
         if weight.split == "replicated" and (
-            per_head or routes or (per_token and layout.sequence_parallel)
+            weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
         ):
             size = float(weight.rows * weight.columns * element)
             sums.add("all_reduce", "tp", times * weight.copies, size)

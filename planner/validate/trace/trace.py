@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.estimate import Question
-from planner.cost.operators.blocks import blocks_of
-from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import stage_counts
+from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.errors import LayoutError
 from planner.validate.trace.tracer import TraceError, Tracer
 
@@ -135,21 +133,15 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
 
 def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, int]:
     """First layer of a stage, dense layers before its expert layers, and all its layers."""
-    blocks = blocks_of(question)
-    counts = stage_counts(blocks, Layouts.of(layout), stage, question.framework)
-    pairs = [
-        (block, int(np.max(count)))
-        for block, count in zip(blocks, counts, strict=True)
+    stages = Stages.every(question, layout)
+    layers = [
+        (block, count)
+        for block, count in zip(stages.blocks, stages.counts, strict=True)
         if block.kind == "layer"
     ]
-    before = 0
-    for earlier in range(stage):
-        passed = stage_counts(blocks, Layouts.of(layout), earlier, question.framework)
-        before += sum(
-            int(np.max(c)) for b, c in zip(blocks, passed, strict=True) if b.kind == "layer"
-        )
-    dense = sum(count for block, count in pairs if not block.dispatch_top_k)
-    total = sum(count for _, count in pairs)
+    before = int(sum(np.sum(count[:stage]) for _, count in layers))
+    dense = int(sum(count[stage] for block, count in layers if not block.dispatch_top_k))
+    total = int(sum(count[stage] for _, count in layers))
     return before, dense if dense < total else 0, total
 
 

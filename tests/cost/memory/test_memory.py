@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.choose.legality import check
-from planner.cost.estimate import Question, estimate_layouts, stage_memory
+from planner.cost.estimate import estimate_layouts, stage_memory
 from planner.cost.memory.activations import stage_activations
-from planner.cost.memory.gradients import reduced_once, reduction
+from planner.cost.memory.gradients import reduction
 from planner.cost.memory.host import host_memory
-from planner.cost.memory.peak import DEVICE_PARTS, state_parts, training_state_bytes
+from planner.cost.memory.peak import DEVICE_PARTS
+from planner.cost.memory.weights import resident
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, stage_state
+from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, training_state_bytes
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
@@ -34,10 +37,12 @@ def question(model: str, framework: str, machine: str = "selene", **fields: obje
 
 def layer_bytes(q: Question, layout: Layout) -> float:
     """Activations that one layer keeps for one micro-batch [B]."""
-    layers = [block for block in blocks_of(q) if block.kind == "layer"]
-    layouts = Layouts.of(layout)
-    kept = stage_activations(tuple(layers), layouts, 0, q.workload, q.framework)
-    return float(kept.layers) / sum(block.count for block in layers)
+    stages = Stages.of(q, Layouts.of(layout), 0)
+    held = zip(stages.blocks, stages.counts, strict=True)
+    layers = [(block, count) for block, count in held if block.kind == "layer"]
+    blocks, counts = zip(*layers, strict=True)
+    kept = stage_activations(replace(stages, blocks=blocks, counts=counts))
+    return float(kept.kept) / sum(block.count for block in blocks)
 
 
 # --- published -------------------------------------------------------------------------------
@@ -121,7 +126,7 @@ def test_bucket_of_zero_2_costs_a_small_model_more_than_it_saves() -> None:
 def test_two_fp32_copies_are_loaded_on_a_vsc_5_node() -> None:
     # 7.24e9 parameters x 4 bytes x 2 ranks = 57.9 GB of host memory
     q = question("mistral-7b", "ddp", machine="vsc-5", precision="fp32", global_batch=2)
-    parts = host_memory(blocks_of(q), Layouts.of(Layout(dp=2)), q.machine, q.workload, q.framework)
+    parts = host_memory(Stages.of(q, Layouts.of(Layout(dp=2)), 0))
     assert float(parts["checkpoint_load"]) == pytest.approx(57.9e9, rel=2e-3)
 
 
@@ -129,9 +134,7 @@ def test_sharded_loading_reads_a_rank_s_shard() -> None:
     # 70.6e9 parameters of 2 bytes over 64 ranks; four ranks a node that read all of it would need
     # 564 GB of the 550 GB that a Polaris node has
     q = question("llama-3-70b", "fsdp2", machine="polaris")
-    parts = host_memory(
-        blocks_of(q), Layouts.of(Layout(dp=64, zero_stage=3)), q.machine, q.workload, q.framework
-    )
+    parts = host_memory(Stages.of(q, Layouts.of(Layout(dp=64, zero_stage=3)), 0))
     assert float(parts["checkpoint_load"]) == pytest.approx(4 * 2 * 70.55e9 / 64, rel=0.01)
 
 
@@ -161,8 +164,8 @@ def test_optimizer_bytes() -> None:
 def test_adapters_keep_states_for_themselves_only() -> None:
     # Hu et al. 2021, arXiv:2106.09685: rank r on q and v adds 2 r (in + out) parameters a layer
     q = question("gpt2", "deepspeed", lora_rank=8, lora_targets=["query", "value"])
-    state = stage_state(blocks_of(q), Layouts.of(Layout(dp=64)), 0, q.workload, q.framework)
-    assert float(state.trainable) == 12 * 2 * 8 * (768 + 768)
+    stages = Stages.of(q, Layouts.of(Layout(dp=64)), 0)
+    assert float(stages.params.trainable) == 12 * 2 * 8 * (768 + 768)
 
 
 # --- properties ------------------------------------------------------------------------------
@@ -234,21 +237,21 @@ def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, t
     q = question(model, framework)
     layouts = Layouts.of(Layout(dp=dp, tp=tp, zero_stage=3))
     for block in blocks_of(q):
-        local = local_params(block, layouts, q.workload, q.framework)
+        local = local_params(q, block, layouts)
         whole = sum(weight.num_params for weight in block.weights)
-        assert float(local.owned) * dp * tp >= whole * (1 - 1e-12)
-        assert float(local.owned) * dp >= float(local.whole) * (1 - 1e-12)
-        assert float(local.whole) * tp >= whole * (1 - 1e-12)
+        assert float(local.sharded) * dp * tp >= whole * (1 - 1e-12)
+        assert float(local.sharded) * dp >= float(local.unsharded) * (1 - 1e-12)
+        assert float(local.unsharded) * tp >= whole * (1 - 1e-12)
         if dp == tp == 1:
-            assert float(local.owned) == float(local.whole) == whole
+            assert float(local.sharded) == float(local.unsharded) == whole
 
 
 @given(st.sampled_from(TRANSFORMERS), st.sampled_from([1, 2, 4, 8]))
 def test_stages_hold_every_parameter(model: str, pp: int) -> None:
     q = question(model, "megatron-lm")
     layouts = Layouts.of(Layout(pp=pp))
-    state = stage_state(blocks_of(q), layouts, np.arange(pp), q.workload, q.framework)
-    total = float(np.sum(state.whole))
+    stages = Stages.of(q, layouts, np.arange(pp))
+    total = float(np.sum(stages.params.unsharded))
     copies = sum(b.tied_elsewhere for b in blocks_of(q)) if pp > 1 else 0
     assert total == pytest.approx(q.model.num_params + copies, rel=1e-12)
 
@@ -258,25 +261,22 @@ def test_rows_are_gathered_with_their_padding() -> None:
     q = question("llama-3-8b", "fsdp2")
     embedding = blocks_of(q)[0]
     (table,) = embedding.weights
-    local = local_params(
-        embedding, Layouts.of(Layout(dp=1000, zero_stage=1)), q.workload, q.framework
-    )
+    local = local_params(q, embedding, Layouts.of(Layout(dp=1000, zero_stage=1)))
     rows = -(-table.rows // 1000) * 1000
-    assert float(local.gathered) == rows * table.columns > float(local.whole)
-    plain = local_params(embedding, Layouts.of(Layout(dp=1000)), q.workload, q.framework)
-    assert float(plain.gathered) == float(plain.whole) == table.num_params
+    assert float(local.all_gathered) == rows * table.columns > float(local.unsharded)
+    plain = local_params(q, embedding, Layouts.of(Layout(dp=1000)))
+    assert float(plain.all_gathered) == float(plain.unsharded) == table.num_params
 
 
 def test_a_shared_table_split_unevenly_is_counted_once() -> None:
     """GPT-2's 50257 rows over 8 ranks: 6283 on each, once."""
     q = question("gpt2", "fsdp2")
-    state = stage_state(blocks_of(q), Layouts.of(Layout(tp=8)), 0, q.workload, q.framework)
+    stages = Stages.of(q, Layouts.of(Layout(tp=8)), 0)
     layers = [b for b in blocks_of(q) if b.kind == "layer"]
     rest = sum(
-        b.count * float(local_params(b, Layouts.of(Layout(tp=8)), q.workload, q.framework).whole)
-        for b in layers
+        b.count * float(local_params(q, b, Layouts.of(Layout(tp=8))).unsharded) for b in layers
     )
-    assert float(state.whole) - rest == (6283 + 1024) * 768 + 2 * 768
+    assert float(stages.params.unsharded) - rest == (6283 + 1024) * 768 + 2 * 768
 
 
 @pytest.mark.parametrize(("ep", "share"), [(1, 8), (2, 2)])
@@ -288,8 +288,8 @@ def test_tp_divides_experts_that_are_not_spread(ep: int, share: int) -> None:
     layer = blocks_of(q)[1]
     routed = replace(layer, weights=tuple(w for w in layer.weights if w.expert))
     layouts = Layouts.of(Layout(dp=2, tp=8, ep=ep, sequence_parallel=True))
-    local = local_params(routed, layouts, q.workload, q.framework)
-    assert float(local.whole) == routed.num_params / share
+    local = local_params(q, routed, layouts)
+    assert float(local.unsharded) == routed.num_params / share
 
 
 def test_a_stage_has_buffers_for_all_micro_batches() -> None:
@@ -298,14 +298,12 @@ def test_a_stage_has_buffers_for_all_micro_batches() -> None:
     layout = Layout(pp=4, grad_accumulation=8, schedule="1f1b")
     stream = 2048 * 4096 * 2
     for stage, waiting, after in ((0, 8 + 4, 8), (1, 5 + 8 + 3, 16), (3, 7, 8)):
-        kept = stage_activations(blocks_of(q), Layouts.of(layout), stage, q.workload, q.framework)
-        assert float(kept.boundary.waiting) == waiting * stream
-        assert float(kept.boundary.after) == after * stream
+        kept = stage_activations(Stages.of(q, Layouts.of(layout), stage))
+        assert float(kept.buffers.at_peak) == waiting * stream
+        assert float(kept.buffers.receive) == after * stream
     other = question("llama-3-8b", "megatron-lm")
-    kept = stage_activations(
-        blocks_of(other), Layouts.of(layout), 1, other.workload, other.framework
-    )
-    assert float(kept.boundary.waiting) == 0
+    kept = stage_activations(Stages.of(other, Layouts.of(layout), 1))
+    assert float(kept.buffers.at_peak) == 0
 
 
 @pytest.mark.parametrize(
@@ -330,15 +328,15 @@ def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: 
         schedule="1f1b" if pp > 1 else "none",
     )
     layouts = Layouts.of(layout)
-    assert bool(reduced_once(layouts, q.framework)) is once
-    state = stage_state(blocks_of(q), layouts, 0, q.workload, q.framework)
-    kept = stage_activations(blocks_of(q), layouts, 0, q.workload, q.framework)
-    parts = state_parts(state, layouts, q.workload, q.framework)
-    found = reduction(state, kept, parts["gradients"], layouts, q.workload, q.framework)
+    assert bool(layouts.sums_gradients(q.framework)) is once
+    stages = Stages.of(q, layouts, 0)
+    kept = stage_activations(stages)
+    stay = resident(stages)
+    found = reduction(stages, kept, stay.gradients)
     if once:
-        assert float(found.before) == 4 * float(state.whole)
+        assert float(found.before) == 4 * float(stages.params.unsharded)
     else:
-        assert float(found.before) == (float(parts["gradients"]) if passes > 1 else 0)
+        assert float(found.before) == (float(stay.gradients) if passes > 1 else 0)
 
 
 def test_no_gradients_exist_before_the_first_backward_pass() -> None:
@@ -348,12 +346,10 @@ def test_no_gradients_exist_before_the_first_backward_pass() -> None:
     for schedule in ("gpipe", "1f1b"):
         layout = Layout(dp=8, pp=4, grad_accumulation=8, schedule=schedule, zero_stage=2)
         layouts = Layouts.of(layout)
-        state = stage_state(blocks_of(q), layouts, 1, q.workload, q.framework)
-        kept = stage_activations(blocks_of(q), layouts, 1, q.workload, q.framework)
-        parts = state_parts(state, layouts, q.workload, q.framework)
-        found[schedule] = reduction(
-            state, kept, parts["gradients"], layouts, q.workload, q.framework
-        )
+        stages = Stages.of(q, layouts, 1)
+        kept = stage_activations(stages)
+        stay = resident(stages)
+        found[schedule] = reduction(stages, kept, stay.gradients)
     whole = float(found["1f1b"].before)
     assert whole == float(found["1f1b"].at_end) == float(found["gpipe"].at_end) > 0
     assert float(found["gpipe"].before) == 0
@@ -363,8 +359,8 @@ def test_hybrid_sharding_shards_experts_over_its_group() -> None:
     q = question("mixtral-8x7b", "fsdp2")
     layer = blocks_of(q)[1]
     layouts = Layouts.of(Layout(dp=64, dp_shard=8, zero_stage=3))
-    local = local_params(layer, layouts, q.workload, q.framework)
-    assert float(local.owned) == float(local.whole) / 8
+    local = local_params(q, layer, layouts)
+    assert float(local.sharded) == float(local.unsharded) / 8
 
 
 @given(MODELS, FRAMEWORKS, st.integers(0, 3))
@@ -372,21 +368,22 @@ def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: 
     q = question(model, framework)
     rows = [Layout(dp=dp, zero_stage=zero) for dp in (1, 2, 3, 4, 8, 64, 1000)]
     layouts = Layouts.stack(rows)
-    state = stage_state(blocks_of(q), layouts, 0, q.workload, q.framework)
-    parts = state_parts(state, layouts, q.workload, q.framework)
+    stages = Stages.of(q, layouts, 0)
+    stay = resident(stages)
     # weights sharded by rows are gathered with their padding, which grows with the ranks
-    padding = (state.gathered - state.whole) * q.framework.states(q.workload.precision).weight_bytes
-    parts["weights"] = parts["weights"] - np.where(layouts.zero_stage < 3, padding, 0.0)
-    for name in ("weights", "optimizer_states"):
-        assert np.all(np.diff(parts[name]) <= 0)
+    params = stages.params
+    padding = (params.all_gathered - params.unsharded) * stages.states.weight_bytes
+    weights = stay.weights - np.where(layouts.zero_stage < 3, padding, 0.0)
+    for states in (weights, stay.optimizer_states):
+        assert np.all(np.diff(states) <= 0)
 
 
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout: Layout) -> None:
     q = question(model, framework)
     layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
-    kept = stage_activations(blocks_of(q), layouts, 0, q.workload, q.framework)
-    for part in (kept.layers, kept.working, kept.logits):
+    kept = stage_activations(Stages.of(q, layouts, 0))
+    for part in (kept.kept, kept.layer.working, kept.logits):
         assert np.all(np.diff(part) >= 0)
     assert np.all(np.diff(estimate_layouts(q, layouts).memory_bytes) >= 0)
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.estimate import Question
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import (
-    Ends,
+    EndLayers,
     bubble_s,
     candidate_stages,
     in_flight,
@@ -20,6 +19,7 @@ from planner.cost.shards.pipeline import (
 )
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 Pass = tuple[str, int, int]
@@ -146,34 +146,39 @@ def test_no_pipeline_holds_one() -> None:
     assert float(bubble_s(Layouts.of(Layout()), 2.0, 2.0, 1.0)) == 0
 
 
-_ENDS = [Ends(), Ends(1, 1), Ends(0, 0.7, by_cost=True), Ends(0, 4.0, by_cost=True)]
+_ENDS = [
+    EndLayers(),
+    EndLayers(1, 1),
+    EndLayers(0, 0.7, by_cost=True),
+    EndLayers(0, 4.0, by_cost=True),
+]
 
 
 @given(st.integers(1, 130), st.data(), st.sampled_from(_ENDS))
-def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: Ends) -> None:
+def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: EndLayers) -> None:
     pp = data.draw(st.integers(1, layers))
     start, count = layers_on_stage(layers, pp, np.arange(pp), ends)
     assert count.sum() == layers
     assert np.all(count >= 0)
     assert start.tolist() == [0, *np.cumsum(count)[:-1]]
-    if ends == Ends():
+    if ends == EndLayers():
         assert count.max() - count.min() <= 1
 
 
 def test_ends_as_layers_is_the_rule_of_torchtitan() -> None:
     # pytorch/torchtitan, generate_llm_fqn_per_model_part: 32 + 2 over 4 stages is 9, 9, 8, 8 with
     # embedding and head counted
-    _, count = layers_on_stage(32, 4, np.arange(4), Ends(1, 1))
+    _, count = layers_on_stage(32, 4, np.arange(4), EndLayers(1, 1))
     assert count.tolist() == [8, 9, 8, 7]
 
 
 def test_dealt_by_cost_a_stage_ends_with_the_layer_that_passes_its_share() -> None:
     # huggingface/nanotron build_model: the next stage begins once the cumulative cost exceeds the
     # share; 16 layers and a head as large as 4 give shares of 2.5, 5, ... 17.5
-    _, count = layers_on_stage(16, 8, np.arange(8), Ends(0, 4.0, by_cost=True))
+    _, count = layers_on_stage(16, 8, np.arange(8), EndLayers(0, 4.0, by_cost=True))
     assert count.tolist() == [3, 3, 2, 3, 2, 3, 0, 0]
     # a share met exactly is not yet exceeded: 11 layers, not 10, before 20 / 2
-    assert layers_on_stage(16, 2, 0, Ends(0, 4.0, by_cost=True))[1] == 11
+    assert layers_on_stage(16, 2, 0, EndLayers(0, 4.0, by_cost=True))[1] == 11
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gemma-2-27b", "mixtral-8x7b"])

@@ -7,20 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.estimate import TIME_PARTS, Question, estimate_layouts
+from planner.cost.estimate import estimate_layouts
+from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.states import stage_state
+from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
-    Groups,
     context_s,
     data_traffic,
     expert_s,
     send_stage_s,
     tensor_s,
 )
+from planner.cost.step.step import TIME_PARTS
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 SEQUENCE = 4096
@@ -73,7 +75,7 @@ def test_tensor_traffic_of_a_layer(sequence_parallel: bool) -> None:
     layouts = Layouts.of(Layout(tp=8, micro_batch=64, sequence_parallel=sequence_parallel))
     groups = Groups.of(layouts, q.machine)
     width = q.model.hidden_size
-    forward, backward = tensor_s(blocks_of(q)[1], width, layouts, groups, q.workload)
+    forward, backward = tensor_s(q, blocks_of(q)[1], layouts, groups)
     size = 2.0 * 64 * SEQUENCE * width
     region = 2 * 7 / 8 * size * seconds_per_byte(q)
     assert float(forward) == pytest.approx(2 * region, rel=0.05)
@@ -83,7 +85,7 @@ def test_tensor_traffic_of_a_layer(sequence_parallel: bool) -> None:
 def test_tensor_traffic_needs_a_group() -> None:
     q = question()
     layouts = Layouts.of(Layout())
-    times = tensor_s(blocks_of(q)[1], 4096, layouts, Groups.of(layouts, q.machine), q.workload)
+    times = tensor_s(q, blocks_of(q)[1], layouts, Groups.of(layouts, q.machine))
     assert [float(t) for t in times] == [0, 0]
 
 
@@ -91,9 +93,7 @@ def test_ring_attention_passes_keys_and_values() -> None:
     # Liu et al. 2023, arXiv:2310.01889: cp - 1 transfers of a rank's keys and values
     q = question()
     layouts = Layouts.of(Layout(cp=4, micro_batch=64))
-    forward, backward = context_s(
-        blocks_of(q)[1], layouts, Groups.of(layouts, q.machine), q.workload
-    )
+    forward, backward = context_s(q, blocks_of(q)[1], layouts, Groups.of(layouts, q.machine))
     size = 64 * SEQUENCE / 4 * 2 * (8 * 128) * 2
     assert float(forward) == pytest.approx(3 * size * seconds_per_byte(q), rel=0.05)
     assert float(backward) == 2 * float(forward)
@@ -103,7 +103,7 @@ def test_experts_dispatch_and_combine() -> None:
     q = question("mixtral-8x7b")
     layouts = Layouts.of(Layout(dp=8, ep=8, micro_batch=64))
     groups = Groups.of(layouts, q.machine)
-    forward, _ = expert_s(blocks_of(q)[1], 4096, layouts, groups, q.workload)
+    forward, _ = expert_s(q, blocks_of(q)[1], layouts, groups)
     size = 64 * SEQUENCE * 4096 * 2 * 2  # two experts a token
     assert float(forward) == pytest.approx(2 * 7 / 8 * size * seconds_per_byte(q), rel=0.05)
 
@@ -114,10 +114,10 @@ def test_a_stage_sends_its_slice() -> None:
     whole, slices = (
         Layouts.of(Layout(pp=2, micro_batch=64, **degrees)) for degrees in ({"dp": 8}, {"tp": 8})
     )
-    times = [send_stage_s(4096, x, Groups.of(x, q.machine), q.workload) for x in (whole, slices)]
+    times = [send_stage_s(q, x, Groups.of(x, q.machine)) for x in (whole, slices)]
     assert float(times[0]) == pytest.approx(8 * float(times[1]), rel=0.01)
     alone = Layouts.of(Layout())
-    assert float(send_stage_s(4096, alone, Groups.of(alone, q.machine), q.workload)) == 0
+    assert float(send_stage_s(q, alone, Groups.of(alone, q.machine))) == 0
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -126,10 +126,7 @@ def test_zero_moves_twice_the_weights_and_stage_3_three_times(stage: int) -> Non
     # gathers), with 2-byte gradients and weights
     q = question("ptdp-7.5b", "deepspeed", precision="fp16")
     layouts = Layouts.of(Layout(dp=8, zero_stage=stage))
-    state = stage_state(blocks_of(q), layouts, 0, q.workload, q.framework)
-    groups = Groups.of(layouts, q.machine)
-    nothing = np.zeros(())
-    traffic = data_traffic(state, nothing, layouts, groups, q.workload, q.framework)
+    traffic = data_traffic(Stages.of(q, layouts, 0), Groups.of(layouts, q.machine))
     psi = 7 / 8 * 2.0 * q.model.num_params * seconds_per_byte(q)
     fraction = q.framework.communication.gather_fraction.value
     if stage < 3:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.estimate import Question
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop, share
+from planner.cost.shards.split import split_over
+from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 RATES = {"flop_per_s": 271e12, "bytes_per_s": 1.3e12, "num_units": 108}
@@ -95,10 +96,7 @@ def test_model_operations_of_a_mixture_count_visited_experts() -> None:
 def test_frozen_weights_have_no_weight_gradient() -> None:
     full, lora = question(), question(lora_rank=8)
     layouts = Layouts.of(Layout())
-    times = [
-        block_time(blocks_of(q)[1], layouts, q.machine, q.workload, q.framework)
-        for q in (full, lora)
-    ]
+    times = [block_time(q, blocks_of(q)[1], layouts) for q in (full, lora)]
     assert times[1].weight_gradient_s < 0.2 * times[0].weight_gradient_s
     assert times[1].backward_s < times[0].backward_s
 
@@ -106,24 +104,24 @@ def test_frozen_weights_have_no_weight_gradient() -> None:
 def test_recompute_repeats_the_forward_of_layers_only() -> None:
     q = question(sequence_length=4096)
     layouts = Layouts.stack([Layout(), Layout(recompute="selective"), Layout(recompute="full")])
-    layer = block_time(blocks_of(q)[1], layouts, q.machine, q.workload, q.framework)
+    layer = block_time(q, blocks_of(q)[1], layouts)
     assert layer.recompute_s[0] == 0
     assert 0 <= layer.recompute_s[1] < layer.recompute_s[2]
     assert layer.recompute_s[2] == layer.forward_s[2]
-    head = block_time(blocks_of(q)[-1], layouts, q.machine, q.workload, q.framework)
+    head = block_time(q, blocks_of(q)[-1], layouts)
     assert head.recompute_s.tolist() == [0, 0, 0]
 
 
 def test_weight_gradients_are_part_of_backward() -> None:
     q = question()
     for block in blocks_of(q):
-        time = block_time(block, Layouts.of(Layout()), q.machine, q.workload, q.framework)
+        time = block_time(q, block, Layouts.of(Layout()))
         assert 0 <= time.weight_gradient_s <= time.backward_s
 
 
 def test_launches_bound_tiny_work() -> None:
     q = question("gpt2", framework="ddp", sequence_length=1, global_batch=1)
-    layer = block_time(blocks_of(q)[1], Layouts.of(Layout()), q.machine, q.workload, q.framework)
+    layer = block_time(q, blocks_of(q)[1], Layouts.of(Layout()))
     assert float(layer.forward_s) >= 10 * q.machine.device.launch_s.value
 
 
@@ -132,7 +130,7 @@ def test_more_work_takes_longer_and_more_ranks_shorter(tp: int, micro: int, cp: 
     q = question(sequence_length=4096)
 
     def forward(layout: Layout) -> float:
-        time = block_time(blocks_of(q)[1], Layouts.of(layout), q.machine, q.workload, q.framework)
+        time = block_time(q, blocks_of(q)[1], Layouts.of(layout))
         return float(time.forward_s + time.backward_s)
 
     here = forward(Layout(tp=tp, micro_batch=micro, cp=cp))
@@ -147,15 +145,13 @@ def test_more_work_takes_longer_and_more_ranks_shorter(tp: int, micro: int, cp: 
 )
 def test_share_of_a_split(split: str, plain: int, sequence: int) -> None:
     layouts = Layouts.stack([Layout(tp=4), Layout(tp=4, sequence_parallel=True)])
-    assert share(split, layouts).tolist() == [plain, sequence]  # type: ignore[arg-type]
+    assert split_over(split, layouts).tolist() == [plain, sequence]  # type: ignore[arg-type]
     if split == "gathered":
-        assert share("gathered", layouts, gathered=True).tolist() == [1, 1]
+        assert split_over("gathered", layouts, gathered=True).tolist() == [1, 1]
 
 
 def test_measured_peak_is_the_machine_s() -> None:
     q = question(sequence_length=2048)
-    layer = block_time(
-        blocks_of(q)[1], Layouts.of(Layout(micro_batch=8)), q.machine, q.workload, q.framework
-    )
+    layer = block_time(q, blocks_of(q)[1], Layouts.of(Layout(micro_batch=8)))
     flop = sum(2.0 * 8 * 2048 * g.n * g.k for g in blocks_of(q)[1].gemms)
     assert flop / float(np.asarray(layer.forward_s)) < q.machine.peak("bf16")

@@ -5,90 +5,29 @@ from __future__ import annotations
 import csv
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from planner.choose.search import order, search
-from planner.cost.estimate import Question, estimate_layouts
+from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_framework, load_machine, names
+from planner.describe.question import Question
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
-from planner.evidence.backtest import Backtest, Score, rank_correlation, regret, score
-from planner.evidence.calibration import calibrate
+from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import framework_rule, published_schedule
-from planner.evidence.runs.labels import machine_of, precision_of, year_of
-from planner.evidence.runs.run import RefusedRun, Run, read_runs
+from planner.evidence.runs.frameworks import software_of_label
+from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
+from planner.evidence.runs.machines import machine_of
+from planner.evidence.runs.reading import assumed, guessed, stated, together
+from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.table import read_runs
 from planner.show.backtest import main, render
 from tests import ROOT
-
-# Narayanan et al. 2021, arXiv:2104.04473, table 1: devices, tp, pp, dp from batch, TFLOP/s per
-# device; seconds follow from equation 3, F = 96 B s l h^2 (1 + s / 6h + V / 16 l h).
-NARAYANAN = (
-    # billion, heads, hidden, layers, tp, pp, devices, batch, TFLOP/s
-    (1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
-    (7.5, 32, 4096, 36, 4, 1, 128, 512, 142),
-    (39.1, 64, 8192, 48, 8, 2, 512, 1536, 138),
-    (145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148),
-    (529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163),
-)
-
-
-def seconds(hidden: int, layers: int, devices: int, batch: int, tflops: float) -> float:
-    """Step time from the printed rate by equation 3 of the paper."""
-    s, v = 2048, 51200
-    flop = 96 * batch * s * layers * hidden**2 * (1 + s / (6 * hidden) + v / (16 * layers * hidden))
-    return flop / (devices * tflops * 1e12)
-
-
-def narayanan_rows() -> list[dict[str, object]]:
-    return [
-        {
-            "row_id": f"N{billion}",
-            "source": "Narayanan 2021",
-            "year": 2021,
-            "system": "Selene",
-            "gpu": "A100-SXM",
-            "gpu_mem_gb": 80,
-            "gpus_per_node": 8,
-            "n_gpus": devices,
-            "model": f"GPT {billion}B",
-            "params_b": billion,
-            "n_layers": layers,
-            "hidden": hidden,
-            "n_heads": heads,
-            "activation": "gelu",
-            "vocab": 51200,
-            "seq_len": 2048,
-            "precision": "fp16",
-            "framework": "Megatron-LM",
-            "tp": tp,
-            "pp": pp,
-            "zero_stage": 0,
-            "recompute": "full",
-            "flash_attention": "no",
-            "global_batch": batch,
-            "step_time_s": seconds(hidden, layers, devices, batch, tflops),
-        }
-        for billion, heads, hidden, layers, tp, pp, devices, batch, tflops in NARAYANAN
-    ]
-
-
-def row(**cells: object) -> dict[str, object]:
-    """A row that scores, changed by `cells`."""
-    return {**narayanan_rows()[1], "row_id": "r", **cells}
-
-
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
-    names = list(dict.fromkeys(name for cells in rows for name in cells))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+from tests.evidence.tables import narayanan_rows, row, write
 
 
 def read_one(tmp_path: Path, **cells: object) -> Run | RefusedRun:
@@ -118,18 +57,6 @@ def test_narayanan_rows_score_within_ten_percent(tmp_path: Path) -> None:
     for item in result.scores:
         assert item.error is not None
         assert abs(item.error) < 0.10, (item.run.row_id, item.error)
-
-
-def test_published_script_fills_micro_batch_and_virtual_stages(tmp_path: Path) -> None:
-    runs = [run for run in read_runs(write(tmp_path / "n.csv", narayanan_rows()))]
-    layouts = [run.layout for run in runs if isinstance(run, Run)]
-    assert [layout.micro_batch for layout in layouts] == [16, 16, 4, 2, 1]
-    assert [layout.vpp for layout in layouts] == [1, 1, 1, 2, 1]
-    assert layouts[3].schedule == "interleaved-1f1b"
-    assert isinstance(runs[0], Run)
-    assert any("published script" in sentence for sentence in runs[0].assumed)
-    # the same names with other software mean other runs
-    assert published_schedule("GPT 1.7B", "megatron-lm") is None
 
 
 def test_dp_and_grad_accumulation_follow(tmp_path: Path) -> None:
@@ -411,9 +338,9 @@ def test_unknown_software_is_stood_in_for_and_said(
     ],
 )
 def test_framework_labels(label: str, year: int | None, name: str) -> None:
-    rule = framework_rule(label, year)
-    assert rule is not None
-    assert rule.framework == name
+    software = software_of_label(label, year)
+    assert software is not None
+    assert software.framework == name
 
 
 @pytest.mark.parametrize(
@@ -450,14 +377,15 @@ def test_framework_labels(label: str, year: int | None, name: str) -> None:
 def test_machine_labels(
     system: str, gpu: str, memory: float | None, per_node: int | None, name: str
 ) -> None:
-    assert machine_of(system, gpu, memory, per_node)[0].name == name
+    assert machine_of(system, gpu, memory, per_node).value.machine.name == name
 
 
 def test_memory_of_the_row_overrides_the_catalogue() -> None:
-    machine, label, assumed = machine_of("Jean Zay", "V100", 16, 4)
+    found = machine_of("Jean Zay", "V100", 16, 4)
+    machine = found.value.machine
     assert machine.device.memory_bytes.value == pytest.approx(16 * 0.99 * 2**30, rel=1e-3)
-    assert "device.memory_bytes" in label
-    assert "16 GB" in " ".join(assumed)
+    assert "device.memory_bytes" in found.value.label
+    assert ["16 GB" in note.sentence for note in found.notes] == [True]
 
 
 def test_devices_without_a_profile() -> None:
@@ -465,16 +393,44 @@ def test_devices_without_a_profile() -> None:
         machine_of("", "MI350X", 288, 8)
     with pytest.raises(PlannerError, match="no device of the catalogue"):
         machine_of("", "Gaudi 2", 96, 8)
-    machine, _, assumed = machine_of("", "H100", 80, 5)
-    assert machine.node.num_devices == 4
-    assert any("gpus_per_node = 5 has no profile: 4" in text for text in assumed)
-    machine, _, assumed = machine_of("Polaris (ALCF)", "", None, None)
-    assert machine.name == "polaris"
-    assert assumed == ("gpu missing: that of polaris",)
+    found = machine_of("", "H100", 80, 5)
+    assert found.value.machine.node.num_devices == 4
+    assert any("gpus_per_node = 5 has no profile: 4" in note.sentence for note in found.notes)
+    found = machine_of("Polaris (ALCF)", "", None, None)
+    assert found.value.machine.name == "polaris"
+    assert [note.sentence for note in found.notes] == ["gpu missing: that of polaris"]
     # the same chip with fewer NVLinks
-    machine, label, _ = machine_of("", "H800", 80, 8)
-    assert "device_bytes_per_s=200e9" in label
-    assert machine.node.fabric.device_bytes_per_s.value == 200e9
+    place = machine_of("", "H800", 80, 8).value
+    assert "device_bytes_per_s=200e9" in place.label
+    assert place.machine.node.fabric.device_bytes_per_s.value == 200e9
+
+
+def test_labels_are_written_as_they_are_compared() -> None:
+    known = known_labels()
+    words = [word for row in (*known.devices, *known.precisions) for word in row.words]
+    words += [word for row in known.software for word in row.words]
+    words += [label for name in names("machine") for label in load_machine(name).labels]
+    words += [label for name in names("framework") for label in load_framework(name).labels]
+    assert [word for word in words if word != normalised(word)] == []
+
+
+def test_what_labels_stand_for_is_in_the_catalogue() -> None:
+    known = known_labels()
+    described = set(names("framework"))
+    assert {row.framework for row in known.software} | set(known.usual) <= described
+    assert set(known.usual_machines.names) <= set(names("machine"))
+    devices = {load_machine(name).device.name for name in names("machine")}
+    assert all(any(row.like in device for device in devices) for row in known.slower_links)
+
+
+def test_no_row_of_software_is_shadowed() -> None:
+    # each is reached by a label of its own words in the last year of its meaning
+    for known in known_labels().software:
+        assert software_of_label(" ".join(known.words), known.until_year) == known
+
+
+def test_a_site_outranks_the_kind_of_its_nodes() -> None:
+    assert machine_of("DGX A100 SuperPOD (Selene)", "A100", 80, 8).value.machine.name == "selene"
 
 
 def test_precisions_and_years() -> None:
@@ -562,58 +518,6 @@ def test_what_is_compared_depends_on_how_memory_was_measured(tmp_path: Path) -> 
     )
 
 
-# --- figures ----------------------------------------------------------------------------------
-
-
-def test_rank_correlation_against_known_values() -> None:
-    # Kendall, Rank Correlation Methods: 1 - 6 sum d^2 / (n (n^2 - 1)) without ties
-    assert rank_correlation([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]) == pytest.approx(0.8207826817)
-    assert rank_correlation(
-        [106, 100, 86, 101, 99, 103, 97, 113, 112, 110], [7, 27, 2, 50, 28, 29, 20, 12, 6, 17]
-    ) == pytest.approx(-29 / 165)
-    assert rank_correlation([1, 2, 3], [9, 5, 1]) == pytest.approx(-1)
-    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
-    assert rank_correlation([1, 2], [1, 2]) is None
-
-
-def _job(tmp_path: Path) -> list[Score]:
-    times = {1: 10.0, 2: 4.0, 4: 5.0}
-    rows = [
-        row(row_id=f"mb{mb}", micro_batch=mb, step_time_s=seconds) for mb, seconds in times.items()
-    ]
-    return list(score(read_runs(write(tmp_path / "job.csv", rows))).scores)
-
-
-def _ranked(items: list[Score], order: list[float]) -> list[Score]:
-    return [
-        replace(item, estimate=replace(item.estimate, step_time_s=guess, fits=True))
-        for item, guess in zip(items, order, strict=True)
-    ]
-
-
-def test_regret_is_the_measured_loss_of_our_pick(tmp_path: Path) -> None:
-    items = _job(tmp_path)
-    assert regret(_ranked(items, [3.0, 1.0, 2.0])) == (pytest.approx(0.0), False)
-    assert regret(_ranked(items, [3.0, 2.0, 1.0])) == (pytest.approx(0.25), False)
-    assert regret(_ranked(items, [1.0, 2.0, 3.0])) == (pytest.approx(1.5), False)
-    assert regret(items[:1])[0] is None
-
-
-def test_a_pick_that_did_not_run_is_counted(tmp_path: Path) -> None:
-    items = _ranked(_job(tmp_path), [1.0, 2.0, 3.0])
-    dead = replace(items[0], run=replace(items[0].run, step_time_s=None, fits=False))
-    assert regret([dead, *items[1:]]) == (pytest.approx(0.0), True)
-
-
-def test_fit_figures(tmp_path: Path) -> None:
-    rows = [row(row_id="ran"), row(row_id="burst", oom="yes", step_time_s="", micro_batch=16)]
-    items = score(read_runs(write(tmp_path / "f.csv", rows))).scores
-    forced = tuple(replace(item, fits=item.run.row_id == "ran") for item in items)
-    [group] = Backtest(forced).groups()
-    assert (group.fit_recall, group.oom_precision, group.oom_recall) == (1.0, 1.0, 1.0)
-    assert group.num_times == 1
-
-
 def test_nothing_measured_is_refused(tmp_path: Path) -> None:
     [item] = score(read_runs(write(tmp_path / "n.csv", [row(step_time_s="")]))).rows
     assert isinstance(item, RefusedRun)
@@ -679,11 +583,29 @@ def test_rows_are_estimated_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(calls) == 1
 
 
-def test_cells_note_their_defaults() -> None:
-    cells = Cells({"a": " n/a "})
-    assert cells.text("a") == ""
-    assert cells.default(3, "a missing: 3") == 3
-    assert cells.assumed == ["a missing: 3"]
+def test_empty_cells_have_many_names() -> None:
+    cells = Cells({"a": " n/a ", "b": "3"})
+    assert (cells.text("a"), cells.text("absent"), cells.count("b")) == ("", "", 3)
+    assert cells.filled(a=7).count("a") == 7
+    # the row itself stays as it was read
+    assert cells.count("a") is None
+
+
+def test_readings_carry_notes_in_the_order_they_are_put_together() -> None:
+    parts = {"a": assumed(1, "first"), "b": stated(2), "c": guessed(3, "second")}
+    found = together(parts)
+    assert found.value == {"a": 1, "b": 2, "c": 3}
+    assert [(note.sentence, note.guess) for note in found.notes] == [
+        ("first", False),
+        ("second", True),
+    ]
+
+
+def test_what_the_table_assumed_is_said_first(tmp_path: Path) -> None:
+    run = accepted(tmp_path, assumed="heads as in the paper; ", dp="")
+    assert run.assumed[0] == "heads as in the paper"
+    assert any(sentence.startswith("dp missing") for sentence in run.assumed[1:])
+    assert not run.guessed
 
 
 def _measured(name: str) -> Path:
@@ -703,13 +625,3 @@ def test_measured_tables_are_read_whole(name: str) -> None:
     assert len(result.rows) == count
     assert len(result.scores) > count / 2
     json.dumps(result.to_json(), allow_nan=False)
-
-
-@pytest.mark.slow
-def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
-    stated = [row(row_id=f"r{n}", step_time_s=3.7 * (1 + n / 50)) for n in range(3)]
-    guess = row(row_id="guess", n_layers="", step_time_s=37.0)
-    found = calibrate(write(tmp_path / "runs.csv", [*stated, guess]), "selene")
-    assert found.row_ids == ("r0", "r1", "r2")
-    with pytest.raises(CatalogueError, match="and a stated job"):
-        calibrate(write(tmp_path / "guess.csv", [guess]), "selene")

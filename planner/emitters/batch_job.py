@@ -1,12 +1,10 @@
-"""Run: one estimated layout with everything that its files are written from."""
+"""Batch job: one estimated layout with everything that its files are written from."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model, names
@@ -18,7 +16,7 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import shorten
 
-__all__ = ["DEFAULT_STEPS", "Recipe", "Run", "slug", "steps_of"]
+__all__ = ["DEFAULT_STEPS", "BatchJob", "slug", "steps_of"]
 
 DEFAULT_STEPS = 1000
 """Steps of a run without a number of tokens, as the plan's node-hours count them."""
@@ -35,7 +33,7 @@ def slug(text: str, limit: int = 40) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BatchJob:
     """What is run, where, on how many nodes, and for how many steps."""
 
     question: Question
@@ -106,34 +104,35 @@ class Run:
         return name in names("machine") and load_machine(name) == self.machine
 
     @property
+    def sharding(self) -> tuple[int, int]:
+        """Replicas of the training states, and the ranks over which each is sharded."""
+        layout = self.layout
+        shard = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
+        return layout.dp // shard, shard
+
+    @property
+    def dropout(self) -> float:
+        """Dropout probability: the workload's where it states one, else the model's."""
+        stated = self.workload.dropout
+        return self.model.dropout if stated is None else stated
+
+    @property
+    def num_positions(self) -> int:
+        """Positions that the model must know: its own, or the sequence where that is longer."""
+        return max(self.model.max_sequence_length, self.workload.sequence_length)
+
+    @property
+    def batches(self) -> str:
+        """What a rank reads for a step, in plain words."""
+        return (
+            f"batches of {self.layout.micro_batch} sequences and steps after "
+            f"{self.layout.grad_accumulation} of them"
+        )
+
+    @property
     def seconds(self) -> float:
         """Time of all steps at the slow end of the interval [s]."""
         return self.steps * self.estimate.interval_step_time_s[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a framework is told the layout: its files, what is started, what a user still sets."""
-
-    files: Mapping[str, str]
-    program: str = '"${PROGRAM}"'
-    """What Python runs, as shell words: the user's own program, or a module of the framework."""
-    default_program: str = "train.py"
-    """The file taken where PROGRAM is not set; empty where the program is a module."""
-    arguments: tuple[str, ...] = ()
-    """Shell words after the program."""
-    argument_files: tuple[str, ...] = ()
-    """Files with one argument a line, handed to the program first."""
-    launcher: Literal["torch", "accelerate"] = "torch"
-    """What starts the processes of a node."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """What a user must set, with what it is."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the framework reads."""
-    needed: Mapping[str, str] = field(default_factory=dict)
-    """Files that a user must bring, with what they are."""
-    notes: tuple[str, ...] = ()
-    """What the files cannot say: sentences of the README."""
 
 
 def steps_of(workload: Workload) -> int:

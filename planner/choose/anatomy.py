@@ -1,0 +1,147 @@
+"""Anatomy: one layout taken apart: its stages' times, its axes and what they carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.estimate import Estimate
+from planner.cost.network.groups import AXES, geometry
+from planner.cost.network.topology import GroupView, group_view
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.pipeline import stage_counts
+from planner.cost.simulate import StageTime
+from planner.cost.step.passes import block_passes
+from planner.cost.step.traffic import AxisTraffic, step_traffic
+from planner.describe.catalogue import load_framework
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+
+__all__ = ["Axis", "axes", "rank_axes", "stage_times"]
+
+
+def _question(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Question:
+    return Question(model, machine, workload, load_framework(estimate.framework))
+
+
+def stage_times(
+    model: Model, machine: Machine, workload: Workload, estimate: Estimate
+) -> tuple[StageTime, ...]:
+    """Seconds of one micro-batch on every pipeline stage of a layout.
+
+    Tensor, context and expert traffic that nothing hides counts one third to forward and two
+    thirds to backward.
+    """
+    question = _question(model, machine, workload, estimate)
+    blocks, framework, layout = blocks_of(question), question.framework, estimate.layout
+    layouts = Layouts.stack([layout])
+    passes = block_passes(question, blocks, layouts)
+    stages = np.arange(layout.pp)
+    counts = stage_counts(blocks, layouts.take((..., None)), stages[None, :], framework)
+    send = _send_s(estimate)
+    made = []
+    for stage in stages:
+        ahead = back = again = weights = 0.0
+        for work, count in zip(passes, counts, strict=True):
+            n = float(count[0, stage])
+            traffic = float((work.tensor_s + work.context_s + work.expert_s)[0])
+            ahead += n * (float(work.compute.forward_s[0]) + traffic / 3)
+            back += n * (float(work.compute.backward_s[0]) + traffic * 2 / 3)
+            again += n * float(work.compute.recompute_s[0])
+            weights += n * float(work.compute.weight_gradient_s[0])
+        made.append(StageTime(ahead, back, again, weights, send))
+    return tuple(made)
+
+
+def _send_s(estimate: Estimate) -> float:
+    """One stage-to-stage transfer, from the estimate's own part [s]."""
+    layout = estimate.layout
+    if layout.pp == 1:
+        return 0.0
+    whole = estimate.step_time_parts_s["pipeline_transfer"]
+    fill = 2 * (layout.pp - 1)
+    framework = load_framework(estimate.framework)
+    if framework.communication.overlap_pipeline:
+        return whole / fill
+    return whole / (fill + 2 * layout.vpp * layout.grad_accumulation)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One parallel axis of a layout: its groups, what they see and what they carry."""
+
+    name: str
+    size: int
+    stride: int
+    nodes: int
+    bytes_per_s: float
+    """Rate per rank on the slowest part of the way; infinite where the group is one rank [B/s]."""
+    latency_s: float
+    carries: str
+    traffic: AxisTraffic
+    """Bytes of one step, hidden or not."""
+    time_s: float
+    """Part of the step that stays exposed for it [s]."""
+
+
+_CARRIES = {
+    "tp": ("activations of every layer", ("tensor_parallel",)),
+    "ep": ("tokens to experts and back", ("expert_parallel",)),
+    "cp": ("keys and values around the ring", ("context_parallel",)),
+    "dp": (
+        "gradients, weights where sharded",
+        ("gradient_reduction", "parameter_gathering", "parameter_update_gathering"),
+    ),
+    "pp": ("activations, stage to stage", ("pipeline_transfer",)),
+}
+"""What each axis carries, and its parts of the step, fastest axis first."""
+
+
+def axes(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> list[Axis]:
+    """The parallel axes of a layout that have more than one rank, fastest first."""
+    layout = estimate.layout
+    traffic = step_traffic(_question(model, machine, workload, estimate), layout)
+    places, rows = geometry(Layouts.of(layout)), []
+    for name in _CARRIES:
+        size, stride = (int(figure) for figure in places[AXES[name]])
+        if size == 1:
+            continue
+        view = group_view(machine, size, stride)
+        carries, parts = _CARRIES[name]
+        rows.append(
+            Axis(
+                name,
+                size,
+                stride,
+                int(view.nodes),
+                _slowest(view),
+                float(view.network_latency_s if view.nodes > 1 else view.local_latency_s),
+                carries,
+                traffic[name],
+                sum(estimate.step_time_parts_s.get(part, 0.0) for part in parts),
+            )
+        )
+    return rows
+
+
+def _slowest(view: GroupView) -> float:
+    inside = float(view.local_bytes_per_s) if view.local > 1 else np.inf
+    between = float(view.network_bytes_per_s) if view.nodes > 1 else np.inf
+    return float(min(inside, between))
+
+
+def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
+    """Where a rank stands on every axis (tp fastest, then cp, dp, pp).
+
+    >>> rank_axes(Layout(tp=4, dp=2, pp=2), 13)
+    {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1}
+    """
+    place = {}
+    for axis in ("tp", "cp", "dp", "pp"):
+        rank, place[axis] = divmod(rank, getattr(layout, axis))
+    return place

@@ -1,0 +1,153 @@
+"""Plan: the answer to a job, and its JSON.
+
+The question, the ranked estimates, the verdict with reasons, and what was dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from planner.choose.strategies import Verdict
+from planner.cost.estimate import Estimate
+from planner.describe.layout import Layout
+from planner.describe.machine import Queue
+from planner.describe.workload import Workload
+from planner.errors import DescriptionError
+
+__all__ = ["Dropped", "Plan", "estimate_dict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Candidates that fell for one reason."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer to "which strategy fits, how much memory, how long a step"."""
+
+    model: str
+    num_params: int
+    machine: str
+    nodes: int
+    num_devices: int
+    workload: Workload
+    num_candidates: int
+    ranked: tuple[Estimate, ...]
+    """Fastest layouts that fit, best first."""
+    strategies: tuple[Verdict, ...]
+    dropped: tuple[Dropped, ...]
+    notes: tuple[str, ...]
+    queues: tuple[Queue, ...]
+    """Queues of the machine that admit this many nodes."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether any layout fits."""
+        return bool(self.ranked)
+
+    @property
+    def best(self) -> Estimate | None:
+        """The fastest layout that fits."""
+        return self.ranked[0] if self.ranked else None
+
+    def duration_s(self, estimate: Estimate) -> float:
+        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s]."""
+        return self.workload.tokens / estimate.tokens_per_s
+
+    def node_hours(self, estimate: Estimate) -> float:
+        """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""
+        seconds = self.duration_s(estimate) or 1000 * estimate.step_time_s
+        return self.nodes * seconds / 3600
+
+    def to_json(self) -> str:
+        """The plan as JSON text.
+
+        >>> import planner
+        >>> job = planner.Workload(global_batch=64, sequence_length=1024)
+        >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=job)
+        >>> Plan.from_json(answer.to_json()) == answer
+        True
+        """
+        return json.dumps(self.as_dict(), indent=1, allow_nan=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        ranked = [estimate_dict(e) for e in self.ranked]
+        return {
+            "model": self.model,
+            "num_params": self.num_params,
+            "machine": self.machine,
+            "nodes": self.nodes,
+            "num_devices": self.num_devices,
+            "workload": self.workload.model_dump(mode="json"),
+            "fits": self.fits,
+            "best": ranked[0] if ranked else None,
+            "node_hours": self.node_hours(self.ranked[0]) if self.ranked else None,
+            "duration_s": self.duration_s(self.ranked[0]) if self.ranked else None,
+            "num_candidates": self.num_candidates,
+            "ranked": ranked,
+            "strategies": [
+                {
+                    "name": v.name,
+                    "fits": v.fits,
+                    "why": v.why,
+                    "fix": v.fix,
+                    "estimate": estimate_dict(v.estimate) if v.estimate else None,
+                }
+                for v in self.strategies
+            ],
+            "dropped": [asdict(d) for d in self.dropped],
+            "notes": list(self.notes),
+            "queues": [queue.model_dump(mode="json") for queue in self.queues],
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote; DescriptionError where the text is none."""
+        try:
+            data = json.loads(text)
+            return cls(
+                data["model"],
+                data["num_params"],
+                data["machine"],
+                data["nodes"],
+                data["num_devices"],
+                Workload.described(data["workload"]),
+                data["num_candidates"],
+                tuple(_estimate_from(e) for e in data["ranked"]),
+                tuple(
+                    Verdict(
+                        v["name"],
+                        v["fits"],
+                        v["why"],
+                        v["fix"],
+                        _estimate_from(v["estimate"]) if v["estimate"] else None,
+                    )
+                    for v in data["strategies"]
+                ),
+                tuple(Dropped(**d) for d in data["dropped"]),
+                tuple(data["notes"]),
+                tuple(Queue.described(q) for q in data["queues"]),
+            )
+        except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
+            raise DescriptionError(
+                f"not a plan: {error}; give the output of `planner plan --json`"
+            ) from None
+
+
+def estimate_dict(value: Estimate) -> dict[str, Any]:
+    """An estimate as plain data, as in the plan's JSON."""
+    plain = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {**plain, "layout": value.layout.model_dump(mode="json")}
+
+
+def _estimate_from(data: dict[str, Any]) -> Estimate:
+    low, high = data["interval_step_time_s"]
+    layout = Layout.described(data["layout"])
+    return Estimate(**{**data, "layout": layout, "interval_step_time_s": (low, high)})

@@ -1,0 +1,213 @@
+"""Moments: what is alive on the device at the nine moments of a step that compete for the peak.
+
+Each moment is a function of one worksheet; `MOMENTS` lists them in the order of the step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float
+from planner.cost.memory.activations import Activations, stage_activations
+from planner.cost.memory.gradients import Reduction, reduction
+from planner.cost.memory.weights import (
+    GatheredWeights,
+    Resident,
+    ResidentWeights,
+    gathered,
+    resident,
+    unfreed,
+)
+from planner.cost.shards.stages import Stages
+
+__all__ = ["MOMENTS", "Alive", "Worksheet"]
+
+_NOTHING = functools.partial(np.zeros, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive(Arrays):
+    """The parts of device memory that come and go, at one moment [B]."""
+
+    weights: Float
+    gradients: Float
+    activations: Float = field(default_factory=_NOTHING)
+    working_set: Float = field(default_factory=_NOTHING)
+    logits_and_loss: Float = field(default_factory=_NOTHING)
+    communication_buffers: Float
+    optimizer_temporaries: Float = field(default_factory=_NOTHING)
+    gathered_parameters: Float = field(default_factory=_NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Worksheet:
+    """What the moments share, worked out once [B]."""
+
+    stages: Stages
+    resident: Resident
+    weights: ResidentWeights
+    gathered: GatheredWeights
+    kept: Activations
+    reduction: Reduction
+
+    @classmethod
+    def of(cls, stages: Stages) -> Worksheet:
+        """The worksheet of stages."""
+        stay, kept = resident(stages), stage_activations(stages)
+        reduce = reduction(stages, kept, stay.gradients)
+        window = gathered(stages, kept.layer.working + reduce.in_first_layer)
+        return cls(stages, stay, unfreed(stages, stay.weights), window, kept, reduce)
+
+    @property
+    def without_one_layer(self) -> Float:
+        """Activations before the last layer has kept its own, or after it has used them."""
+        return self.kept.kept - self.kept.layer.kept
+
+    @property
+    def stage_buffers(self) -> Float:
+        """The gathered stream and the stage's buffers, while activations are at their peak."""
+        ends = self.kept.buffers
+        return self.kept.sequence_buffer + ends.at_peak + ends.sent_gradient
+
+    @property
+    def stage_buffers_after(self) -> Float:
+        """The same when a backward pass nears its end."""
+        return self.kept.sequence_buffer + self.kept.buffers.receive
+
+    @property
+    def ending(self) -> Float:
+        """Temporaries of a layer when its gradients are complete."""
+        layer, reduce = self.kept.layer, self.reduction
+        after_ffn = layer.after_ffn - reduce.of_layer * (1 - layer.ffn_gradients)
+        return np.maximum(np.maximum(layer.ending, after_ffn) - reduce.copied, 0.0)
+
+
+def forward(w: Worksheet) -> Alive:
+    """The last layer's weights are gathered; its activations are still to come."""
+    return Alive(
+        weights=w.weights.all,
+        gathered_parameters=w.gathered.in_forward,
+        gradients=w.reduction.before,
+        activations=w.without_one_layer,
+        communication_buffers=w.stage_buffers + w.reduction.buckets,
+    )
+
+
+def loss(w: Worksheet) -> Alive:
+    """All activations and the logits; the head's weights are gathered."""
+    return Alive(
+        weights=w.weights.all,
+        gathered_parameters=w.gathered.head,
+        gradients=w.reduction.before,
+        activations=w.kept.kept,
+        logits_and_loss=w.kept.logits,
+        communication_buffers=w.stage_buffers + w.reduction.buckets,
+    )
+
+
+def backward(w: Worksheet) -> Alive:
+    """All activations, and the last layer's working set."""
+    return Alive(
+        weights=w.weights.without_head,
+        gathered_parameters=w.gathered.window,
+        gradients=w.reduction.before,
+        activations=w.kept.kept,
+        working_set=w.kept.layer.working,
+        communication_buffers=w.stage_buffers + w.reduction.in_last_layer,
+    )
+
+
+def layer_before_last(w: Worksheet) -> Alive:
+    """The last layer's activations are gone, its gradients complete and reduced."""
+    return Alive(
+        weights=w.weights.without_last_layer,
+        gathered_parameters=w.gathered.window,
+        gradients=w.reduction.before,
+        activations=w.without_one_layer,
+        working_set=w.ending,
+        communication_buffers=w.stage_buffers + w.reduction.after_last_layer,
+    )
+
+
+def second_layer(w: Worksheet) -> Alive:
+    """Its gradients are complete, the first layer's activations still there."""
+    own = np.where(w.stages.layouts.piped, w.kept.layer.kept, 0.0)
+    return Alive(
+        weights=w.weights.in_first_layer,
+        gathered_parameters=w.gathered.in_second_layer,
+        gradients=w.reduction.at_end,
+        activations=w.kept.of_others + own,
+        working_set=w.ending,
+        communication_buffers=w.stage_buffers_after + w.reduction.in_second_layer,
+    )
+
+
+def first_layer(w: Worksheet) -> Alive:
+    """All gradients, and the first layer's working set.
+
+    Other activations are gone, but for those of other micro-batches in a pipeline.
+    """
+    return Alive(
+        weights=w.weights.in_first_layer,
+        gathered_parameters=w.gathered.in_first_layer,
+        gradients=w.reduction.at_end,
+        activations=w.kept.of_others,
+        working_set=w.kept.layer.working,
+        communication_buffers=w.stage_buffers_after + w.reduction.in_first_layer,
+    )
+
+
+def embedding(w: Worksheet) -> Alive:
+    """All gradients, the embedding's being computed and reduced."""
+    return Alive(
+        weights=w.weights.in_first_layer,
+        gathered_parameters=w.gathered.in_embedding,
+        gradients=w.reduction.at_end,
+        activations=w.kept.of_others,
+        communication_buffers=w.kept.buffers.receive + w.reduction.in_embedding,
+    )
+
+
+def reducing(w: Worksheet) -> Alive:
+    """Sums of gradients over the passes of a step being reduced."""
+    return Alive(
+        weights=w.weights.in_reduction,
+        gathered_parameters=w.gathered.in_reduction,
+        gradients=w.reduction.summed,
+        communication_buffers=w.kept.buffers.receive + w.reduction.of_sums,
+    )
+
+
+def optimizer(w: Worksheet) -> Alive:
+    """All gradients, the optimizer's temporaries, updated weights being gathered."""
+    return Alive(
+        weights=w.weights.in_optimizer,
+        gradients=w.resident.gradients,
+        communication_buffers=w.kept.buffers.receive + w.reduction.gather_bucket,
+        optimizer_temporaries=optimizer_temporaries(w.stages),
+    )
+
+
+def optimizer_temporaries(stages: Stages) -> Float:
+    """Copies that the optimizer step makes of what a rank updates [B]."""
+    size, params, updated = stages.states, stages.params, stages.updated
+    largest = np.minimum(np.maximum(params.embedding, params.head), updated)
+    temporary = np.maximum(updated * size.optimizer_temporary_bytes, largest * size.norm_bytes)
+    return np.where(stages.layouts.keeps_states, temporary, 0.0)
+
+
+MOMENTS: dict[str, Callable[[Worksheet], Alive]] = {
+    "forward": forward,
+    "loss": loss,
+    "backward": backward,
+    "layer before last": layer_before_last,
+    "second layer": second_layer,
+    "first layer": first_layer,
+    "embedding": embedding,
+    "reduction": reducing,
+    "optimizer": optimizer,
+}

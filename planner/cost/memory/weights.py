@@ -1,0 +1,152 @@
+"""Weights: bytes that stay on the device, and those gathered for a while, through a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float, Mask
+from planner.cost.shards.stages import Stages
+
+__all__ = ["GatheredWeights", "Resident", "ResidentWeights", "gathered", "resident", "unfreed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resident(Arrays):
+    """What stays on the device in the middle of a step [B]."""
+
+    weights: Float
+    gradients: Float
+    optimizer_states: Float
+
+
+def resident(stages: Stages) -> Resident:
+    """Weights, gradients and optimizer states that stay on the device [B].
+
+    Counted: what is resident in the middle of a step. Left out: layers gathered for a while.
+    Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
+    """
+    size, params, layouts = stages.states, stages.params, stages.layouts
+    framework = stages.question.framework
+    frozen = params.sharded - params.trainable_sharded
+    # weights that are sharded keep either their compute copy or, where that is only ever
+    # gathered, the fp32 copy that the optimizer updates
+    shard_bytes = size.sharded_weight_bytes or size.master_bytes
+    weights = (
+        np.where(
+            layouts.shards_weights,
+            params.trainable_sharded * size.sharded_weight_bytes + frozen * shard_bytes,
+            params.all_gathered * size.weight_bytes,
+        )
+        + params.trainable * size.cached_weight_bytes
+    )
+    # the gradient of a parameter that is itself a shard is one, once it is reduced
+    shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
+    gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
+    unsharded = params.trainable * size.unsharded_gradient_bytes
+    gradients = gradients + np.where(layouts.shards_weights, 0.0, unsharded)
+    gradients = gradients + params.weight_shapes * framework.buffers.placeholder_bytes
+    optimizer = stages.optimizer_state_bytes
+    if not size.sharded_weight_bytes:
+        # where the compute copy is only ever gathered, the fp32 copy is the parameter itself
+        master = stages.updated * size.master_bytes
+        weights, optimizer = weights + master, optimizer - master
+    # offloaded optimizers take their gradient shard with them (ZeRO-Offload, arXiv:2101.06840)
+    stay = layouts.keeps_states | ~layouts.shards_gradients
+    return Resident(
+        weights=np.where(layouts.offloads_weights & layouts.shards_weights, 0.0, weights),
+        gradients=np.where(stay, gradients, 0.0),
+        optimizer_states=np.where(layouts.keeps_states, optimizer, 0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentWeights(Arrays):
+    """Weights that are still there while a step goes on [B]."""
+
+    all: Float
+    without_head: Float
+    """When the head's backward has ended."""
+    without_last_layer: Float
+    """When that of the last layer has ended too."""
+    in_first_layer: Float
+    in_reduction: Float
+    in_optimizer: Float
+
+
+def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
+    """Resident weights from the loss to the optimizer [B].
+
+    A 16-bit copy beside an fp32 parameter is freed group by group in the last backward pass,
+    after which sums over several passes are reduced.
+    """
+    size, params, layouts = stages.states, stages.params, stages.layouts
+    copies = ~layouts.shards_weights & (size.sharded_weight_bytes == 0)
+    plain = copies & ~layouts.piped
+    once = layouts.sums_gradients(stages.question.framework)
+
+    def without(elements: Float, where: Mask) -> Float:
+        return weights - np.where(where, elements * size.weight_bytes, 0.0)
+
+    head, layer = params.head - params.tied, params.largest_layer
+    spent = without(params.all_gathered, plain)
+    group = np.maximum(layer, params.embedding)
+    return ResidentWeights(
+        all=weights,
+        without_head=without(head, plain),
+        without_last_layer=without(head + layer, plain),
+        in_first_layer=np.where(once, weights, spent),
+        in_reduction=np.where(layouts.piped, without(group, copies & once), spent),
+        in_optimizer=spent,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredWeights(Arrays):
+    """All-gathered weights that do not stay [B]."""
+
+    in_forward: Float
+    """The window, and flat buffers while weights are copied out to stay (below ZeRO-3)."""
+    window: Float
+    """The layer that computes, those gathered ahead, and a table that both ends use."""
+    head: Float
+    in_second_layer: Float
+    in_first_layer: Float
+    in_embedding: Float
+    in_reduction: Float
+
+
+def gathered(stages: Stages, busy: Float) -> GatheredWeights:
+    """Gathered weights that do not stay, through a step [B].
+
+    `busy` are the other temporaries of a layer, which do not coincide with copies.
+    """
+    question, params, layouts = stages.question, stages.params, stages.layouts
+    buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
+    everything, layer = params.all_gathered, params.largest_layer / layouts.tiles
+    head = np.minimum(params.head, everything)
+    # a tied table is used at both ends and stays gathered between them
+    window = layer * (1 + buffers.num_prefetched_layers) + params.tied
+    window = np.minimum(window, everything)
+    if buffers.live_elements:
+        head = window = np.maximum(np.minimum(buffers.live_elements, everything), layer)
+    # between passes of a pipeline that reduces once, nothing is freed
+    kept = layouts.piped & layouts.sums_gradients(question.framework)
+    copying = everything + np.maximum(2 * params.copied_in - busy / element, 0.0)
+    reduced = everything - np.maximum(layer, params.embedding)
+
+    def bytes_of(elements: Float) -> Float:
+        return np.where(layouts.shards_weights, elements * element, 0.0)
+
+    copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
+    flat = np.where(copies, 2 * layer + params.copied_in, 0.0)
+    return GatheredWeights(
+        in_forward=bytes_of(window) + flat * element,
+        window=bytes_of(window),
+        head=bytes_of(head),
+        in_second_layer=bytes_of(np.where(kept, everything, window)),
+        in_first_layer=bytes_of(np.where(kept, copying, window)),
+        in_embedding=bytes_of(np.where(kept, everything, params.tied)),
+        in_reduction=bytes_of(np.where(kept, reduced, 0.0)),
+    )

@@ -1,0 +1,78 @@
+"""Groups: the ranks of every parallel axis, where they sit, and what they see of the machine.
+
+Ranks are numbered with tp fastest, then cp, dp and pp, the order of Megatron-LM and torchtitan's
+mesh; size and stride of every group follow from that, and stand here only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Int
+from planner.cost.network.topology import GroupView, group_view, unit_view
+from planner.cost.shards.layouts import Layouts
+from planner.describe.machine import Machine
+
+__all__ = ["AXES", "Groups", "geometry"]
+
+AXES = {"tp": "tensor", "cp": "context", "ep": "expert", "dp": "data", "pp": "pipeline"}
+"""The group in which the ranks of an axis communicate; context ranks share weights, so their
+gradients are reduced over dp and cp together."""
+
+
+def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
+    """Size and stride of the groups of every kind.
+
+    >>> from planner.describe.layout import Layout
+    >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
+    >>> int(size), int(stride)
+    (8, 4)
+    """
+    tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
+    pipeline = tp * replicas
+    return {
+        "tensor": (tp, np.ones_like(tp)),
+        "context": (layouts.cp, tp),
+        "data": (replicas, tp),
+        "shard": (shards, tp),
+        "replica": (replicas // shards, tp * shards),
+        "expert": (layouts.ep, tp),
+        "expert_data": (layouts.expert_dp, tp * layouts.ep),
+        "stage": (np.minimum(layouts.pp, 2), pipeline),
+        "pipeline": (layouts.pp, pipeline),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Groups(Arrays):
+    """What the groups of every kind see."""
+
+    tensor: GroupView
+    context: GroupView
+    data: GroupView
+    """All replicas, context ranks included (they share weights)."""
+    shard: GroupView
+    """Ranks that ZeRO or FSDP shards over."""
+    replica: GroupView
+    """Ranks that hold the same shard (hybrid sharding)."""
+    expert: GroupView
+    expert_data: GroupView
+    """Replicas of one expert."""
+    stage: GroupView
+    """Neighbouring pipeline stages."""
+
+    @classmethod
+    def of(cls, layouts: Layouts, machine: Machine) -> Groups:
+        """Groups of every layout on a machine."""
+        few, index = layouts.distinct("tp", "cp", "dp", "ep", "dp_shard", "pp")
+        places = geometry(few)
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: group_view(machine, *places[name]) for name in names}).take(index)
+
+    @classmethod
+    def unit(cls, layouts: Layouts) -> Groups:
+        """Groups whose ranks send one byte per second and wait for nothing: seconds are bytes."""
+        places = geometry(layouts)
+        return cls(**{field.name: unit_view(places[field.name][0]) for field in fields(cls)})

@@ -1,0 +1,168 @@
+"""Wiring: one node of a machine as a graph, and what a group of its devices can send inside it.
+
+The links stand in `links` alone; the picture of a node and the rates of groups are read off them.
+A rate is a minimum cut. Few vertices pass traffic on, so the cuts are tried one by one on plain
+dicts: importing networkx, which draws the graph and checks the cuts in the tests, would take a
+hundred times as long as all rates of a plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from planner.describe.machine import Fabric, Machine, Node
+
+if TYPE_CHECKING:
+    import networkx
+
+__all__ = ["Link", "Vertex", "Wiring", "build_graph", "group_rate", "links", "wiring"]
+
+Vertex = tuple[str] | tuple[str, int]
+"""("device", i), ("nic", j), ("switch",), ("pcie",), ("host",) or ("network",)."""
+Kind = Literal["fabric", "host", "nic", "network"]
+Neighbours = dict[Vertex, dict[Vertex, float]]
+
+HOST: Vertex = ("host",)
+NETWORK: Vertex = ("network",)
+
+
+class Link(NamedTuple):
+    """A link between two vertices, of the same rate in both directions."""
+
+    ends: tuple[Vertex, Vertex]
+    bytes_per_s: float
+    """Rate per direction [B/s]."""
+    kind: Kind
+    """fabric: between devices; host: to the host; nic: to an interface; network: the way out."""
+
+
+def links(node: Node) -> Iterator[Link]:
+    """Every link of a node, one per pair of vertices."""
+    devices = [("device", i) for i in range(node.num_devices)]
+    for device in devices:
+        yield Link((device, HOST), node.host_link_bytes_per_s.value, "host")
+    yield from _fabric_links(node.fabric, devices)
+    if rate := node.nic_bytes_per_s:
+        for nic in range(node.num_nics):
+            yield Link((("nic", nic), NETWORK), rate.value, "network")
+        for device, nic in zip(devices, node.nic_of_device, strict=False):
+            yield Link((device, ("nic", nic)), rate.value, "nic")
+
+
+def _fabric_links(fabric: Fabric, devices: list[tuple[str, int]]) -> Iterator[Link]:
+    pair, port = fabric.pair_bytes_per_s, fabric.device_bytes_per_s
+    if fabric.kind == "mesh" and pair:
+        for ends in itertools.combinations(devices, 2):
+            yield Link(ends, pair.value, "fabric")
+    elif fabric.kind == "switch" and (rate := pair or port):
+        for device in devices:
+            yield Link((device, ("switch",)), rate.value, "fabric")
+    elif fabric.kind == "host" and pair:
+        for device in devices:
+            yield Link((device, ("pcie",)), pair.value, "fabric")
+    elif fabric.kind == "wires":
+        rates: dict[tuple[int, int], float] = {}
+        for wire in fabric.wires:
+            key = (min(wire.devices), max(wire.devices))
+            rates[key] = rates.get(key, 0.0) + wire.bytes_per_s
+        for (a, b), value in rates.items():
+            yield Link((devices[a], devices[b]), value, "fabric")
+
+
+def build_graph(machine: Machine) -> networkx.Graph:
+    """One node of the machine and its way out, as a networkx graph.
+
+    Edges carry `bytes_per_s` per direction and the `link`'s kind. A device carries `bytes_per_s`
+    where it can send less into the fabric than its links there could take.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> graph = build_graph(load_machine("polaris"))
+    >>> graph.edges[("device", 0), ("device", 1)]["bytes_per_s"]
+    100000000000.0
+    """
+    import networkx
+
+    node, graph = machine.node, networkx.Graph()
+    port = node.fabric.device_bytes_per_s
+    limit = {"bytes_per_s": port.value} if port else {}
+    graph.add_nodes_from((("device", i) for i in range(node.num_devices)), **limit)
+    for link in links(node):
+        graph.add_edge(*link.ends, bytes_per_s=link.bytes_per_s, link=link.kind)
+    return graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wiring:
+    """The graph of a node as rates are read off it; one object per node, equal only to itself."""
+
+    num_devices: int
+    port_bytes_per_s: float
+    """What one device can send into the fabric in all, whatever its links could take [B/s]."""
+    fabric: Neighbours
+    """Rate from vertex to vertex over the fabric [B/s]."""
+    host: Neighbours
+    """The same over the links to the host."""
+
+
+@functools.lru_cache(maxsize=256)
+def wiring(node: Node) -> Wiring:
+    """The graph of a node."""
+    neighbours: dict[Kind, Neighbours] = {"fabric": {}, "host": {}}
+    for (a, b), rate, kind in links(node):
+        if kind in neighbours:
+            neighbours[kind].setdefault(a, {})[b] = rate
+            neighbours[kind].setdefault(b, {})[a] = rate
+    port = node.fabric.device_bytes_per_s
+    return Wiring(node.num_devices, port.value if port else np.inf, **neighbours)
+
+
+@functools.lru_cache(maxsize=4096)
+def group_rate(node: Wiring, size: int, stride: int) -> float:
+    """What each of `size` devices of a node, `stride` apart, can send inside the group [B/s].
+
+    The smallest minimum cut between a member and the others, over links inside the group: a ring
+    or a mesh of rings can use all of them, but no device outside forwards. A library goes through
+    the host only where the fabric leaves a member alone. Infinite for one device.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
+    >>> [group_rate(polaris, size, 1) / 1e9 for size in (2, 3, 4)]
+    [100.0, 200.0, 300.0]
+    """
+    if size <= 1:
+        return np.inf
+    assert (size - 1) * stride < node.num_devices, "a group inside a node does not wrap around it"
+    members = [("device", i * stride) for i in range(size)]
+    fabric = min(_minimum_cut(node.fabric, member, members) for member in members)
+    if fabric:
+        return min(fabric, node.port_bytes_per_s)
+    return min(_minimum_cut(node.host, member, members) for member in members)
+
+
+def _minimum_cut(
+    neighbours: Neighbours, sender: tuple[str, int], members: list[tuple[str, int]]
+) -> float:
+    """The least that crosses a line between a device and the rest of its group [B/s].
+
+    Every switch may stand on either side of the line; the other members stand beyond it.
+    """
+    switches = [vertex for vertex in neighbours if vertex[0] != "device"]
+    cuts = []
+    for number in range(len(switches) + 1):
+        for near in itertools.combinations(switches, number):
+            beyond = {*members, *switches} - {sender, *near}
+            cuts.append(
+                sum(
+                    rate
+                    for vertex in (sender, *near)
+                    for other, rate in neighbours.get(vertex, {}).items()
+                    if other in beyond
+                )
+            )
+    return min(cuts)

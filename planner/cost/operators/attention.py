@@ -1,0 +1,98 @@
+"""Attention: projections, scores and rotary positions of one layer.
+
+What is kept follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), counted again for
+grouped queries and latent projections.
+"""
+
+from __future__ import annotations
+
+from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
+from planner.describe.model.weights import LayerKind
+
+__all__ = ["attention"]
+
+
+def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operators:
+    """Projections, attention itself, rotary positions and query-key norms of one layer."""
+    model, e, name = sizes.model, sizes.element, "cross_attention" if cross else "attention"
+    h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
+    gemms, qk_dim, v_dim, latent = _projections(sizes, name)
+    keys = heads if sizes.kernels.repeats_kv else kv
+    q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
+    saved = [
+        Saved(f"{name}.input", e * h, "gathered"),
+        Saved(f"{name}.qkv", e * (q + k + v), "sharded"),
+        Saved(f"{name}.out", e * out, "sharded", of_attention=not cross),
+        *latent,
+    ]
+    pointwise: list[Pointwise] = []
+    if sizes.kernels.copies_attention_output:
+        saved.append(Saved(f"{name}.out.copy", e * out, "sharded"))
+        pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
+    if sizes.workload.attention == "flash":
+        statistics = FP32 * heads
+        saved.append(Saved(f"{name}.logsumexp", statistics, "sharded", of_attention=not cross))
+    else:
+        scores = _scores(sizes, name)
+        saved, pointwise = [*saved, *scores.saved], [*pointwise, *scores.pointwise]
+    pointwise += _rotary(sizes, name, (heads + kv) * qk_dim)
+    if model.qk_norm != "none":
+        width = e * (heads + kv) * qk_dim
+        saved.append(Saved(f"{name}.qk_norm", width, "sharded"))
+        pointwise.append(Pointwise(f"{name}.qk_norm", 2 * width, 4 * width, "sharded", 2))
+    causal = kind.causal and not cross
+    core = Attention(heads, kv, qk_dim, v_dim, causal, kind.window if causal else 0)
+    return Operators(gemms, (core,), tuple(pointwise), tuple(saved))
+
+
+def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, tuple[Saved, ...]]:
+    """Projections around attention, head widths, and what latent projections keep."""
+    model, e = sizes.model, sizes.element
+    h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
+    mla = model.latent_attention
+    if mla is None:
+        dim = model.head_dim
+        plain = (
+            Gemm(f"{name}.qkv", (heads + 2 * kv) * dim, h, "column", heads),
+            Gemm(f"{name}.out", h, heads * dim, "row", heads),
+        )
+        return plain, dim, dim, ()
+    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    compressed = mla.kv_lora_rank + mla.qk_rope_head_dim
+    expanded = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    gemms: tuple[Gemm, ...] = (
+        Gemm(f"{name}.kv_down", compressed, h),
+        Gemm(f"{name}.kv_up", expanded, mla.kv_lora_rank, "column", heads),
+        Gemm(f"{name}.query", heads * qk, mla.q_lora_rank or h, "column", heads),
+        Gemm(f"{name}.out", h, heads * mla.v_head_dim, "row", heads),
+    )
+    if mla.q_lora_rank:
+        gemms += (Gemm(f"{name}.query_down", mla.q_lora_rank, h),)
+    # the compressed tensors before and after their norms
+    low_rank = 2 * e * (mla.q_lora_rank + mla.kv_lora_rank) + e * mla.qk_rope_head_dim
+    return gemms, qk, mla.v_head_dim, (Saved(f"{name}.latent", low_rank, "replicated"),)
+
+
+def _scores(sizes: Sizes, name: str) -> Operators:
+    """Attention scores in memory, per head and key: softmax, dropout and its mask."""
+    heads, e, m = sizes.model.num_heads, sizes.element, sizes.mask
+    fused = sizes.kernels.fused_softmax
+    softmax = sizes.kernels.softmax_bytes or e
+    kept = softmax + (m + e) * bool(m)
+    passes = 2 * e if fused else 8 * e
+    dropout = (2 * e + m) * bool(m)
+    kernels = (1 if fused else 4) + bool(m)
+    forward, backward = heads * (passes + dropout), heads * (passes + e + dropout)
+    operator = Pointwise(f"{name}.softmax", forward, backward, "sharded", kernels, scores=True)
+    scores = Saved(f"{name}.scores", heads * kept, "sharded", scores=True, selective=False)
+    return Operators(pointwise=(operator,), saved=(scores,))
+
+
+def _rotary(sizes: Sizes, name: str, width: int) -> list[Pointwise]:
+    if sizes.model.position != "rope":
+        return []
+    passes = 2 if sizes.kernels.fused_rope else 10
+    moved = passes * sizes.element * width
+    kernels = 2 if sizes.kernels.fused_rope else 10
+    return [Pointwise(f"{name}.rope", moved, moved, "sharded", kernels)]

@@ -1,0 +1,100 @@
+"""Backward: what selective recompute keeps, and what a layer's backward needs beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.cost.operators.sizes import FP32, Sizes
+from planner.describe.model.block import Saved, Split
+from planner.describe.model.shapes import Experts
+from planner.describe.model.weights import LayerKind, shared_size
+
+__all__ = ["after_ffn", "kept_selectively", "working"]
+
+
+def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:
+    """Operator-wise selective recompute keeps attention and products without bias.
+
+    torchtitan's policy: of the plain products every second one, starting with the first;
+    one with a bias is another operator, which is not on its list. A row-parallel product is
+    kept before its reduction, whole on every rank; a reduce-scatter's output is kept too.
+    """
+    policy, e, h = sizes.framework.selective_policy, sizes.element, sizes.model.hidden_size
+    if policy == "attention-core":
+        return saved
+    step = 1 if policy == "matmul-outputs" else 2
+    outputs = [
+        Saved(f"{name}.output", e * width, split, selective_only=True)
+        for name, width, split, bias in _products(sizes, kind)[::step]
+        if not bias
+    ]
+    stream = Saved("layer.input", sizes.stream * h, "residual", selective_only=True)
+    scattered = Saved(
+        "reduce_scatter.outputs", 2 * e * h, "scattered", selective_only=True, only_split=True
+    )
+    return (
+        *(item if item.of_attention else replace(item, selective=False) for item in saved),
+        *outputs,
+        stream,
+        scattered,
+    )
+
+
+def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bool]]:
+    """Ordinary matrix products in program order: name, output width, split, bias."""
+    model = sizes.model
+    kv, heads, dim = model.num_kv_heads, model.num_heads, model.head_dim
+    qkv, out = model.qkv_bias, model.out_bias
+    products: list[tuple[str, float, Split, bool]] = []
+    if mla := model.latent_attention:
+        qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        if mla.q_lora_rank:
+            products.append(("query_down", mla.q_lora_rank, "replicated", False))
+        products += [
+            ("query", heads * qk, "sharded", False),
+            ("kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, "replicated", False),
+            ("kv_up", heads * (mla.qk_nope_head_dim + mla.v_head_dim), "sharded", False),
+        ]
+    else:
+        products += [
+            ("query", heads * dim, "sharded", qkv),
+            ("key", kv * dim, "sharded", qkv),
+            ("value", kv * dim, "sharded", qkv),
+        ]
+    products.append(("out", model.hidden_size, "replicated", out))
+    width: float = model.ffn_size
+    if kind.experts and model.experts:
+        # the routed experts' grouped products are not ordinary ones
+        products.append(("router", model.experts.num_experts, "replicated", False))
+        width = shared_size(model.experts)
+    if width:
+        names = ("gate", "up") if model.gated_mlp else ("up",)
+        products += [(name, width, "sharded", model.mlp_bias) for name in names]
+        products.append(("down", model.hidden_size, "replicated", model.mlp_bias))
+    return products
+
+
+def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], ...]:
+    """Gradients alive in the middle of a layer's backward: feed-forward or attention."""
+    model, e = sizes.model, sizes.element
+    stream = Saved("gradient", 2 * sizes.stream * model.hidden_size, "residual")
+    width = experts.ffn_size * experts.top_k if experts else model.ffn_size
+    wide = (3 if model.gated_mlp else 2) * e * width
+    heads = model.num_heads * model.head_dim
+    attention: tuple[Saved, ...] = (stream, Saved("gradient.qkv", 4 * e * heads, "sharded"))
+    if sizes.workload.attention == "eager":
+        scores = 2 * e * model.num_heads
+        attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
+    return (stream, Saved("gradient.ffn", wide, "sharded")), attention
+
+
+def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
+    """Gradients of the stream, and of tokens at their experts."""
+    model, e = sizes.model, sizes.element
+    stream = Saved("gradient", sizes.stream * model.hidden_size, "residual")
+    if experts is None:
+        return (stream, stream)
+    # from both products, and in fp32 before they are weighted
+    exact = 2 * FP32 if sizes.kernels.scores_before_experts else 0
+    size = (2 * e + exact) * model.hidden_size * experts.top_k
+    return (stream, Saved("gradient.dispatch", size, "dispatched"))

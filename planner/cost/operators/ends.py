@@ -1,0 +1,101 @@
+"""Ends: embedding, head and loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.cost.operators.sizes import FP32, Sizes
+from planner.describe.model.block import Block, Gemm, Pointwise, Saved
+
+__all__ = ["embedding", "head"]
+
+
+def embedding(sizes: Sizes, block: Block) -> Block:
+    """The embedding with positions, dropout and norm; the patches of a vision model."""
+    model, e, r, m = sizes.model, sizes.element, sizes.stream, sizes.mask
+    h = model.hidden_size
+    pointwise = [Pointwise("embedding", 2 * r * h, (r + 2 * FP32) * h, "residual", 2)]
+    saved = [Saved("embedding.ids", 8, "replicated")]
+    if model.num_position_rows:
+        pointwise.append(Pointwise("position", 3 * r * h, r * h, "residual"))
+    if m:
+        pointwise.append(Pointwise("embedding.dropout", (2 * r + m) * h, (2 * r + m) * h))
+        saved.append(Saved("embedding.dropout.mask", m * h, "residual"))
+    if model.embedding_norm:
+        pointwise.append(Pointwise("embedding.norm", 2 * r * h, 4 * r * h))
+        saved.append(Saved("embedding.norm.input", r * h, "residual"))
+    gemms: tuple[Gemm, ...] = ()
+    if model.vision is not None:
+        patch = model.vision.num_channels * model.vision.patch_size**2
+        gemms = (Gemm("patch", h, patch, input_gradient=False),)
+        saved.append(Saved("patch.input", e * patch, "replicated"))
+    return replace(
+        block,
+        gemms=gemms,
+        pointwise=tuple(pointwise),
+        saved=tuple(saved),
+        num_tp_collectives=0 if model.vision else 1,
+    )
+
+
+def head(sizes: Sizes, block: Block) -> Block:
+    """Final norm, projection to the vocabulary, and the loss."""
+    model, e, r = sizes.model, sizes.element, sizes.stream
+    h, vocab = model.hidden_size, model.vocab_size
+    pointwise: tuple[Pointwise, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    if model.final_norm:
+        pointwise = (Pointwise("final_norm", (r + e) * h, (2 * r + 2 * e) * h),)
+        saved = (Saved("final_norm.input", r * h, "residual"),)
+    if not model.output_head:
+        return replace(block, pointwise=pointwise, saved=saved)
+    loss, kept, working = _loss(sizes, vocab)
+    return replace(
+        block,
+        gemms=(Gemm("head", vocab, h, "column", quantizable=False),),
+        pointwise=(*pointwise, loss),
+        saved=(
+            *saved,
+            Saved("head.input", e * h, "gathered"),
+            kept,
+            # a pipeline's engine keeps each micro-batch's output until its backward
+            Saved(
+                "head.output",
+                e * vocab * (not sizes.kernels.keeps_logits and e < FP32),
+                "sharded",
+                only_piped=True,
+            ),
+        ),
+        working=(working,),
+    )
+
+
+def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
+    """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
+    e = sizes.element
+    cast = e + FP32 if e < FP32 else 0
+    if sizes.kernels.loss == "eager":
+        # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
+        forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
+        kept = FP32 + (e if sizes.kernels.keeps_logits else 0)
+    elif sizes.kernels.loss == "vocab-parallel":
+        # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
+        forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
+    else:
+        forward, backward, kept = 3 * e, 2 * e, e
+        working = e if sizes.kernels.loss == "fused-copy" else 0
+    forward += 2 * e * sizes.kernels.loss_metrics
+    return (
+        Pointwise("loss", forward * vocab, backward * vocab, "sharded", 4),
+        Saved("loss.logits", kept * vocab, "sharded"),
+        (
+            Saved("loss.gradient", working * vocab, "sharded"),
+            # loss over a split vocabulary exponentiates once more
+            Saved(
+                "loss.softmax",
+                FP32 * vocab * (sizes.kernels.loss == "eager"),
+                "sharded",
+                only_split=True,
+            ),
+        ),
+    )

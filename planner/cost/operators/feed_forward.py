@@ -1,0 +1,83 @@
+"""Feed-forward: the dense one, and routed experts."""
+
+from __future__ import annotations
+
+from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.describe.model.block import Gemm, Pointwise, Saved
+from planner.describe.model.shapes import Experts
+from planner.describe.model.weights import shared_size
+
+__all__ = ["dense", "routed"]
+
+
+def dense(sizes: Sizes, width: int) -> Operators:
+    """The dense feed-forward of a layer."""
+    entering = Saved("mlp.input", sizes.element * sizes.model.hidden_size, "gathered")
+    return Operators(saved=(entering,)) + _products(sizes, width, "mlp", until_ffn=True)
+
+
+def routed(sizes: Sizes, experts: Experts) -> Operators:
+    """Router, dispatch, routed experts, and the expert that every token visits."""
+    h, e, k = sizes.model.hidden_size, sizes.element, experts.top_k
+    first = 2 if sizes.model.gated_mlp else 1
+    width = k * experts.ffn_size
+    activation = _activation(sizes, width, "expert.activation", until_ffn=True)
+    routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
+    num = experts.num_experts
+    found = Operators(
+        gemms=(
+            Gemm("router", num, h, quantizable=False),
+            Gemm("expert.up", first * experts.ffn_size, h, "column", 0, num, k),
+            Gemm("expert.down", h, experts.ffn_size, "row", 0, num, k),
+        ),
+        pointwise=(
+            *activation.pointwise,
+            Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
+            # copy every token to its experts' order and back
+            Pointwise("dispatch", moved, moved, num_kernels=8),
+        ),
+        saved=(
+            Saved("mlp.input", e * h, "gathered"),
+            Saved("router", 3 * routing, "dispatched"),
+            *_dispatched(sizes, e * h * k),
+            *activation.saved,
+        ),
+    )
+    # the shared expert reads the same input as the routed ones
+    shared = shared_size(experts)
+    return found + _products(sizes, shared, "shared_expert") if shared else found
+
+
+def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:
+    """Both products and the non-linearity between them; the input is counted by the caller."""
+    h, first = sizes.model.hidden_size, 2 if sizes.model.gated_mlp else 1
+    gemms = (
+        Gemm(f"{name}.up", first * width, h, "column"),
+        Gemm(f"{name}.down", h, width, "row"),
+    )
+    activation = _activation(sizes, width, f"{name}.activation", until_ffn=until_ffn)
+    return Operators(gemms=gemms) + activation
+
+
+def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Operators:
+    """Non-linearity: its inputs, and its output, which is the input of the down product."""
+    e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.kernels.fused_activation
+    if gated:
+        forward, backward = (3, 5) if fused else (5, 8)
+        kept = 2 if fused else 3  # gate, up, and the activated gate where not fused
+    else:
+        forward, backward = (2, 3) if fused else (4, 5)
+        kept = 1
+    kernels = 1 if fused else 2
+    operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
+    entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)
+    leaving = Saved(f"{name}.output", e * width, "sharded", until_ffn=until_ffn)
+    return Operators(pointwise=(operator,), saved=(entering, leaving))
+
+
+def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
+    """Tokens in the experts' order, and what weighting them by the router keeps."""
+    if sizes.kernels.scores_before_experts:
+        exact = size * FP32 / sizes.element
+        return (Saved("expert.input", size + exact, "dispatched"),)
+    return tuple(Saved(f"expert.{end}", size, "dispatched") for end in ("input", "output"))

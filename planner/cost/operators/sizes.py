@@ -1,0 +1,66 @@
+"""Sizes: bytes of the elements that every operator of a model works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.describe.framework import Framework, Kernels
+from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+
+__all__ = ["FP32", "Operators", "Sizes"]
+
+FP32 = 4
+"""Bytes of an fp32 element."""
+
+_MASK = 1  # a dropout mask is one byte per element
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """What some part of a block runs, and what it keeps for backward."""
+
+    gemms: tuple[Gemm, ...] = ()
+    attentions: tuple[Attention, ...] = ()
+    pointwise: tuple[Pointwise, ...] = ()
+    saved: tuple[Saved, ...] = ()
+
+    def __add__(self, other: Operators) -> Operators:
+        """Both, one after the other."""
+        return Operators(
+            self.gemms + other.gemms,
+            self.attentions + other.attentions,
+            self.pointwise + other.pointwise,
+            self.saved + other.saved,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A model under a workload and a framework, and the bytes of its elements."""
+
+    model: Model
+    workload: Workload
+    framework: Framework
+
+    @property
+    def kernels(self) -> Kernels:
+        """Which kernels run."""
+        return self.framework.kernels
+
+    @property
+    def element(self) -> int:
+        """An activation inside the layer [B]."""
+        return self.workload.compute_bytes
+
+    @property
+    def stream(self) -> int:
+        """An element of the residual stream [B]."""
+        return max(self.kernels.residual_bytes, self.element)
+
+    @property
+    def mask(self) -> int:
+        """An element of a dropout mask, 0 without dropout [B]."""
+        chosen = self.workload.dropout
+        return _MASK if (self.model.dropout if chosen is None else chosen) > 0 else 0

@@ -1,0 +1,112 @@
+"""Stages: what pipeline stages hold, worked out once for a set of layouts.
+
+Memory, host and step read it; none of them deals layers or divides tensors again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float, Int
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.pipeline import candidate_stages, stage_counts
+from planner.cost.shards.states import OPTIMIZER_BYTES, StageParams, stage_params
+from planner.describe.framework import States
+from planner.describe.layout import Layout
+from planner.describe.model.block import Block
+from planner.describe.question import Question
+
+__all__ = ["Stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Pipeline stages of layouts: which they are, their blocks, and a rank's parameters there.
+
+    Arrays have the common shape of layouts and stages: (L, S) for S stages of L layouts, (L,)
+    for one of each.
+    """
+
+    question: Question
+    blocks: tuple[Block, ...]
+    layouts: Layouts
+    stage: Int
+    """Index of the stage in its pipeline."""
+    counts: tuple[Float, ...]
+    """How many of each block the stage holds, in the order of `blocks`."""
+    params: StageParams
+
+    @classmethod
+    def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
+        """Given stages; `layouts` and `stage` broadcast."""
+        blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
+        counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
+        params = stage_params(question, blocks, layouts, counts)
+        return cls(question, blocks, layouts, stage, counts, params)
+
+    @classmethod
+    def candidates(cls, question: Question, layouts: Layouts) -> Self:
+        """The few stages (L, S) of which one is the worst, in memory and in time."""
+        stage = candidate_stages(blocks_of(question), layouts, question.framework)
+        return cls.of(question, layouts.take((..., None)), stage)
+
+    @classmethod
+    def every(cls, question: Question, layout: Layout) -> Self:
+        """All stages (S,) of one layout."""
+        return cls.of(question, Layouts.of(layout), np.arange(layout.pp))
+
+    def at(self, index: Int) -> Self:
+        """Of (L, S) stages the one at `index` (L, 1) of each layout: (L,)."""
+        shape = np.shape(self.counts[0])
+
+        def chosen(values: Any) -> Any:
+            return np.take_along_axis(np.broadcast_to(values, shape), index, axis=-1)[..., 0]
+
+        return replace(
+            self,
+            layouts=self.layouts.take((..., 0)),
+            stage=chosen(self.stage),
+            counts=tuple(chosen(count) for count in self.counts),
+            params=self.params.map(chosen),
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Common shape of layouts and stages."""
+        return np.shape(self.counts[0])
+
+    @property
+    def states(self) -> States:
+        """The framework's bytes per parameter."""
+        return self.question.framework.states(self.question.workload.precision)
+
+    @property
+    def tokens(self) -> Float:
+        """Tokens of one micro-batch on one context rank."""
+        return self.layouts.tokens(self.question.workload.sequence_length)
+
+    @property
+    def updated(self) -> Float:
+        """Parameters that a rank's optimizer updates [elements]."""
+        sharded = self.layouts.shards_states
+        return np.where(sharded, self.params.trainable_sharded, self.params.trainable)
+
+    @property
+    def optimizer_state_bytes(self) -> Float:
+        """fp32 copy and moments of the parameters that a rank updates [B]."""
+        params, sharded = self.params, self.layouts.shards_states
+        optimizer = self.question.workload.optimizer
+        per_param = self.states.master_bytes + OPTIMIZER_BYTES[optimizer]
+        ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
+        extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
+        return self.updated * per_param + extra
+
+    def total(self, figures: list[Float]) -> Float:
+        """A figure per block, summed over the blocks of each stage."""
+        pairs = zip(figures, self.counts, strict=True)
+        return np.asarray(sum(figure * count for figure, count in pairs))

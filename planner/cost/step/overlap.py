@@ -1,0 +1,86 @@
+"""Overlap: what data-parallel and parameter traffic adds to a step beside the computation.
+
+Traffic that runs ahead of computation, layer by layer, hides behind it; the first layer's weights
+and the last bucket's gradients have nothing to hide behind, and what is hidden still takes compute
+units and memory bandwidth (contention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float
+from planner.cost.shards.stages import Stages
+from planner.cost.step.communication import DataTraffic
+from planner.cost.step.offload import parameter_transfer_s
+
+__all__ = ["Exposed", "exposed_traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed(Arrays):
+    """What stays of a step's data-parallel and parameter traffic [s]."""
+
+    gradients_s: Float
+    """Reduction of gradients (ZeRO-0 to 2)."""
+    updates_s: Float
+    """Gathering updated weights (ZeRO-1 and 2)."""
+    gather_s: Float
+    """Gathers of weights and reductions of gradients (ZeRO-3)."""
+    offload_s: Float
+    """Bringing offloaded weights to the device."""
+
+
+def exposed_traffic(
+    stages: Stages, traffic: DataTraffic, forward_s: Float, backward_s: Float
+) -> Exposed:
+    """What is left of a stage's traffic beside one micro-batch's computation on it [s].
+
+    Counted: contention of what is hidden. Left out: traffic of layers and between stages.
+    """
+    layouts, rules = stages.layouts, stages.question.framework.communication
+    m, shards_weights = layouts.num_microbatches, layouts.shards_weights
+    reductions = layouts.reductions_per_step(stages.question.framework)
+    # the first layer's weights are waited for in full
+    params, contention = stages.params, rules.contention.value
+    first = np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0)
+    # where a pipeline reduces once a step, that is a share per micro-batch
+    scatter = traffic.scatter_s * np.where(shards_weights, reductions, m) / m
+    ahead = _behind(traffic.gather_s, forward_s, first, contention)
+    back = _behind(traffic.gather_s + scatter, backward_s, first, contention)
+    updates = traffic.parameters_s
+    if rules.overlap_parameters:
+        updates = np.maximum(updates - forward_s, 0.0)
+    fetch = parameter_transfer_s(stages)
+    offload = 3 * fetch
+    if rules.overlap_offload:
+        busy_ahead = np.maximum(traffic.gather_s, forward_s)
+        busy_back = np.maximum(traffic.gather_s + scatter, backward_s)
+        offload = np.maximum(fetch - busy_ahead, 0) + np.maximum(2 * fetch - busy_back, 0)
+    return Exposed(
+        gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),
+        updates_s=updates,
+        gather_s=np.where(shards_weights, m * (ahead + back), 0.0),
+        offload_s=m * offload,
+    )
+
+
+def _gradients(stages: Stages, traffic_s: Float, backward_s: Float) -> Float:
+    """What one reduction of the gradients adds to a backward pass [s]."""
+    framework, params = stages.question.framework, stages.params
+    if not framework.communication.overlap_gradients:
+        return traffic_s
+    # the last bucket has nothing left to hide behind
+    bucket = framework.buffers.reduce_bucket_elements or params.largest_layer
+    tail = np.minimum(bucket / np.maximum(params.trainable, 1), 1.0)
+    hidden = backward_s * (1 - tail)
+    left = np.maximum(traffic_s - hidden, traffic_s * tail)
+    return left + framework.communication.contention.value * np.minimum(traffic_s, hidden)
+
+
+def _behind(traffic_s: Float, compute_s: Float, first: Float, contention: float) -> Float:
+    """What traffic that runs ahead of computation, layer by layer, adds to it [s]."""
+    left = np.maximum(traffic_s - compute_s, traffic_s * first)
+    return left + contention * np.minimum(traffic_s, compute_s)

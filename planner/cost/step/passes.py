@@ -1,0 +1,184 @@
+"""Passes: what one micro-batch takes on a block and on a pipeline stage.
+
+Work is measured per block, once per distinct shape of a rank's work. The step adds the passes up;
+a schedule plays them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float
+from planner.cost.network.groups import Groups
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+from planner.cost.step.communication import (
+    context_s,
+    expert_s,
+    repeated_tensor_s,
+    send_stage_s,
+    tensor_s,
+    transfer_wait_s,
+)
+from planner.cost.step.compute import BlockTime, block_time
+from planner.describe.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.model.block import Block
+from planner.describe.question import Question
+
+__all__ = [
+    "Pass",
+    "StagePass",
+    "Transfer",
+    "block_passes",
+    "stage_passes",
+    "stage_transfer",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Arrays):
+    """One block and micro-batch: computation, and traffic that nothing hides [s]."""
+
+    compute: BlockTime
+    tensor_s: Float
+    context_s: Float
+    expert_s: Float
+    forward_traffic_s: Float
+    """What of the traffic stands in the forward pass."""
+    host_s: Float
+    """Waiting for the host."""
+
+    @property
+    def total_s(self) -> Float:
+        """Everything that one micro-batch takes on the block [s]."""
+        compute = self.compute
+        return (
+            compute.forward_s
+            + compute.backward_s
+            + compute.recompute_s
+            + self.tensor_s
+            + self.context_s
+            + self.expert_s
+            + self.host_s
+        )
+
+    @property
+    def drawn_forward_s(self) -> Float:
+        """The forward pass with its traffic and its share of waiting for the host [s]."""
+        return (self.compute.forward_s + self.forward_traffic_s) * self._stretch
+
+    @property
+    def drawn_recompute_s(self) -> Float:
+        """Repeated computation with its share of waiting for the host [s]."""
+        return self.compute.recompute_s * self._stretch
+
+    @property
+    def _stretch(self) -> Float:
+        """By how much waiting for the host stretches whatever runs."""
+        busy = np.maximum(self.total_s - self.host_s, np.finfo(float).tiny)
+        return 1 + self.host_s / busy
+
+
+def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
+    """Time of each block, worked out once per distinct shape of a rank's work [s]."""
+    few, index = layouts.distinct(
+        "micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"
+    )
+    groups = Groups.of(few, question.machine)
+    return [_block_pass(question, block, few, groups).take(index) for block in blocks]
+
+
+def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
+    compute, full = block_time(question, block, layouts), layouts.recomputes_layers
+    visible = 1 - question.framework.communication.overlap_tensor.value
+    forward, backward = tensor_s(question, block, layouts, groups)
+    again = repeated_tensor_s(question, block, layouts, forward)
+    tensor = visible * (forward + backward + again)
+    in_forward = visible * forward
+    ahead, back = context_s(question, block, layouts, groups)
+    # a rank's transfers of keys and values run behind its own attention and projections
+    ahead = np.maximum(ahead - compute.forward_s / 2, 0)
+    context = ahead + np.maximum(back - compute.backward_s / 2, 0)
+    context = context + np.where(full, ahead, 0.0)
+    in_forward = in_forward + ahead
+    expert = np.zeros_like(tensor)
+    if block.dispatch_top_k:
+        ahead, back = expert_s(question, block, layouts, groups)
+        expert = ahead + back + np.where(full, ahead, 0.0)
+        in_forward = in_forward + ahead
+    busy = Pass(compute, tensor, context, expert, in_forward, np.zeros_like(tensor))
+    if block.kind != "layer":
+        return busy
+    least = _host_s(question.framework, layouts, groups)
+    return replace(busy, host_s=np.maximum(least - busy.total_s, 0.0))
+
+
+def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
+    """Least time of a layer's forward and backward: the host's work to issue them [s]."""
+    kernels = framework.kernels
+    alone = kernels.tensor_host_s * groups.tensor.nodes
+    spread = layouts.tp / 2 * groups.tensor.nodes
+    piped = kernels.tensor_pipeline_host_s * spread**kernels.tensor_pipeline_host_power
+    return np.where(layouts.tp > 1, np.where(layouts.piped, piped, alone), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer(Arrays):
+    """Handing one chunk's activations, or their gradient, to the neighbouring stage [s]."""
+
+    arrives_s: Float
+    """Until they are there."""
+    blocks_s: Float
+    """While the stage can do nothing else; 0 where transfers run behind computation."""
+
+
+def stage_transfer(question: Question, layouts: Layouts, groups: Groups) -> Transfer:
+    """One transfer between stages, as it delays the next stage and its own [s].
+
+    Counted: the message, and the wait that runs on the machine have shown. Left out: contention
+    with other traffic.
+    """
+    one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
+    arrives = one + wait
+    if question.framework.communication.overlap_pipeline:
+        return Transfer(arrives, np.zeros_like(arrives))
+    # both directions of a link move at once; waits follow each other, at each neighbour of a stage
+    return Transfer(arrives, one + wait * np.minimum(layouts.pp - 1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class StagePass(Arrays):
+    """One micro-batch on each stage, all its chunks together: what a schedule plays [s]."""
+
+    forward_s: Float
+    backward_s: Float
+    """Without recompute; weight gradients included."""
+    recompute_s: Float
+    weight_gradient_s: Float
+    """Part of backward that zero-bubble schedules move."""
+    transfer: Transfer
+
+
+def stage_passes(question: Question, layout: Layout) -> StagePass:
+    """The passes of every stage (S,) of one layout, from the estimate's own blocks [s].
+
+    Counted: computation, traffic of layers that nothing hides, waiting for the host (in
+    proportion to what waits), transfers. Left out: data-parallel traffic, the optimizer.
+    """
+    stages = Stages.every(question, layout)
+    layouts = stages.layouts
+    passes = block_passes(question, stages.blocks, layouts)
+    forward = stages.total([work.drawn_forward_s for work in passes])
+    recompute = stages.total([work.drawn_recompute_s for work in passes])
+    groups = Groups.of(layouts, question.machine)
+    transfer = stage_transfer(question, layouts, groups)
+    return StagePass(
+        forward_s=forward,
+        backward_s=stages.total([work.total_s for work in passes]) - forward - recompute,
+        recompute_s=recompute,
+        weight_gradient_s=stages.total([work.compute.weight_gradient_s for work in passes]),
+        transfer=transfer.map(lambda values: np.broadcast_to(values, stages.shape)),
+    )

@@ -1,0 +1,59 @@
+"""Recipe: how a framework is told a layout, as what its own module hands to the job script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["OWN_PROGRAM", "File", "Recipe", "from_checkout"]
+
+OWN_PROGRAM = "train.py"
+"""The user's own program, where a framework brings none."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of the folder."""
+
+    name: str
+    """Its name."""
+    meaning: str
+    """What it is, for the README."""
+    text: str
+    """What stands in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a framework is told the layout: its files, what is started, what a user still sets."""
+
+    files: tuple[File, ...]
+    """What the framework reads."""
+    program: str = '"${PROGRAM}"'
+    """What Python runs, as shell words: the user's own program, or a module of the framework."""
+    default_program: str = OWN_PROGRAM
+    """The file taken where PROGRAM is not set; empty where the program is a module."""
+    arguments: tuple[str, ...] = ()
+    """Shell words after the program."""
+    argument_files: tuple[str, ...] = ()
+    """Files with one argument a line, handed to the program first."""
+    launcher: Literal["torch", "accelerate"] = "torch"
+    """What starts the processes of a node."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What a user must set, with what it is."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the framework reads."""
+    needed: Mapping[str, str] = field(default_factory=dict)
+    """Files that a user must bring, with what they are."""
+    notes: tuple[str, ...] = ()
+    """What the files cannot say: sentences of the README."""
+
+
+def from_checkout(program: str, owner: str) -> str:
+    """The note on a program that the framework's own repository holds.
+
+    >>> from_checkout("run_train.py", "nanotron's own")
+    "`run_train.py` is nanotron's own: run from its checkout, or set PROGRAM to its path."
+    """
+    return f"`{program}` is {owner}: run from its checkout, or set PROGRAM to its path."

@@ -1,0 +1,61 @@
+"""Registry: the recipes by name, read off their folder.
+
+A recipe is a module of `planner.emitters.recipes` with a function `recipe`, and its name is the
+module's. A framework's description names the one that writes its files (`configuration`), so that
+a new framework is its description and, where its files are new, one module more.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from planner.describe.framework import Framework
+from planner.emitters import recipes as folder
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.recipe import Recipe
+from planner.errors import EmitError, shorten
+
+__all__ = ["NO_FILES", "Writer", "recipes", "writer_of"]
+
+Writer: TypeAlias = Callable[[BatchJob], Recipe]
+"""What every module of the folder defines as `recipe`."""
+
+NO_FILES = "none"
+"""The `configuration` of a framework that is described for comparison only."""
+
+
+@functools.cache
+def recipes() -> Mapping[str, Writer]:
+    """Every recipe by its name.
+
+    >>> "deepspeed" in recipes()
+    True
+    """
+    return {
+        module.name: importlib.import_module(f"{folder.__name__}.{module.name}").recipe
+        for module in pkgutil.iter_modules(folder.__path__)
+    }
+
+
+def writer_of(framework: Framework) -> Writer:
+    """What writes the files of a framework.
+
+    Raises EmitError where it is described for comparison only, or names no recipe.
+    """
+    name = framework.configuration
+    if name == NO_FILES:
+        raise EmitError(
+            f"no files are written for {shorten(framework.name)}, which is described for "
+            "comparison with published runs; use a framework of today, such as deepspeed or "
+            "megatron-lm"
+        )
+    if name not in recipes():
+        raise EmitError(
+            f"configuration = {shorten(name)!r} of {shorten(framework.name)} names no recipe; "
+            f"use one of {', '.join(recipes())}, or {NO_FILES}"
+        )
+    return recipes()[name]

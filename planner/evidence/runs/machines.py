@@ -1,0 +1,148 @@
+"""Machines of runs: which profile the cells on hardware stand for."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+from planner.describe.catalogue import load_machine, names
+from planner.describe.machine import Machine
+from planner.errors import PlannerError, shorten
+from planner.evidence.runs.labels import known_labels, normalised
+from planner.evidence.runs.reading import Note, Reading, assumed, stated
+
+__all__ = ["Place", "machine_of"]
+
+_GIB_NOMINAL = 0.99
+"""Usable share of a device's nominal memory, where a row overrides the catalogue."""
+
+
+def device_of(gpu: str, system: str) -> str | None:
+    """The catalogue's spelling of the device that a row names, in `gpu` or else in `system`."""
+    for label in (gpu, system):
+        text = normalised(label)
+        for row in known_labels().devices:
+            for word, device in row.words.items():
+                if re.search(rf"(?<![a-z0-9]){word}", text):
+                    return device
+    return None
+
+
+@functools.cache
+def _labels() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Labels and their machines, the surest first: of one machine, then the longest.
+
+    A machine of that very name stands before others with the label.
+    """
+    found: dict[str, list[str]] = {}
+    for name in names("machine"):
+        for label in load_machine(name).labels:
+            found.setdefault(label, []).append(name)
+    for label, machines in found.items():
+        machines.sort(key=lambda name: (normalised(name) != label, name))
+    ordered = sorted(found, key=lambda label: (len(found[label]), -len(label), label))
+    return tuple((label, tuple(found[label])) for label in ordered)
+
+
+def _named_systems(system: str) -> tuple[str, ...]:
+    text = normalised(system)
+    for words, machines in _labels():
+        if re.search(rf"(?<![a-z0-9]){re.escape(words)}", text):
+            return machines
+    for name in names("machine"):
+        if len(name) > 3 and name.replace("-", " ") in text:
+            return (name,)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run ran."""
+
+    machine: Machine
+    label: str
+    """Catalogue name with overrides."""
+
+
+@functools.cache
+def machine_of(
+    system: str, gpu: str, memory_gb: float | None, per_node: int | None
+) -> Reading[Place]:
+    """The machine that the cells on hardware name.
+
+    PlannerError where no profile has the device.
+    """
+    found, links, notes = _candidates(system, gpu, per_node)
+    machine = min(found, key=lambda m: _distance(m, memory_gb))
+    changed = _memory_override(machine, memory_gb)
+    overrides = (*links, *changed.value)
+    if not notes and machine.name not in _named_systems(system):
+        taken = f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}"
+        notes += (Note(taken),)
+        if per_node not in (None, machine.node.num_devices):
+            size = machine.node.num_devices
+            other = f"gpus_per_node = {per_node} has no profile: {size} as on {machine.name}"
+            notes += (Note(other),)
+    label = machine.name + "".join(f" ({override})" for override in overrides)
+    place = Place(load_machine(machine.name, overrides), label)
+    return Reading(place, (*notes, *changed.notes))
+
+
+def _candidates(
+    system: str, gpu: str, per_node: int | None
+) -> tuple[list[Machine], tuple[str, ...], tuple[Note, ...]]:
+    """Machines that the cells may mean, what differs from their profiles, what was assumed."""
+    device = device_of(gpu, system)
+    wanted = [load_machine(name) for name in _existing(_named_systems(system))]
+    if device is None and not gpu and wanted:
+        return wanted, (), (Note(f"gpu missing: that of {wanted[0].name}"),)
+    if device is None:
+        raise PlannerError(
+            f"gpu = {shorten(gpu, 40)!r} is no device of the catalogue; add a hardware profile"
+        )
+    links: tuple[str, ...] = ()
+    for row in known_labels().slower_links:
+        if row.device == device:
+            device, links = row.like, row.overrides
+            break
+    named = [machine for machine in wanted if device in machine.device.name]
+    return named or _generic(device, per_node, "pcie" in gpu.lower()), links, ()
+
+
+def _existing(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in wanted if name in names("machine"))
+
+
+def _generic(device: str, per_node: int | None, pcie: bool) -> list[Machine]:
+    usual = known_labels().usual_machines.names
+    ordered = _existing(usual) + tuple(n for n in names("machine") if n not in usual)
+    found = [
+        machine
+        for machine in map(load_machine, ordered)
+        if re.search(rf"(?<![A-Za-z0-9]){device}", machine.device.name)
+        and ("PCIE" in machine.device.name.upper()) == pcie
+    ]
+    if not found:
+        raise PlannerError(f"no hardware profile has a {device}; add one to score such rows")
+    sizes = {machine.node.num_devices for machine in found}
+    nearest = min(sizes, key=lambda size: abs(math.log(size / (per_node or max(sizes)))))
+    return [m for m in found if per_node is None or m.node.num_devices == nearest]
+
+
+def _distance(machine: Machine, memory_gb: float | None) -> float:
+    """How far the device's memory is from the row's, in steps of 15 %: ties keep the order."""
+    if memory_gb is None:
+        return 0.0
+    ratio = machine.device.memory_bytes.value / (memory_gb * 2**30)
+    return round(abs(ratio - 1) / 0.15)
+
+
+def _memory_override(machine: Machine, memory_gb: float | None) -> Reading[tuple[str, ...]]:
+    if memory_gb is None or _distance(machine, memory_gb) == 0:
+        return stated(())
+    return assumed(
+        (f"device.memory_bytes={memory_gb * _GIB_NOMINAL:.2f}GiB",),
+        f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}",
+    )

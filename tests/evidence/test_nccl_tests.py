@@ -1,0 +1,66 @@
+"""Measured collectives beside the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.describe.catalogue import load_machine
+from planner.errors import CatalogueError
+from planner.evidence.nccl_tests import published_for, read_measured, score
+
+# a part of what nccl-tests prints: two hosts of one rank each, out of place
+OUTPUT = """\
+# nThread 1 nGpus 1 minBytes 8 maxBytes 1073741824
+# Collective test starting: all_reduce_perf
+#  Rank  0 Group  0 Pid  1 on  x3004 device  0 [0x07] NVIDIA A100
+#  Rank  1 Group  0 Pid  2 on  x3005 device  0 [0x07] NVIDIA A100
+           0             0     float     sum      -1     5.00    0.00    0.00      0
+     1048576        262144     float     sum      -1    176.0    5.96   10.43      0
+  1073741824     268435456     float     sum      -1    52079   20.62   36.08      0
+"""
+
+
+def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(OUTPUT)
+    polaris = load_machine("polaris")
+    rows, refused = read_measured(path, polaris)
+    assert refused == []
+    assert [(row.operation, row.nodes, row.size_bytes) for row in rows] == [
+        ("all_reduce", 2, 2**20),
+        ("all_reduce", 2, 2**30),
+    ]
+    expected = float(OPERATIONS["all_reduce"](whole_nodes(polaris, 2), 2**30))  # type: ignore[arg-type]
+    assert rows[1].estimated_s == expected
+    assert rows[1].error == pytest.approx(expected / 0.052079 - 1)
+    [(name, nodes, count, mean, median)] = score(rows)
+    assert (name, nodes, count) == ("all_reduce >= 1 MiB", 2, 2)
+    assert mean == pytest.approx((abs(rows[0].error) + abs(rows[1].error)) / 2)
+    assert median == pytest.approx((rows[0].error + rows[1].error) / 2)
+
+
+def test_rows_of_a_table_are_refused_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "collective,nodes,size_bytes,time_us\nAllGather,2,1024,30\nbroadcast,2,1024,30\n"
+        "allreduce,2,big,30\nallreduce,2,1024,0\n"
+    )
+    rows, refused = read_measured(path, load_machine("polaris"))
+    assert [row.operation for row in rows] == ["all_gather"]
+    assert [reason.split(":")[0] for reason in refused] == ["line 3", "line 4", "line 5"]
+    path.write_text("nothing of the kind")
+    with pytest.raises(CatalogueError, match="holds no measured collective"):
+        read_measured(path, load_machine("polaris"))
+
+
+def test_published_times_belong_to_machine_and_ranks() -> None:
+    found = published_for("polaris", "all-reduce", 32, 4)
+    assert found is not None
+    assert (found.nodes, found.times_s[-1]) == (8, pytest.approx(0.057697))
+    assert len(found.times_s) == len(found.sizes_bytes)
+    assert published_for("polaris", "all-gather", 32, 4) is None
+    # 32 ranks on nodes of 8 are not 8 nodes
+    assert published_for("polaris", "all-reduce", 32, 8) is None
