@@ -9,11 +9,9 @@ import numpy as np
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
-from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import stage_counts
 from planner.cost.simulate import StageTime
-from planner.cost.step.passes import block_passes
+from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
@@ -25,50 +23,30 @@ from planner.describe.workload import Workload
 __all__ = ["Axis", "axes", "rank_axes", "stage_times"]
 
 
-def _question(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Question:
+def question_of(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Question:
+    """The question that an estimate answers; its framework is that of the catalogue."""
     return Question(model, machine, workload, load_framework(estimate.framework))
 
 
 def stage_times(
     model: Model, machine: Machine, workload: Workload, estimate: Estimate
 ) -> tuple[StageTime, ...]:
-    """Seconds of one micro-batch on every pipeline stage of a layout.
+    """Seconds of one micro-batch on every pipeline stage of a layout, for `simulate` to play [s].
 
-    Tensor, context and expert traffic that nothing hides counts one third to forward and two
-    thirds to backward.
+    Counted and left out: as `planner.cost.step.passes.stage_passes`, whose figures these are.
     """
-    question = _question(model, machine, workload, estimate)
-    blocks, framework, layout = blocks_of(question), question.framework, estimate.layout
-    layouts = Layouts.stack([layout])
-    passes = block_passes(question, blocks, layouts)
-    stages = np.arange(layout.pp)
-    counts = stage_counts(blocks, layouts.take((..., None)), stages[None, :], framework)
-    send = _send_s(estimate)
-    made = []
-    for stage in stages:
-        ahead = back = again = weights = 0.0
-        for work, count in zip(passes, counts, strict=True):
-            n = float(count[0, stage])
-            traffic = float((work.tensor_s + work.context_s + work.expert_s)[0])
-            ahead += n * (float(work.compute.forward_s[0]) + traffic / 3)
-            back += n * (float(work.compute.backward_s[0]) + traffic * 2 / 3)
-            again += n * float(work.compute.recompute_s[0])
-            weights += n * float(work.compute.weight_gradient_s[0])
-        made.append(StageTime(ahead, back, again, weights, send))
-    return tuple(made)
-
-
-def _send_s(estimate: Estimate) -> float:
-    """One stage-to-stage transfer, from the estimate's own part [s]."""
-    layout = estimate.layout
-    if layout.pp == 1:
-        return 0.0
-    whole = estimate.step_time_parts_s["pipeline_transfer"]
-    fill = 2 * (layout.pp - 1)
-    framework = load_framework(estimate.framework)
-    if framework.communication.overlap_pipeline:
-        return whole / fill
-    return whole / (fill + 2 * layout.vpp * layout.grad_accumulation)
+    found = stage_passes(question_of(model, machine, workload, estimate), estimate.layout)
+    return tuple(
+        StageTime(
+            forward_s=float(found.forward_s[stage]),
+            backward_s=float(found.backward_s[stage]),
+            recompute_s=float(found.recompute_s[stage]),
+            weight_gradient_s=float(found.weight_gradient_s[stage]),
+            send_s=float(found.transfer.arrives_s[stage]),
+            blocked_s=float(found.transfer.blocks_s[stage]),
+        )
+        for stage in range(estimate.layout.pp)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +83,7 @@ _CARRIES = {
 def axes(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> list[Axis]:
     """The parallel axes of a layout that have more than one rank, fastest first."""
     layout = estimate.layout
-    traffic = step_traffic(_question(model, machine, workload, estimate), layout)
+    traffic = step_traffic(question_of(model, machine, workload, estimate), layout)
     places, rows = geometry(Layouts.of(layout)), []
     for name in _CARRIES:
         size, stride = (int(figure) for figure in places[AXES[name]])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.pipeline import interleaved
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
@@ -175,7 +176,7 @@ def _hybrid(q: Question, x: Layouts) -> Mask:
 
 def _schedule(q: Question, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
-    chunked = (x.vpp > 1) == x.scheduled("interleaved-1f1b")
+    chunked = (x.vpp > 1) == interleaved(x)
     return scheduled & chunked & ((x.vpp == 1) | (x.grad_accumulation % x.pp == 0))
 
 

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from planner.choose.legality import check_sequence, legal
 from planner.cost.estimate import Estimates, estimate_layouts
+from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.pipeline import interleaved
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 from planner.describe.question import Question
 
@@ -27,7 +29,6 @@ _MAX_CHUNKS = 12
 _FULLEST_CHUNK = 1.05
 # layers of the fullest chunk over their mean: what interleaving saves is lost where it is more
 _LEAST_CONTEXT_TOKENS = 1024
-_GPIPE = SCHEDULES.index("gpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,9 @@ def _sharding(grid: _Grid) -> None:
     grid.apply("sequence_parallel")
     grid.cross("zero_stage", list(framework.zero_stages))
     # sharding over one replica is no sharding
-    replicas = grid.columns["dp"] * grid.columns["cp"]
-    grid.filter((replicas > 1) | (grid.columns["zero_stage"] == min(framework.zero_stages)))
+    layouts = grid.layouts()
+    least = layouts.zero_stage == min(framework.zero_stages)
+    grid.filter((layouts.num_replicas > 1) | least)
     grid.apply("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))
     mask, _ = legal(grid.question, grid.layouts(), {"offload", "zero_stage"})
@@ -163,16 +165,11 @@ def _hybrid(grid: _Grid) -> None:
     """Sharding over all replicas, or only over those on one node."""
     per_node = grid.question.machine.node.num_devices
     grid.cross("hybrid", [0, 1])
-    columns = grid.columns
-    inside = np.maximum(per_node // (columns["tp"] * columns["cp"]), 1)
-    useful = (
-        (inside > 1)
-        & (inside < columns["dp"])
-        & (columns["dp"] % inside == 0)
-        & (columns["zero_stage"] == 3)
-        & (columns["offload"] == 0)
-    )
-    grid.filter((columns["hybrid"] == 0) | useful)
+    layouts = grid.layouts()
+    inside = np.maximum(per_node // (layouts.tp * layouts.cp), 1)
+    smaller = (inside > 1) & (inside < layouts.dp) & (layouts.dp % inside == 0)
+    useful = smaller & layouts.shards_weights & layouts.keeps_states
+    grid.filter((grid.columns["hybrid"] == 0) | useful)
     columns = grid.columns
     inside = np.maximum(per_node // (columns["tp"] * columns["cp"]), 1)
     columns["dp_shard"] = np.where(columns["hybrid"] == 1, inside, columns["dp"])
@@ -181,21 +178,20 @@ def _hybrid(grid: _Grid) -> None:
 
 def _schedules(grid: _Grid) -> None:
     question = grid.question
-    offered = [SCHEDULES.index(name) for name in question.framework.schedules if name != "none"]
-    if SCHEDULES.index("1f1b") in offered and _GPIPE in offered:
-        # the same time as 1F1B with more micro-batches in flight: never better
-        offered.remove(_GPIPE)
-        if fell := len(grid.columns["pp"]):
-            grid.dropped["gpipe: 1f1b takes as long and less memory"] = fell
-    grid.cross("schedule", [0, *offered])
-    columns = grid.columns
-    grid.filter((columns["pp"] > 1) == (columns["schedule"] > 0))
+    offered = [name for name in question.framework.schedules if name != "none"]
+    for name in list(offered):
+        if (better := schedule_named(name).no_better_than) in offered:
+            offered.remove(name)
+            if fell := len(grid.columns["pp"]):
+                grid.dropped[f"{name}: {better} takes as long and less memory"] = fell
+    grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])
+    layouts = grid.layouts()
+    grid.filter(layouts.piped != layouts.scheduled("none"))
     del grid.columns["vpp"]
     layers = question.model.num_layers + question.model.num_decoder_layers
     grid.cross("vpp", [v for v in range(1, _MAX_CHUNKS + 1) if v == 1 or v * 2 <= layers])
-    interleaved = SCHEDULES.index("interleaved-1f1b")
-    columns = grid.columns
-    grid.filter((columns["vpp"] > 1) == (columns["schedule"] == interleaved))
+    layouts = grid.layouts()
+    grid.filter((layouts.vpp > 1) == interleaved(layouts))
     chunks = grid.columns["pp"] * grid.columns["vpp"]
     fullest = -(-layers // chunks) * chunks / layers
     grid.filter(

@@ -4,26 +4,30 @@ Each stage works through a fixed order of passes; a pass starts when the stage i
 it needs has arrived. With equal stages the length equals the closed form of `pipeline.bubble_s`,
 with any stages the longest path through the task graph of the schedule.
 
-Orders: GPipe (Huang et al. 2019, arXiv:1811.06965), 1F1B and interleaved 1F1B (Narayanan et al.
-2021, arXiv:2104.04473, section 2.2), zero-bubble H1 (Qi et al. 2023, arXiv:2401.10241).
+The orders are those of `planner.cost.schedules`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
+from planner.cost.schedules.known import schedule_named
+from planner.cost.schedules.schedule import PipelineSchedule, Task
 from planner.describe.framework import Schedule
 from planner.errors import LayoutError
 
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["Event", "StageTime", "Task", "Timeline", "simulate"]
+__all__ = ["Event", "StageTime", "Timeline", "simulate"]
 
-Kind = Literal["forward", "backward", "weight_gradient"]
-Drawn = Literal["forward", "recompute", "backward", "weight_gradient", "communication"]
+Drawn = Literal[
+    "forward", "recompute", "backward", "weight_gradient", "pipeline_transfer", "communication"
+]
+"""What an event is drawn as. A pipeline_transfer keeps its stage from computing; communication is
+on its way beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,9 @@ class StageTime:
     weight_gradient_s: float = 0.0
     """Part of backward that zero-bubble schedules move."""
     send_s: float = 0.0
-    """Transfer of one chunk's activations to the next stage."""
-
-
-class Task(NamedTuple):
-    """One pass of a micro-batch through one chunk of a stage."""
-
-    stage: int
-    kind: Kind
-    micro_batch: int
-    chunk: int
+    """Until one chunk's activations are on the next stage."""
+    blocked_s: float = 0.0
+    """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +102,15 @@ class Timeline:
 
     def computed(self, stage: int) -> list[Event]:
         """What a stage computes, in order."""
+        return [e for e in self.occupied(stage) if e.kind != "pipeline_transfer"]
+
+    def occupied(self, stage: int) -> list[Event]:
+        """What a stage computes, and transfers that keep it from computing, in order."""
         return [e for e in self.events if e.stage == stage and e.kind != "communication"]
 
     def busy_s(self, stage: int) -> float:
-        """Time that a stage computes [s]."""
-        return sum(event.duration_s for event in self.computed(stage))
+        """Time that a stage computes or cannot for its transfers [s]."""
+        return sum(event.duration_s for event in self.occupied(stage))
 
     def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
         """Times, and from each on the micro-batches whose activations the stage holds.
@@ -179,8 +180,10 @@ class Timeline:
                 continue
             if event.stage in busy:
                 yield busy[event.stage], position
-            busy[event.stage] = last[event.task] = position
-            first.setdefault(event.task, position)
+            busy[event.stage] = position
+            if event.kind != "pipeline_transfer":
+                last[event.task] = position
+                first.setdefault(event.task, position)
         for task, position in sent.items():
             yield last[task], position
         chunks = self.num_chunks
@@ -207,77 +210,25 @@ def simulate(
 
     Raises LayoutError where the interleaved schedule does not exist for these numbers.
     """
-    p = len(stages)
-    if schedule == "interleaved-1f1b" and micro_batches % p:
+    p, known = len(stages), schedule_named(schedule)
+    if known.interleaves and micro_batches % p:
         raise LayoutError(
             f"interleaved 1F1B needs micro-batches in multiples of pp = {p}, not "
             f"{micro_batches}; use {max(p, micro_batches // p * p)}"
         )
-    if schedule != "interleaved-1f1b" and chunks != 1:
+    if not known.interleaves and chunks != 1:
         raise LayoutError(
             f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = 1"
         )
-    orders = [_order(schedule, p, stage, micro_batches, chunks) for stage in range(p)]
-    return Timeline(p, micro_batches, tuple(_run(stages, orders, schedule, chunks)))
-
-
-# --- orders ----------------------------------------------------------------------------------
-
-
-def _order(schedule: Schedule, p: int, stage: int, m: int, v: int) -> list[Task]:
-    """The tasks of a stage in the order in which it works on them."""
-    forward = [Task(stage, "forward", i, 0) for i in range(m)]
-    backward = [Task(stage, "backward", i, 0) for i in range(m)]
-    if schedule == "gpipe":
-        return forward + backward[::-1]
-    if schedule == "interleaved-1f1b":
-        return _interleaved(p, stage, m, v)
-    if schedule == "zero-bubble":
-        return _zero_bubble(p, stage, m)
-    return _one_each(forward, backward, min(p - stage - 1, m))
-
-
-def _one_each(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:
-    """`warm_up` forwards, then one forward and one backward in turn, then the rest."""
-    order = forward[:warm_up]
-    for ahead, back in zip(forward[warm_up:], backward, strict=False):
-        order += [ahead, back]
-    return order + backward[len(forward) - warm_up :]
-
-
-def _interleaved(p: int, stage: int, m: int, v: int) -> list[Task]:
-    """Megatron-LM's order: groups of p micro-batches pass chunk 0, then chunk 1, ..."""
-    forward, backward = [], []
-    for first in range(0, m, p):
-        for chunk in range(v):
-            forward += [Task(stage, "forward", first + i, chunk) for i in range(p)]
-            backward += [Task(stage, "backward", first + i, v - 1 - chunk) for i in range(p)]
-    if m == p:
-        return forward + backward
-    return _one_each(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
-
-
-def _zero_bubble(p: int, stage: int, m: int) -> list[Task]:
-    """H1: weight gradients wait until p micro-batches are in flight on every stage."""
-    warm_up = min(p - stage, m)
-    order = [Task(stage, "forward", i, 0) for i in range(warm_up)]
-    started, weighed = warm_up, 0
-    for done in range(m):
-        order.append(Task(stage, "backward", done, 0))
-        if done >= stage:
-            order.append(Task(stage, "weight_gradient", weighed, 0))
-            weighed += 1
-        if started < m:
-            order.append(Task(stage, "forward", started, 0))
-            started += 1
-    return order + [Task(stage, "weight_gradient", i, 0) for i in range(weighed, m)]
+    orders = [known.order(p, stage, micro_batches, chunks) for stage in range(p)]
+    return Timeline(p, micro_batches, tuple(_run(stages, orders, known, chunks)))
 
 
 # --- time ------------------------------------------------------------------------------------
 
 
 def _run(
-    stages: Sequence[StageTime], orders: list[list[Task]], schedule: Schedule, chunks: int
+    stages: Sequence[StageTime], orders: list[list[Task]], schedule: PipelineSchedule, chunks: int
 ) -> list[Event]:
     """Tasks with their times; stages advance in turn until all orders are worked off."""
     p = len(stages)
@@ -295,8 +246,13 @@ def _run(
                     break
                 start = max(free[stage], ready)
                 made = _timed(task, stages[stage], start, schedule, chunks)
+                ends[task] = free[stage] = made[-1].end_s
+                # weight gradients have nothing to hand on
+                blocked = stages[stage].blocked_s if task.kind != "weight_gradient" else 0.0
+                if blocked:
+                    free[stage] += blocked
+                    made.append(Event(task, "pipeline_transfer", ends[task], free[stage]))
                 events += made
-                free[stage] = ends[task] = made[-1].end_s
                 position[stage] += 1
                 progressed = True
             if position[stage] == len(orders[stage]):
@@ -335,7 +291,7 @@ def _ready_s(
 
 
 def _timed(
-    task: Task, time: StageTime, start: float, schedule: Schedule, chunks: int
+    task: Task, time: StageTime, start: float, schedule: PipelineSchedule, chunks: int
 ) -> list[Event]:
     """A task from its start: recompute stands before the backward it serves."""
     spans: list[tuple[Drawn, float]]
@@ -344,7 +300,7 @@ def _timed(
     elif task.kind == "weight_gradient":
         spans = [("weight_gradient", time.weight_gradient_s)]
     else:
-        split = time.weight_gradient_s if schedule == "zero-bubble" else 0.0
+        split = time.weight_gradient_s if schedule.defers_weight_gradients else 0.0
         spans = [("recompute", time.recompute_s)] if time.recompute_s else []
         spans.append(("backward", time.backward_s - split))
     events = []

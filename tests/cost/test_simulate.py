@@ -171,3 +171,13 @@ def test_wrong_numbers_name_the_remedy() -> None:
         simulate([StageTime(1, 2)] * 4, 6, "interleaved-1f1b", 2)
     with pytest.raises(LayoutError, match="use vpp = 1"):
         simulate([StageTime(1, 2)] * 4, 8, "1f1b", 2)
+
+
+def test_a_blocked_stage_computes_nothing() -> None:
+    """With transfers that block, every pass takes as much longer, and the path says why."""
+    free = simulate([StageTime(1, 2)] * 4, 8, "1f1b")
+    blocked = simulate([StageTime(1, 2, send_s=0.25, blocked_s=0.25)] * 4, 8, "1f1b")
+    # (m + p - 1) (t_f + t_b), m passes of either kind longer, and p - 1 transfers there and back
+    assert blocked.makespan_s == pytest.approx(free.makespan_s + 2 * 8 * 0.25 + 2 * 3 * 0.25)
+    assert any(event.kind == "pipeline_transfer" for event in blocked.critical_path())
+    assert sum(e.duration_s for e in blocked.critical_path()) == pytest.approx(blocked.makespan_s)

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import in_flight
+from planner.cost.shards.pipeline import in_flight, runs_forward_ahead
 from planner.cost.shards.split import split_over
 from planner.cost.shards.stages import Stages
 from planner.describe.model.block import Block, Saved
@@ -110,8 +110,7 @@ def _sums(stages: Stages, num: Float) -> tuple[Float, Float, LayerActivations]:
     largest = LayerActivations(zero, zero, zero, zero, one, one)
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         if block.kind == "head":
-            # only GPipe runs forward passes ahead of the last stage's backward
-            waiting = np.where(layouts.scheduled("gpipe"), num, 1.0)
+            waiting = np.where(runs_forward_ahead(layouts), num, 1.0)
             each = saved_bytes(question, _always(block), layouts)
             logits = logits + count * (each * waiting + _loss(question, block, layouts))
             continue

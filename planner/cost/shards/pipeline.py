@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int, distinct
+from planner.cost.arrays import Float, Int, Mask, distinct
+from planner.cost.schedules.known import KNOWN
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework import Framework
 from planner.describe.model.block import Block
@@ -17,7 +18,9 @@ __all__ = [
     "bubble_s",
     "candidate_stages",
     "in_flight",
+    "interleaved",
     "layers_on_stage",
+    "runs_forward_ahead",
     "stage_counts",
 ]
 
@@ -155,36 +158,45 @@ def _counts_of(
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     """Micro-batches whose activations a stage holds at its peak.
 
-    GPipe holds all of them; 1F1B min(m, p - i); interleaved 1F1B holds
-    2 (p - i - 1) + (v - 1) p + 1 chunks of 1/v stage (Narayanan et al. 2021, arXiv:2104.04473,
-    section 2.2); zero-bubble H1 as much as 1F1B's first stage (Qi et al. 2023,
-    arXiv:2401.10241, table 1).
+    Counted: those of each schedule's own closed form. Left out: what receive buffers hold.
 
     >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
     3.0
     """
-    stage = np.asarray(stage)
     p, v, m = layouts.pp, layouts.vpp, layouts.num_microbatches
-    one_f_one_b = np.minimum(m, p - stage)
-    chunks = 2 * (p - stage - 1) + (v - 1) * p + 1
-    # with as many micro-batches as stages every forward pass precedes the first backward
-    interleaved = np.where(m == p, m, np.minimum(chunks / v, m))
-    found = np.where(layouts.scheduled("interleaved-1f1b"), interleaved, one_f_one_b)
-    found = np.where(layouts.scheduled("gpipe"), m, found)
-    found = np.where(layouts.scheduled("zero-bubble"), np.minimum(m, p), found)
-    return np.where(layouts.piped, found, 1).astype(float)
+    first, *others = KNOWN.values()
+    stage = np.asarray(stage)
+    found = first.in_flight(p, v, m, stage)
+    for schedule in others:
+        if np.any(here := layouts.scheduled(schedule.name)):
+            found = np.where(here, schedule.in_flight(p, v, m, stage), found)
+    return np.where(layouts.piped, found, 1.0)
 
 
-def bubble_s(
-    layouts: Layouts, slowest_s: ArrayLike, sum_s: ArrayLike, weight_s: ArrayLike
-) -> Float:
+def bubble_s(layouts: Layouts, slowest_s: Float, sum_s: Float, weight_s: Float) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
     `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
-    stages. With equal stages this is (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, section
-    2.2); zero-bubble H1 fills the idle time with weight gradients, (p - 1)(t_f + t_b - 2 t_w)
-    (Qi et al. 2023, table 1, with t_b including t_w).
+    stages. With equal stages this is (p - 1)(t_f + t_b) / v (Narayanan et al. 2021,
+    arXiv:2104.04473, section 2.2), less what a schedule does meanwhile. Left out: the optimizer.
     """
-    idle = np.maximum(np.asarray(sum_s) - slowest_s, 0.0) / layouts.vpp
-    hidden = 2 * (layouts.pp - 1) * np.asarray(weight_s)
-    return np.where(layouts.scheduled("zero-bubble"), np.maximum(idle - hidden, 0.0), idle)
+    idle = np.maximum(sum_s - slowest_s, 0.0) / layouts.vpp
+    found = idle
+    for schedule in KNOWN.values():
+        bubble = schedule.bubble_s(idle, layouts.pp, weight_s)
+        found = np.where(layouts.scheduled(schedule.name), bubble, found)
+    return found
+
+
+def interleaved(layouts: Layouts) -> Mask:
+    """Stages hold several chunks of the model."""
+    return _any_of(layouts, [name for name, known in KNOWN.items() if known.interleaves])
+
+
+def runs_forward_ahead(layouts: Layouts) -> Mask:
+    """The last stage runs forward passes before its first backward pass."""
+    return _any_of(layouts, [name for name, known in KNOWN.items() if known.runs_forward_ahead])
+
+
+def _any_of(layouts: Layouts, names: list[str]) -> Mask:
+    return np.any([layouts.scheduled(name) for name in names], axis=0)

@@ -34,7 +34,7 @@ _SYMBOLS = {
     "pcie": ("circle", 34, GREEN),
     "network": ("circle", 46, PINK),
 }
-_SHORT = {"device": "", "nic": "N", "switch": "sw", "network": "net"}
+_SHORT = {"device": "", "nic": "N", "switch": "sw", "pcie": "PCIe", "network": "net"}
 _NAMES = {"nic": "network interface", "pcie": "PCIe"}
 _CHIP = {
     "bgcolor": "rgba(60,60,60,0.85)",

@@ -15,6 +15,14 @@ from planner.units import format_seconds
 __all__ = ["ScalePoint", "gantt", "scaling", "waterfall"]
 
 _SHOWN_STAGES = 16
+_KINDS = (
+    "forward",
+    "recompute",
+    "backward",
+    "weight_gradient",
+    "pipeline_transfer",
+    "communication",
+)
 _MAX_NUMBERS = 300
 
 
@@ -95,7 +103,7 @@ def gantt(timeline: Timeline, title: str = "") -> Drawing:
     )
     rows = _sampled(timeline.num_stages)
     place = {stage: row for row, stage in enumerate(rows)}
-    for kind in ("forward", "recompute", "backward", "weight_gradient", "communication"):
+    for kind in _KINDS:
         events = [e for e in timeline.events if e.kind == kind and e.stage in place]
         if not events:
             continue

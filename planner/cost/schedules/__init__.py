@@ -1,0 +1,1 @@
+"""Schedules: in which order pipeline stages work, and what follows from it; one module each."""

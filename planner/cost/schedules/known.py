@@ -1,0 +1,24 @@
+"""Known: every schedule, by the name that layouts and frameworks use."""
+
+from __future__ import annotations
+
+from planner.cost.schedules.gpipe import GPIPE
+from planner.cost.schedules.interleaved import INTERLEAVED
+from planner.cost.schedules.one_f_one_b import ONE_F_ONE_B
+from planner.cost.schedules.schedule import PipelineSchedule
+from planner.cost.schedules.zero_bubble import ZERO_BUBBLE
+
+__all__ = ["KNOWN", "schedule_named"]
+
+KNOWN: dict[str, PipelineSchedule] = {
+    schedule.name: schedule for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE)
+}
+
+
+def schedule_named(name: str) -> PipelineSchedule:
+    """A schedule by name; 1F1B's for one stage, which has none.
+
+    >>> schedule_named("gpipe").source
+    'Huang et al. 2019, arXiv:1811.06965'
+    """
+    return KNOWN.get(name, ONE_F_ONE_B)

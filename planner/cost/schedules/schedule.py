@@ -1,0 +1,59 @@
+"""Schedule: an order of passes, and what follows from it in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from planner.cost.arrays import Float, Int
+from planner.describe.framework import Schedule
+
+__all__ = ["Kind", "PipelineSchedule", "Task", "one_each", "same_bubble"]
+
+Kind = Literal["forward", "backward", "weight_gradient"]
+
+
+class Task(NamedTuple):
+    """One pass of a micro-batch through one chunk of a stage."""
+
+    stage: int
+    kind: Kind
+    micro_batch: int
+    chunk: int
+
+
+def same_bubble(idle_s: Float, pp: Int, weight_s: Float) -> Float:
+    """Nothing is done while a stage waits: the bubble is the idle time [s]."""
+    return idle_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSchedule:
+    """A pipeline schedule. Degrees are those of `Layout`: p stages, v chunks, m micro-batches."""
+
+    name: Schedule
+    source: str
+    """Where it is described."""
+    order: Callable[[int, int, int, int], list[Task]]
+    """Tasks of a stage in the order in which it works on them: (p, stage, m, v)."""
+    in_flight: Callable[[Int, Int, Int, Int], Float]
+    """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
+    bubble_s: Callable[[Float, Int, Float], Float] = same_bubble
+    """Idle time of the slowest stage in a step: (idle of 1F1B, p, weight gradients) [s]."""
+    interleaves: bool = False
+    """Whether a stage has several chunks, and micro-batches pass in groups of p."""
+    defers_weight_gradients: bool = False
+    """Whether weight gradients are passes of their own."""
+    runs_forward_ahead: bool = False
+    """Whether forward passes precede the last stage's backward: it keeps all their logits."""
+    no_better_than: str = ""
+    """A schedule that takes as long with less memory; empty where there is none."""
+
+
+def one_each(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:
+    """`warm_up` forwards, then one forward and one backward in turn, then the rest."""
+    order = forward[:warm_up]
+    for ahead, back in zip(forward[warm_up:], backward, strict=False):
+        order += [ahead, back]
+    return order + backward[len(forward) - warm_up :]

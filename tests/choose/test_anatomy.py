@@ -1,0 +1,89 @@
+"""Anatomy: the drawn step is the estimated step, for every framework."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import planner
+from planner.choose.anatomy import stage_times
+from planner.cost.simulate import simulate
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+
+IN_THE_PIPELINE = (
+    "forward",
+    "backward",
+    "recompute",
+    "host_overhead",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline_bubble",
+    "pipeline_transfer",
+)
+PIPED = [
+    (name, schedule)
+    for name in names("framework")
+    for schedule in load_framework(name).schedules
+    if schedule != "none"
+]
+
+
+def drawn_and_estimated(framework: Framework, layout: Layout, model: str) -> tuple[float, float]:
+    """Length of the drawn pipeline, and the estimate's parts that stand in it [s]."""
+    workload = Workload(sequence_length=4096, global_batch=layout.global_batch)
+    described, machine = load_model(model), load_machine("h100-cluster")
+    found = planner.estimate(
+        described, machine, layout, workload=workload, framework=framework.name
+    )
+    times = stage_times(described, machine, workload, found)
+    timeline = simulate(times, layout.grad_accumulation, layout.schedule, layout.vpp)
+    return timeline.makespan_s, sum(found.step_time_parts_s[part] for part in IN_THE_PIPELINE)
+
+
+def layout_of(framework: Framework, **degrees: int) -> Layout:
+    """A layout of the framework with these degrees."""
+    spread = Layout(dp=4, grad_accumulation=32, recompute="full", **degrees)
+    split = spread.tp > 1 and framework.sequence_parallel != "never"
+    stages = framework.zero_stages_with_pipeline if spread.pp > 1 else framework.zero_stages
+    return spread.replaced(sequence_parallel=split, zero_stage=min(stages))
+
+
+@pytest.mark.parametrize("name", names("framework"))
+def test_a_step_without_a_pipeline_lasts_as_long_as_its_parts(name: str) -> None:
+    drawn, estimated = drawn_and_estimated(
+        load_framework(name), layout_of(load_framework(name)), "llama-3-8b"
+    )
+    assert drawn == pytest.approx(estimated, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "schedule"), PIPED)
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b"])
+def test_the_drawn_pipeline_lasts_as_long_as_its_parts(
+    name: str, schedule: str, model: str
+) -> None:
+    framework = load_framework(name)
+    tp = 2 if "tp" in framework.axes else 1
+    chunks = 4 if schedule == "interleaved-1f1b" else 1
+    layout = layout_of(framework, pp=4, tp=tp, vpp=chunks).replaced(schedule=schedule)
+    drawn, estimated = drawn_and_estimated(framework, layout, model)
+    # where stages differ the closed form of the bubble takes each to wait for all others
+    assert drawn == pytest.approx(estimated, rel=0.005 if framework.balance == "layers" else 0.02)
+
+
+def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
+    """nanotron: without either the pipeline would be a third of its length."""
+    framework = load_framework("nanotron")
+    layout = layout_of(framework, pp=2, tp=4).replaced(schedule="1f1b")
+    drawn, estimated = drawn_and_estimated(framework, layout, "llama-3-8b")
+    workload = Workload(sequence_length=4096, global_batch=layout.global_batch)
+    model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
+    found = planner.estimate(model, machine, layout, workload=workload, framework="nanotron")
+    parts = found.step_time_parts_s
+    assert parts["host_overhead"] > 0.3 * estimated
+    free = [replace(t, blocked_s=0.0) for t in stage_times(model, machine, workload, found)]
+    assert simulate(free, 32, "1f1b").makespan_s < drawn
