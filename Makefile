@@ -1,29 +1,47 @@
 # make plan   set up .venv and answer the README's example
+# make quick  the tests to run all day: no test of more than two seconds, one process a core
 # make test   set up .venv with the test tools and run the whole suite
-# make app    set up .venv with the explorer and open it in a browser
+# make coverage  the same, with the lines that no test reaches
 # make check  format, lint and types, as continuous integration runs them
+# make hooks  let git run `make check` before every commit
+# make app    set up .venv with the explorer and open it in a browser
 # make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
 # make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
 # make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest
+# more processes than this collect longer than they test
+CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan test check app accuracy golden traces clean
+.PHONY: plan quick test coverage check hooks app accuracy golden traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
 
-test: .venv/tested
-	$(BIN)/python -m pytest
+quick: .venv/tested
+	$(PYTEST) $(CORES) -m "not slow"
 
-app: .venv/explorer
-	$(BIN)/planner app
+# tests with servers and ranks of their own have time limits: they run after the others, one by one
+test: .venv/tested
+	$(PYTEST) $(CORES) -m "not alone" $(COVER:%=% --cov-report=)
+	$(PYTEST) -m alone $(COVER:%=% --cov-append)
+
+coverage: COVER := --cov
+coverage: test
 
 check: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.docstrings
+
+hooks: .venv/tested
+	$(BIN)/pre-commit install
+
+app: .venv/explorer
+	$(BIN)/planner app
 
 accuracy: .venv/installed
 	$(PIP) --editable '.[evidence]'

@@ -1,4 +1,4 @@
-"""Strict numerics for every test, and one home for the descriptions that many tests use."""
+"""Strict numerics for every test, examples that never change, tests that run alone."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("planner")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs alone is slow, too."""
+    for item in items:
+        if item.get_closest_marker("alone"):
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ import pytest
 
 from tests import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 _CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 if _CHROMIUM is None:

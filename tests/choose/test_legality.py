@@ -10,22 +10,10 @@ from hypothesis import strategies as st
 
 from planner.choose.legality import RULES, check, check_division, check_sequence, legal
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.question import Question
-from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
-
-
-def question(
-    model: str = "llama-3-8b",
-    framework: str = "megatron-lm",
-    machine: str = "polaris",
-    **fields: object,
-) -> Question:
-    workload = Workload.described({"sequence_length": 4096, "global_batch": 64, **fields})
-    return Question(load_model(model), load_machine(machine), workload, load_framework(framework))
-
+from tests.descriptions import question
 
 LEGAL = Layout(dp=4, tp=4, zero_stage=1, micro_batch=2, grad_accumulation=8)
 
@@ -122,12 +110,7 @@ def test_a_convolutional_network_is_counted_but_not_planned() -> None:
 
 def test_three_heads_over_two_ranks() -> None:
     three = load_model("gpt2").replaced(num_heads=3, num_kv_heads=3, head_dim=256)
-    q = Question(
-        three,
-        load_machine("polaris"),
-        Workload(sequence_length=1024, global_batch=64),
-        load_framework("megatron-lm"),
-    )
+    q = question(three, sequence_length=1024)
     with pytest.raises(LayoutError, match=r"tp = 2 does not divide num_heads = 3; use one of 1, 3"):
         check(q, Layout(tp=2, grad_accumulation=64))
 

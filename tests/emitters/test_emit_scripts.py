@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.catalogue import load_machine, names
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import slot_of
 from planner.errors import EmitError
+from tests.descriptions import question
 from tests.emitters import slurm
 from tests.emitters.emitted import place_files, run_on, scripts
 
@@ -231,7 +231,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("machine", ["polaris", "vsc-5", "workstation-2x4090"])
 def test_the_ranks_of_a_job_meet(machine: str, tmp_path: Path) -> None:
     """The whole script with real ranks: each adds its bit, and all see the sum."""
@@ -280,12 +280,10 @@ def test_wall_times_stay_within_the_queue(name: str, steps: int) -> None:
     machine = load_machine(name)
     layout = Layout(dp=machine.node.num_devices)
     precision = next(p for p in ("bf16", "fp16", "fp32") if p in machine.device.peak_flop_per_s)
-    job = planner.Workload(
-        sequence_length=1024, global_batch=layout.global_batch, precision=precision
-    )
-    model, framework = load_model("gpt2"), load_framework("ddp")
-    found = planner.estimate(model, machine, layout, workload=job, framework=framework)
-    place = slot_of(BatchJob(Question(model, machine, job, framework), found, 1, steps))
+    job = {"sequence_length": 1024, "global_batch": layout.global_batch, "precision": precision}
+    q = question("gpt2", "ddp", machine, **job)
+    found = planner.estimate(q.model, machine, layout, workload=q.workload, framework=q.framework)
+    place = slot_of(BatchJob(q, found, 1, steps))
     free = [q for q in machine.scheduler.queues if q.min_nodes == 1 and not q.on_request]
     assert (place.queue is None) == (not machine.scheduler.queues)
     assert place.steps * place.jobs >= steps
@@ -355,7 +353,7 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
         yield environment
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
 @pytest.mark.parametrize("machine", SLURM)
 def test_slurm_accepts(machine: str, framework: str, controlled: dict[str, str]) -> None:
@@ -368,7 +366,7 @@ def test_slurm_accepts(machine: str, framework: str, controlled: dict[str, str])
             assert "to start at" in said
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("old", "new"),
     [

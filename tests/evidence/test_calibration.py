@@ -47,6 +47,7 @@ def test_a_profile_is_not_overwritten_and_must_state_the_figure(tmp_path: Path) 
         write_profile(FITTED, str(own), tmp_path / "out.toml", "runs.csv")
 
 
+@pytest.mark.slow
 def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
     stated = [row(row_id=f"r{n}", step_time_s=3.7 * (1 + n / 50)) for n in range(3)]
     guess = row(row_id="guess", n_layers="", step_time_s=37.0)

@@ -12,74 +12,89 @@ rows were not used for it.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
-from planner.describe.question import Question
-from planner.describe.workload import Workload
+from tests.descriptions import question
 
-Row = tuple[int, int, int, int, int, int, int, int, int, int, str, float]
 
-# layers, hidden, heads, dp, tp, pp, chunks, micro-batch, global batch, ZeRO, recompute, step [s]
+class Row(NamedTuple):
+    """A row of the papers' tables."""
+
+    layers: int
+    hidden: int
+    heads: int
+    dp: int
+    tp: int
+    pp: int
+    chunks: int
+    micro_batch: int
+    batch: int
+    zero: int
+    recompute: str
+    step_s: float
+
+
 NARAYANAN_TABLE_1: list[Row] = [
-    (24, 2304, 24, 32, 1, 1, 1, 16, 512, 0, "full", 3.52802),
-    (30, 3072, 32, 32, 2, 1, 1, 16, 512, 0, "full", 3.69741),
-    (36, 4096, 32, 32, 4, 1, 1, 16, 512, 0, "full", 3.69633),
-    (40, 6144, 48, 32, 8, 1, 1, 8, 1024, 0, "full", 9.3993),
-    (48, 8192, 64, 32, 8, 2, 1, 4, 1536, 0, "full", 14.4535),
-    (60, 10240, 80, 32, 8, 4, 3, 2, 1792, 0, "full", 16.0578),
-    (80, 12288, 96, 24, 8, 8, 2, 2, 2304, 0, "full", 24.8174),
-    (96, 16384, 128, 15, 8, 16, 2, 1, 2160, 0, "full", 37.6143),
-    (105, 20480, 128, 9, 8, 35, 1, 1, 2520, 0, "full", 54.085),
-    (128, 25600, 160, 6, 8, 64, 1, 1, 3072, 0, "full", 102.63),
+    Row(24, 2304, 24, 32, 1, 1, 1, 16, 512, 0, "full", 3.52802),
+    Row(30, 3072, 32, 32, 2, 1, 1, 16, 512, 0, "full", 3.69741),
+    Row(36, 4096, 32, 32, 4, 1, 1, 16, 512, 0, "full", 3.69633),
+    Row(40, 6144, 48, 32, 8, 1, 1, 8, 1024, 0, "full", 9.3993),
+    Row(48, 8192, 64, 32, 8, 2, 1, 4, 1536, 0, "full", 14.4535),
+    Row(60, 10240, 80, 32, 8, 4, 3, 2, 1792, 0, "full", 16.0578),
+    Row(80, 12288, 96, 24, 8, 8, 2, 2, 2304, 0, "full", 24.8174),
+    Row(96, 16384, 128, 15, 8, 16, 2, 1, 2160, 0, "full", 37.6143),
+    Row(105, 20480, 128, 9, 8, 35, 1, 1, 2520, 0, "full", 54.085),
+    Row(128, 25600, 160, 6, 8, 64, 1, 1, 3072, 0, "full", 102.63),
 ]
 NARAYANAN_TABLE_2_ZERO_3: list[Row] = [
-    (96, 12288, 96, 384, 1, 1, 1, 4, 1536, 3, "full", 81.5786),
-    (96, 12288, 96, 768, 1, 1, 1, 2, 1536, 3, "full", 66.7461),
-    (96, 12288, 96, 1536, 1, 1, 1, 1, 1536, 3, "full", 66.7461),
-    (105, 20480, 128, 640, 1, 1, 1, 4, 2560, 3, "full", 255.532),
-    (105, 20480, 128, 1120, 1, 1, 1, 2, 2240, 3, "full", 179.915),
-    (105, 20480, 128, 2240, 1, 1, 1, 1, 2240, 3, "full", 183.664),
+    Row(96, 12288, 96, 384, 1, 1, 1, 4, 1536, 3, "full", 81.5786),
+    Row(96, 12288, 96, 768, 1, 1, 1, 2, 1536, 3, "full", 66.7461),
+    Row(96, 12288, 96, 1536, 1, 1, 1, 1, 1536, 3, "full", 66.7461),
+    Row(105, 20480, 128, 640, 1, 1, 1, 4, 2560, 3, "full", 255.532),
+    Row(105, 20480, 128, 1120, 1, 1, 1, 2, 2240, 3, "full", 179.915),
+    Row(105, 20480, 128, 2240, 1, 1, 1, 1, 2240, 3, "full", 183.664),
 ]
 NARAYANAN_TABLE_2_PTD: list[Row] = [
-    (96, 12288, 96, 4, 8, 12, 1, 1, 1536, 0, "full", 76.7799),
-    (96, 12288, 96, 8, 8, 12, 1, 1, 1536, 0, "full", 39.4205),
-    (96, 12288, 96, 16, 8, 12, 1, 1, 1536, 0, "full", 20.8286),
-    (105, 20480, 128, 2, 8, 35, 1, 1, 2240, 0, "full", 206.219),
-    (105, 20480, 128, 4, 8, 35, 1, 1, 2240, 0, "full", 105.579),
-    (105, 20480, 128, 8, 8, 35, 1, 1, 2240, 0, "full", 55.4456),
+    Row(96, 12288, 96, 4, 8, 12, 1, 1, 1536, 0, "full", 76.7799),
+    Row(96, 12288, 96, 8, 8, 12, 1, 1, 1536, 0, "full", 39.4205),
+    Row(96, 12288, 96, 16, 8, 12, 1, 1, 1536, 0, "full", 20.8286),
+    Row(105, 20480, 128, 2, 8, 35, 1, 1, 2240, 0, "full", 206.219),
+    Row(105, 20480, 128, 4, 8, 35, 1, 1, 2240, 0, "full", 105.579),
+    Row(105, 20480, 128, 8, 8, 35, 1, 1, 2240, 0, "full", 55.4456),
 ]
 # "selective" rows use sequence parallelism, "full" rows do not
 KORTHIKANTI: list[Row] = [
-    (48, 6144, 64, 1, 8, 1, 1, 4, 4, 0, "full", 1.42),
-    (48, 6144, 64, 1, 8, 1, 1, 4, 4, 0, "selective", 1.10),
-    (96, 12288, 96, 1, 8, 8, 3, 1, 64, 0, "full", 18.13),
-    (96, 12288, 96, 1, 8, 8, 3, 1, 64, 0, "selective", 13.75),
-    (105, 20480, 128, 1, 8, 35, 3, 1, 280, 0, "full", 49.05),
-    (105, 20480, 128, 1, 8, 35, 3, 1, 280, 0, "selective", 37.83),
-    (128, 25600, 160, 1, 8, 64, 1, 1, 512, 0, "full", 94.42),
-    (128, 25600, 160, 1, 8, 64, 1, 1, 512, 0, "selective", 71.49),
-    (105, 20480, 128, 8, 8, 35, 3, 1, 2240, 0, "selective", 39.15),
+    Row(48, 6144, 64, 1, 8, 1, 1, 4, 4, 0, "full", 1.42),
+    Row(48, 6144, 64, 1, 8, 1, 1, 4, 4, 0, "selective", 1.10),
+    Row(96, 12288, 96, 1, 8, 8, 3, 1, 64, 0, "full", 18.13),
+    Row(96, 12288, 96, 1, 8, 8, 3, 1, 64, 0, "selective", 13.75),
+    Row(105, 20480, 128, 1, 8, 35, 3, 1, 280, 0, "full", 49.05),
+    Row(105, 20480, 128, 1, 8, 35, 3, 1, 280, 0, "selective", 37.83),
+    Row(128, 25600, 160, 1, 8, 64, 1, 1, 512, 0, "full", 94.42),
+    Row(128, 25600, 160, 1, 8, 64, 1, 1, 512, 0, "selective", 71.49),
+    Row(105, 20480, 128, 8, 8, 35, 3, 1, 2240, 0, "selective", 39.15),
 ]
 ALL = NARAYANAN_TABLE_1 + NARAYANAN_TABLE_2_ZERO_3 + NARAYANAN_TABLE_2_PTD + KORTHIKANTI
 
 
 def run(row: Row) -> Estimate:
-    layers, hidden, heads, dp, tp, pp, vpp, micro, batch, zero, recompute, _ = row
     model = Model(
         name="gpt",
         family="gpt3",
-        num_layers=layers,
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn_size=4 * hidden,
+        num_layers=row.layers,
+        hidden_size=row.hidden,
+        num_heads=row.heads,
+        num_kv_heads=row.heads,
+        head_dim=row.hidden // row.heads,
+        ffn_size=4 * row.hidden,
         vocab_size=51200,
         tied_embeddings=True,
         position="learned",
@@ -90,36 +105,45 @@ def run(row: Row) -> Estimate:
         dropout=0.1,
     )
     layout = Layout(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        vpp=vpp,
-        zero_stage=zero,
-        micro_batch=micro,
-        grad_accumulation=batch // dp // micro,
-        recompute=recompute,  # type: ignore[arg-type]
-        sequence_parallel=recompute == "selective",
-        schedule="none" if pp == 1 else "1f1b" if vpp == 1 else "interleaved-1f1b",
+        dp=row.dp,
+        tp=row.tp,
+        pp=row.pp,
+        vpp=row.chunks,
+        zero_stage=row.zero,
+        micro_batch=row.micro_batch,
+        grad_accumulation=row.batch // row.dp // row.micro_batch,
+        recompute=row.recompute,
+        sequence_parallel=row.recompute == "selective",
+        schedule="none" if row.pp == 1 else "1f1b" if row.chunks == 1 else "interleaved-1f1b",
     )
-    workload = Workload(
-        sequence_length=2048, global_batch=batch, precision="fp16", attention="eager"
-    )
-    framework = load_framework("deepspeed-2021" if zero else "megatron-lm-2021")
-    question = Question(model, load_machine("selene"), workload, framework)
-    return estimate_layouts(question, Layouts.of(layout))[0]
+    framework = "deepspeed-2021" if row.zero else "megatron-lm-2021"
+    asked = question(model, framework, "selene", **_job(row.batch))
+    return estimate_layouts(asked, Layouts.of(layout))[0]
+
+
+def _job(batch: int) -> dict[str, Any]:
+    """Sequences of the papers' runs, in fp16 and before FlashAttention."""
+    return {
+        "sequence_length": 2048,
+        "global_batch": batch,
+        "precision": "fp16",
+        "attention": "eager",
+    }
 
 
 def errors(rows: list[Row]) -> np.ndarray:
-    return np.array([run(row).step_time_s / row[-1] - 1 for row in rows])
+    return np.array([run(row).step_time_s / row.step_s - 1 for row in rows])
 
 
 def test_the_table_is_whole() -> None:
     assert len(ALL) == 31
 
 
-@pytest.mark.parametrize("row", ALL, ids=lambda row: f"{row[1]}x{row[0]} dp{row[3]} {row[10]}")
+@pytest.mark.parametrize(
+    "row", ALL, ids=lambda row: f"{row.hidden}x{row.layers} dp{row.dp} {row.recompute}"
+)
 def test_no_step_time_is_off_by_a_fifth(row: Row) -> None:
-    assert run(row).step_time_s == pytest.approx(row[-1], rel=0.20)
+    assert run(row).step_time_s == pytest.approx(row.step_s, rel=0.20)
 
 
 @pytest.mark.parametrize(
@@ -145,22 +169,20 @@ def test_selective_recompute_saves_what_the_paper_measured() -> None:
     # Korthikanti et al. 2022, table 5: 29.0 to 32.1 % more throughput
     for full, selective in zip(KORTHIKANTI[0:8:2], KORTHIKANTI[1:8:2], strict=True):
         gain = run(full).step_time_s / run(selective).step_time_s
-        assert gain == pytest.approx(full[-1] / selective[-1], rel=0.06)
+        assert gain == pytest.approx(full.step_s / selective.step_s, rel=0.06)
 
 
 def test_all_rows_ran_so_they_fit() -> None:
     # all but the row of 529.6 B on 640 GPUs, whose memory the papers do not state
-    assert [row for row in ALL if not run(row).fits and row[3] != 640] == []
+    assert [row for row in ALL if not run(row).fits and row.dp != 640] == []
 
 
 def test_wordplay_on_one_polaris_node() -> None:
     # github.com/saforem2/wordplay, log of 2024-07-17: median step 0.2850 s, MFU 45.9 % on
     # 4 x A100, DDP, fp16, 64 sequences of 1024 characters per GPU
-    workload = Workload(sequence_length=1024, global_batch=256, precision="fp16")
-    question = Question(
-        load_model("wordplay-85m-char"), load_machine("polaris"), workload, load_framework("ddp")
-    )
-    estimate = estimate_layouts(question, Layouts.of(Layout(dp=4, micro_batch=64)))[0]
+    job: dict[str, Any] = {"sequence_length": 1024, "global_batch": 256, "precision": "fp16"}
+    asked = question("wordplay-85m-char", "ddp", **job)
+    estimate = estimate_layouts(asked, Layouts.of(Layout(dp=4, micro_batch=64)))[0]
     assert estimate.fits
     assert estimate.step_time_s == pytest.approx(0.2850, rel=0.10)
     assert estimate.mfu == pytest.approx(0.459, rel=0.10)
@@ -171,15 +193,10 @@ def auroragpt_micro_batches(nodes: int, recompute: str) -> list[int]:
     """Micro-batches of AuroraGPT-7B that fit on Polaris nodes."""
     fits = []
     for micro in (1, 2, 4, 8, 16, 32):
-        workload = Workload(sequence_length=4096, global_batch=4 * nodes * micro, precision="fp16")
-        question = Question(
-            load_model("auroragpt-7b"),
-            load_machine("polaris"),
-            workload,
-            load_framework("megatron-deepspeed"),
-        )
-        layout = Layout(dp=4 * nodes, zero_stage=1, micro_batch=micro, recompute=recompute)  # type: ignore[arg-type]
-        if estimate_layouts(question, Layouts.of(layout))[0].fits:
+        job: dict[str, Any] = {"global_batch": 4 * nodes * micro, "precision": "fp16"}
+        asked = question("auroragpt-7b", "megatron-deepspeed", **job)
+        layout = Layout(dp=4 * nodes, zero_stage=1, micro_batch=micro, recompute=recompute)
+        if estimate_layouts(asked, Layouts.of(layout))[0].fits:
             fits.append(micro)
     return fits
 
@@ -217,9 +234,6 @@ def test_unaligned_heads_cost_a_third(
         recompute="full",
         schedule="1f1b",
     )
-    workload = Workload(
-        sequence_length=2048, global_batch=2048, precision="fp16", attention="eager"
-    )
     times = []
     for heads in (128, 96):
         model = load_model("bloom-176b").replaced(
@@ -230,9 +244,8 @@ def test_unaligned_heads_cost_a_third(
             num_kv_heads=heads,
             head_dim=13824 // heads,
         )
-        framework = load_framework("megatron-deepspeed")
-        question = Question(model, load_machine("jean-zay-a100"), workload, framework)
-        times.append(estimate_layouts(question, Layouts.of(layout))[0].step_time_s)
+        asked = question(model, "megatron-deepspeed", "jean-zay-a100", **_job(2048))
+        times.append(estimate_layouts(asked, Layouts.of(layout))[0].step_time_s)
     assert times[0] / times[1] == pytest.approx(measured_ratio, rel=0.08)
 
 
@@ -267,13 +280,14 @@ def test_allocated_memory_of_megatron_on_b200(
         sequence_parallel=tp > 1,
         schedule="1f1b" if pp > 1 else "none",
     )
-    question = Question(
+    asked = question(
         load_model("llama-3-70b").replaced(num_layers=12),
-        load_machine("dgx-b200"),
-        Workload(sequence_length=tokens, global_batch=layout.global_batch, precision="bf16"),
         framework.replaced(kernels=kernels),
+        "dgx-b200",
+        sequence_length=tokens,
+        global_batch=layout.global_batch,
     )
-    parts = estimate_layouts(question, Layouts.stack([layout]))[0].memory_bytes
+    parts = estimate_layouts(asked, Layouts.stack([layout]))[0].memory_bytes
     unseen = ("total", "runtime_context", "allocator_reserve")
     allocated = sum(value for name, value in parts.items() if name not in unseen)
     assert allocated / 2**30 == pytest.approx(gib, rel=0.01)
@@ -285,15 +299,12 @@ def test_placeholders_are_one_expert_wide() -> None:
     without = framework.replaced(
         buffers=framework.buffers.replaced(placeholder_bytes=0.0).model_dump()
     )
-    model, machine = load_model("mixtral-8x7b"), load_machine("dgx-h100")
-    layout = Layout(dp=8, ep=8, zero_stage=1)
-    workload = Workload(sequence_length=4096, global_batch=8, precision="bf16")
-    found = [
-        estimate_layouts(Question(model, machine, workload, software), Layouts.stack([layout]))[
-            0
-        ].memory_bytes["gradients"]
+    layouts = Layouts.of(Layout(dp=8, ep=8, zero_stage=1))
+    asked = [
+        question("mixtral-8x7b", software, "dgx-h100", global_batch=8)
         for software in (framework, without)
     ]
+    found = [estimate_layouts(q, layouts)[0].memory_bytes["gradients"] for q in asked]
     h, ffn, kv = 4096, 14336, 1024
     layer = 2 * h * h + 2 * h * kv + 3 * h * ffn
     assert found[0] - found[1] == pytest.approx(2 * (layer + h * 32000), rel=0.001)
@@ -340,12 +351,10 @@ def test_llm_foundry_holds_what_it_ran(
         }
     )
     layout = Layout(dp=8, zero_stage=3, micro_batch=micro_batch)
-    workload = Workload(
-        sequence_length=tokens, global_batch=8 * micro_batch, precision="bf16", attention="flash"
-    )
-    question = Question(model, load_machine(machine), workload, load_framework("llm-foundry"))
-    estimate = estimate_layouts(question, Layouts.stack([layout]))[0]
+    job: dict[str, Any] = {"sequence_length": tokens, "global_batch": 8 * micro_batch}
+    asked = question(model, "llm-foundry", machine, **job)
+    estimate = estimate_layouts(asked, Layouts.stack([layout]))[0]
     assert estimate.fits
     # twice as many would not
     more = layout.replaced(micro_batch=2 * micro_batch)
-    assert not estimate_layouts(question, Layouts.stack([more]))[0].fits
+    assert not estimate_layouts(asked, Layouts.stack([more]))[0].fits

@@ -20,7 +20,6 @@ from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import UnknownNameError
 from planner.evidence.backtest import score
@@ -39,6 +38,7 @@ from planner.show.figures import (
 )
 from planner.show.figures.frame import Drawing, plain
 from planner.units import GIB
+from tests.descriptions import question
 
 _JOB = Workload(global_batch=64, sequence_length=4096)
 
@@ -188,8 +188,7 @@ def test_timeline_of_a_plan_agrees_with_its_estimate() -> None:
     found = planner.estimate(model, machine, layout, workload=_JOB, framework="megatron-lm")
     timeline = simulate(stage_times(model, machine, _JOB, found), layout.grad_accumulation, "1f1b")
     _check(time.gantt(timeline))
-    question = Question(model, machine, _JOB, planner.load_framework("megatron-lm"))
-    tables = stage_memory(question, layout)
+    tables = stage_memory(question(), layout)
     limit = machine.device.memory_bytes.value
     drawing = memory.memory_over_step(timeline, tables, limit)
     _check(drawing)

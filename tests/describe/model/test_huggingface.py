@@ -464,6 +464,7 @@ _CONFIGS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(_CONFIGS)
 def test_any_fields_give_a_model_or_a_clear_error(fields: dict[str, Any]) -> None:

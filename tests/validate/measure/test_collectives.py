@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 pytest.importorskip("torch", exc_type=ImportError)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_collectives_are_checked_and_fitted() -> None:
     from planner.validate.measure.collectives import (
         OPERATIONS,

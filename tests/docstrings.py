@@ -1,0 +1,170 @@
+"""The contract of a formula's docstring: what it must say, and which formulas do not say it yet.
+
+python -m tests.docstrings             # how many formulas say what
+python -m tests.docstrings --write     # take those off docstrings.toml that now say it
+python -m tests.docstrings --write --grow    # put new ones on it, too
+
+Formulas are the functions that a module of the cost model exports, and those of `planner.choose`
+that return numbers and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import doctest
+import importlib
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests import ROOT
+
+__all__ = ["allowed", "formulas", "incomplete", "lacks", "totals", "unknown_units"]
+
+ALLOWED = Path(__file__).with_suffix(".toml")
+"""The formulas that break a rule, and which. It may only shrink."""
+
+UNITS = ("1", "B", "B/parameter", "B/s", "B/token", "FLOP", "FLOP/s", "elements", "s")
+"""What may stand in the brackets; 1 is a count, an index or a ratio."""
+
+_HEAD = """\
+# Formulas whose docstrings do not keep the contract of CONTRIBUTING.md yet, by what they lack.
+# Written by `python -m tests.docstrings --write`; it may only shrink.
+"""
+_BRACKETS = re.compile(r"(?<![\w)])\[([A-Za-z0-9/]+)\]")
+_SOURCE = re.compile(
+    r"arXiv:\d{4}\.\d{4,5}|doi:10\.\S+|[A-Z][\w-]+( et al\.| and [A-Z][\w-]+)?,? (19|20)\d\d\b"
+    r"|\b[Dd]efinition\b"
+)
+_SECTION = re.compile(r"method\.md#([\w-]+)")
+_NUMBERS = re.compile(r"\b(float|int|Float|Int|NDArray)\b")
+_PLAIN = {*("float", "int", "float64", "int64"), *("tuple", "list", "dict", "str")}
+_PLAIN |= {"Float", "Int", "NDArray", "np"}
+_WORDS = re.compile(r"[A-Za-z_]\w*")
+
+Formula = Callable[..., Any]
+
+
+def formulas() -> dict[str, Formula]:
+    """The functions that keep the contract, by module and name."""
+    found: dict[str, Formula] = {}
+    for package in ("cost", "choose"):
+        for path in sorted((ROOT / "planner" / package).rglob("*.py")):
+            for name, value in _exported(path):
+                if package == "cost" or _only_numbers(value):
+                    found[f"{value.__module__.rpartition('.')[2]}.{name}"] = value
+    return found
+
+
+def _exported(path: Path) -> Iterator[tuple[str, Formula]]:
+    """Functions that a module exports and holds itself."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    for name in getattr(module, "__all__", ()):
+        value = inspect.unwrap(getattr(module, name))
+        if inspect.isfunction(value) and value.__module__ == module.__name__:
+            yield name, value
+
+
+def _has_unit(formula: Formula, text: str) -> bool:
+    """Its first paragraph names the unit; what returns no numbers needs none."""
+    if not _NUMBERS.search(_returned(formula)):
+        return True
+    return any(unit in UNITS for unit in _BRACKETS.findall(text.split("\n\n")[0]))
+
+
+def _has_source(_: Formula, text: str) -> bool:
+    """A publication, a section of the method that exists, or the word definition."""
+    sections = set(_SECTION.findall(text))
+    return bool(_SOURCE.search(text)) or bool(sections and sections <= _headings())
+
+
+def _has_doctest(_: Formula, text: str) -> bool:
+    """An example whose answer is printed."""
+    return any(example.want for example in doctest.DocTestParser().get_examples(text))
+
+
+RULES: dict[str, Callable[[Formula, str], bool]] = {
+    "unit": _has_unit,
+    "counted": lambda _, text: "Counted:" in text,
+    "left_out": lambda _, text: "Left out:" in text,
+    "source": _has_source,
+    "doctest": _has_doctest,
+}
+"""What a docstring must say."""
+
+
+def lacks(formula: Formula) -> set[str]:
+    """The rules that a formula's docstring does not keep."""
+    text = inspect.getdoc(formula) or ""
+    return {rule for rule, keeps in RULES.items() if not keeps(formula, text)}
+
+
+def unknown_units(formula: Formula) -> set[str]:
+    """What stands in brackets like a unit and is none of `UNITS`."""
+    prose = re.sub(r"^\s*(>>>|\.\.\.).*$", "", inspect.getdoc(formula) or "", flags=re.MULTILINE)
+    first = prose.split("\n\n")[0]
+    return {found for found in _BRACKETS.findall(first) if found not in UNITS}
+
+
+def incomplete() -> dict[str, list[str]]:
+    """The formulas that break a rule, with the rules that they break."""
+    found = {name: lacks(formula) for name, formula in formulas().items()}
+    return {name: [rule for rule in RULES if rule in found[name]] for name in found if found[name]}
+
+
+def allowed() -> dict[str, list[str]]:
+    """What the list says."""
+    return tomllib.loads(ALLOWED.read_text(encoding="utf-8")) if ALLOWED.exists() else {}
+
+
+def _returned(formula: Formula) -> str:
+    return str(inspect.get_annotations(formula).get("return", ""))
+
+
+def _only_numbers(formula: Formula) -> bool:
+    returned = _returned(formula)
+    return bool(_NUMBERS.search(returned)) and set(_WORDS.findall(returned)) <= _PLAIN
+
+
+def _headings() -> set[str]:
+    """Anchors of the method's headings."""
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def write(grow: bool) -> None:
+    """Write the list again; what is not on it yet is refused unless it may grow."""
+    now, before = incomplete(), allowed()
+    new = {name: set(rules) - set(before.get(name, [])) for name, rules in now.items()}
+    said = [f"{name} ({', '.join(sorted(rules))})" for name, rules in new.items() if rules]
+    if said and not grow:
+        raise SystemExit(f"new: {', '.join(said)}; complete the docstrings, or say --grow")
+    lines = (f"{json.dumps(name)} = {json.dumps(now[name])}\n" for name in sorted(now))
+    ALLOWED.write_text(_HEAD + "".join(lines), encoding="utf-8")
+
+
+def totals() -> str:
+    """How many formulas keep each rule."""
+    broken, count = incomplete().values(), len(formulas())
+    kept = (f"{count - sum(rule in rules for rules in broken)} {rule}" for rule in RULES)
+    return f"of {count} formulas: {', '.join(kept)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write docstrings.toml again")
+    parser.add_argument("--grow", action="store_true", help="allow new names on it")
+    options = parser.parse_args()
+    if options.write:
+        write(options.grow)
+    print(totals())
+
+
+if __name__ == "__main__":
+    main()

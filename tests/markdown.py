@@ -1,0 +1,48 @@
+"""Tables of the documents, as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests import ROOT
+
+__all__ = ["PAGES", "read", "table"]
+
+PAGES = {path.name: path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+"""Every document, by name."""
+
+Row = dict[str, str]
+
+
+def read(name: str) -> str:
+    """The text of a document."""
+    return PAGES[name].read_text(encoding="utf-8")
+
+
+def table(name: str, heading: str, number: int = 0) -> list[Row]:
+    """Rows of a table below a heading, by column; the first one unless a number is given.
+
+    >>> table("nomenclature.md", "Units")[0]
+    {'suffix': '`_bytes`', 'unit': 'bytes'}
+    """
+    title = next(line for line in read(name).splitlines() if line.lstrip("#") == f" {heading}")
+    level = len(title) - len(title.lstrip("#"))
+    below = read(name).split(f"{title}\n", 1)[1].splitlines()
+    ends = (i for i, line in enumerate(below) if _level(line) in range(1, level + 1))
+    found = list(_tables(below[: next(ends, len(below))]))
+    return found[number]
+
+
+def _level(line: str) -> int:
+    return len(line) - len(line.lstrip("#")) if line.lstrip("#").startswith(" ") else 0
+
+
+def _tables(lines: list[str]) -> Iterator[list[Row]]:
+    """Each run of lines that start with a bar."""
+    rows: list[list[str]] = []
+    for line in [*lines, ""]:
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif rows:
+            yield [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+            rows = []

@@ -1,0 +1,60 @@
+"""Docstrings of formulas are contracts: unit, counted, left out, source, a number to check."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.docstrings import allowed, formulas, incomplete, lacks, unknown_units
+
+
+def half_s(whole: float) -> float:
+    """Half of a time [s].
+
+    Counted: all of it. Left out: nothing. Definition.
+
+    >>> half_s(3.0)
+    1.5
+    """
+    return whole / 2
+
+
+def bare(whole: float) -> NDArray[np.float64]:
+    """Half of it [GiB]; see method.md#no-such-section.
+
+    >>> half = bare(3.0)
+    """
+    return np.asarray(whole / 2)
+
+
+def test_what_breaks_the_contract_is_on_the_list() -> None:
+    listed = allowed()
+    new = {
+        name: set(rules) - set(listed.get(name, []))
+        for name, rules in incomplete().items()
+        if set(rules) - set(listed.get(name, []))
+    }
+    assert not new, "complete these docstrings as CONTRIBUTING.md says"
+
+
+def test_what_keeps_the_contract_is_off_the_list() -> None:
+    now = incomplete()
+    done = {
+        name: set(rules) - set(now.get(name, []))
+        for name, rules in allowed().items()
+        if set(rules) - set(now.get(name, []))
+    }
+    assert not done, "take these off: python -m tests.docstrings --write"
+
+
+@pytest.mark.parametrize("name", formulas())
+def test_units_are_those_of_the_nomenclature(name: str) -> None:
+    assert not unknown_units(formulas()[name])
+
+
+def test_the_rules_can_tell() -> None:
+    assert lacks(half_s) == set()
+    assert lacks(bare) == {"unit", "counted", "left_out", "source", "doctest"}
+    assert unknown_units(bare) == {"GiB"}
+    assert unknown_units(half_s) == set()

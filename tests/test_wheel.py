@@ -1,0 +1,38 @@
+"""The wheel holds what the package needs and says where nothing is installed beside it."""
+
+from __future__ import annotations
+
+from hatchling.builders.wheel import WheelBuilder
+
+from tests import ROOT
+
+BUILDER = WheelBuilder(str(ROOT))
+
+
+def files() -> set[str]:
+    """What the wheel takes from the repository, by its place in the wheel."""
+    own = {file.distribution_path for file in BUILDER.recurse_included_files()}
+    added = {file.distribution_path for file in BUILDER.recurse_forced_files(forced())}
+    return own | added
+
+
+def forced() -> dict[str, str]:
+    return BUILDER.config.get_force_include()
+
+
+def test_the_wheel_says_that_it_is_typed() -> None:
+    assert "planner/py.typed" in files()
+
+
+def test_the_wheel_holds_every_module_and_description() -> None:
+    found = files()
+    for path in (ROOT / "planner").rglob("*"):
+        if path.suffix in (".py", ".toml", ".csv"):
+            assert path.relative_to(ROOT).as_posix() in found
+    for name in ("models", "hardware_profiles"):
+        for path in (ROOT / name).glob("*.toml"):
+            assert f"planner/_catalogue/{name}/{path.name}" in found
+
+
+def test_the_wheel_installs_one_package() -> None:
+    assert {path.split("/")[0] for path in files()} == {"planner"}
