@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -26,13 +27,12 @@ from planner.describe.model.block import Block
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from tests import descriptions
 
 TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]
 
 
-def question(model: str, framework: str, machine: str = "selene", **fields: object) -> Question:
-    workload = Workload.described({"sequence_length": 2048, "global_batch": 64, **fields})
-    return Question(load_model(model), load_machine(machine), workload, load_framework(framework))
+question = functools.partial(descriptions.question, machine="selene", sequence_length=2048)
 
 
 def layer_bytes(q: Question, layout: Layout) -> float:
