@@ -16,7 +16,7 @@ from planner.choose.search import Found, order, search
 from planner.choose.strategies import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -25,11 +25,7 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["DEFAULT_FRAMEWORKS", "estimate", "frameworks_for", "plan"]
-
-DEFAULT_FRAMEWORKS = ("ddp", "deepspeed", "fsdp2", "megatron-lm", "megatron-deepspeed")
-"""Frameworks searched where none is named; those that do not run on the device are left out,
-and Megatron-DeepSpeed stands in for Megatron-LM only where the latter does not run."""
+__all__ = ["estimate", "frameworks_for", "plan"]
 
 _TOP = 20
 
@@ -159,7 +155,7 @@ def _machine(machine: str | Machine) -> Machine:
 
 
 def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[Framework]:
-    """The chosen frameworks, or the default ones that run on the machine's devices."""
+    """The chosen frameworks, or those that are searched by default and run on the machine."""
     runtime = machine.device.runtime
     if chosen:
         frameworks = [f if isinstance(f, Framework) else load_framework(f) for f in chosen]
@@ -170,8 +166,7 @@ def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[
                     "another framework"
                 )
         return frameworks
-    loaded = [load_framework(name) for name in DEFAULT_FRAMEWORKS]
-    running = [framework for framework in loaded if runtime in framework.runtimes]
-    if any(framework.name == "megatron-lm" for framework in running):
-        running = [framework for framework in running if framework.name != "megatron-deepspeed"]
-    return running
+    described = [load_framework(name) for name in names("framework")]
+    running = [f for f in described if f.searched and runtime in f.runtimes]
+    here = {framework.name for framework in running}
+    return [framework for framework in running if framework.stands_in_for not in here]

@@ -165,16 +165,15 @@ def _sharding(grid: _Grid) -> None:
 def _hybrid(grid: _Grid) -> None:
     """Sharding over all replicas, or only over those on one node."""
     per_node = grid.question.machine.node.num_devices
-    grid.cross("hybrid", [0, 1])
-    layouts = grid.layouts()
+    everywhere, inside_node = 0, 1
+    grid.cross("dp_shard", [everywhere, inside_node])
+    layouts, whole = grid.layouts(), grid.columns["dp_shard"] == everywhere
     inside = np.maximum(per_node // (layouts.tp * layouts.cp), 1)
     smaller = (inside > 1) & (inside < layouts.dp) & (layouts.dp % inside == 0)
-    useful = smaller & layouts.shards_weights & layouts.keeps_states
-    grid.filter((grid.columns["hybrid"] == 0) | useful)
-    columns = grid.columns
-    inside = np.maximum(per_node // (columns["tp"] * columns["cp"]), 1)
-    columns["dp_shard"] = np.where(columns["hybrid"] == 1, inside, columns["dp"])
-    del columns["hybrid"]
+    useful = whole | (smaller & layouts.shards_weights & layouts.keeps_states)
+    shard = np.where(whole, layouts.dp, inside)
+    grid.filter(useful)
+    grid.columns["dp_shard"] = shard[useful]
 
 
 def _schedules(grid: _Grid) -> None:

@@ -6,10 +6,11 @@ name for a reader, no colour and no uncertainty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.cost.arrays import Float
 from planner.errors import UnknownNameError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Part",
     "TimePart",
     "part",
+    "recorded",
     "time_spread",
     "unseen_parts",
 ]
@@ -261,6 +263,19 @@ TIME_PARTS = _names(_TIME)
 
 _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TIME)}
 _SPREAD = {part.name: part.spread for part in _TIME}
+
+
+def recorded(found: Mapping[str, Float], names: tuple[str, ...]) -> dict[str, Float]:
+    """Estimated parts in the order of their records; every part has one, and every record a part.
+
+    >>> recorded({"weights": np.zeros(1)}, ("weights", "gradients"))
+    Traceback (most recent call last):
+    ...
+    AssertionError: parts without a record, or records without a part: gradients
+    """
+    odd = ", ".join(sorted(set(found) ^ set(names)))
+    assert not odd, f"parts without a record, or records without a part: {odd}"
+    return {name: found[name] for name in names}
 
 
 def part(name: str) -> Part:

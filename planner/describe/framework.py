@@ -198,6 +198,10 @@ class Framework(Description):
     configuration: str = "none"
     """The recipe that writes its files (`planner emit`): the name of a module of
     `planner.emitters.recipes`; none: it is described for comparison only."""
+    searched: bool = False
+    """Whether it is searched where no framework is named."""
+    stands_in_for: str = ""
+    """The framework in whose place it is searched, only where that one does not run."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]

@@ -9,7 +9,8 @@ import pytest
 
 import planner
 from planner.choose.plan import Plan
-from planner.choose.planning import DEFAULT_FRAMEWORKS, estimate, plan
+from planner.choose.planning import estimate, frameworks_for, plan
+from planner.describe.catalogue import load_machine
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError
 
@@ -123,7 +124,10 @@ def test_only_frameworks_that_run_on_the_device() -> None:
     ).fits
     polaris = plan("gpt2", "polaris", nodes=1, workload=SMALL)
     used = {verdict.estimate.framework for verdict in polaris.strategies if verdict.estimate}
-    assert used <= set(DEFAULT_FRAMEWORKS) - {"megatron-deepspeed"}
+    names = {framework.name for framework in frameworks_for((), load_machine("polaris"))}
+    assert used <= names
+    assert "megatron-lm" in names
+    assert "megatron-deepspeed" not in names
     with pytest.raises(LayoutError, match="does not run on xpu"):
         plan("gpt2", "aurora", nodes=1, workload=SMALL, frameworks=["megatron-lm"])
 

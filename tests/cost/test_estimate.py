@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ def test_stages_are_worked_out_once_per_estimate(monkeypatch: pytest.MonkeyPatch
     )
     estimate_layouts(question(framework="deepspeed"), layouts)
     assert calls == {"candidate_stages": 1, "stage_counts": 1, "stage_params": 1}
+
+
+def test_every_field_of_a_layout_is_a_column() -> None:
+    """A field without a column would be accepted and change nothing."""
+    assert {field.name for field in fields(Layouts)} == set(Layout.model_fields)
+    with pytest.raises(AssertionError, match="tpp"):
+        Layouts.broadcast(tpp=4)
 
 
 def test_the_worst_stage_is_one_of_all_stages() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.parts import HOST_PARTS, recorded
 from planner.cost.shards.stages import Stages
 
 __all__ = ["disk_bytes", "host_memory"]
@@ -30,12 +31,13 @@ def host_memory(stages: Stages) -> dict[str, Float]:
     pinned = np.where(layouts.keeps_states, 0.0, buffers.pinned_host_bytes)
     step = per_node * (moved + pinned)
     loading = load > step
-    return {
+    found = {
         "processes": processes + np.zeros_like(step),
         "checkpoint_load": np.where(loading, load, 0.0),
         "offloaded_states": np.where(loading, 0.0, per_node * moved),
         "pinned_buffers": np.where(loading, 0.0, per_node * pinned),
     }
+    return recorded(found, HOST_PARTS)
 
 
 def _ranks_per_node(stages: Stages) -> Float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, Int
 from planner.cost.memory.moments import MOMENTS, Alive, Worksheet, optimizer_temporaries
-from planner.cost.parts import DEVICE_PARTS
+from planner.cost.parts import DEVICE_PARTS, recorded
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.machine import Machine
@@ -41,8 +41,7 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
         room = machine.device.memory_bytes.value - sum(found.values())
         later = optimizer_temporaries(stages) - found["optimizer_temporaries"]
         found["allocator_reserve"] += np.clip(later, 0.0, np.maximum(room, 0.0))
-    assert set(found) == set(DEVICE_PARTS), "every part has its record in planner.cost.parts"
-    return {name: found[name] for name in DEVICE_PARTS}, peak
+    return recorded(found, DEVICE_PARTS), peak
 
 
 def _parts(alive: Alive) -> dict[str, Float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Int
+from planner.cost.arrays import Arrays, Int, distinct
 from planner.cost.network.topology import GroupView, group_view, unit_view
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
@@ -66,13 +66,17 @@ class Groups(Arrays):
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
         """Groups of every layout on a machine."""
-        few, index = layouts.distinct("tp", "cp", "dp", "ep", "dp_shard", "pp")
-        places = geometry(few)
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: group_view(machine, *places[name]) for name in names}).take(index)
+        places = geometry(layouts)
+        return cls(**{f.name: _seen(machine, *places[f.name]) for f in fields(cls)})
 
     @classmethod
     def unit(cls, layouts: Layouts) -> Groups:
         """Groups whose ranks send one byte per second and wait for nothing: seconds are bytes."""
         places = geometry(layouts)
         return cls(**{field.name: unit_view(places[field.name][0]) for field in fields(cls)})
+
+
+def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:
+    """What groups see, looked up once per pair of size and stride: few differ."""
+    first, which = distinct(size, stride)
+    return group_view(machine, np.ravel(size)[first], np.ravel(stride)[first]).take(which)

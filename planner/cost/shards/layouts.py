@@ -64,6 +64,7 @@ class Layouts(Sharding, Arrays):
         """Columns broadcast against each other; absent ones take `Layout`'s defaults."""
         defaults = {**_coded(Layout()), "dp_shard": 0}
         names = [field.name for field in fields(cls)]
+        assert set(columns) <= set(names), f"no columns of a layout: {set(columns) - set(names)}"
         arrays = np.broadcast_arrays(
             *(np.asarray(columns.get(name, defaults[name]), dtype=np.int64) for name in names)
         )

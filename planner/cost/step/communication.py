@@ -143,10 +143,12 @@ class DataTraffic(Arrays):
     """One reduction of the gradients."""
     parameters_s: Float
     """Gathering updated parameters after the step (ZeRO-1 and 2)."""
-    gather_s: Float
-    """Gathering the stage's weights once (ZeRO-3)."""
-    scatter_s: Float
-    """Reducing and scattering the stage's gradients once (ZeRO-3)."""
+    before_forward_s: Float
+    """Gathering the stage's weights for a forward pass (ZeRO-3)."""
+    before_backward_s: Float
+    """Gathering them again for the backward pass (ZeRO-3)."""
+    after_backward_s: Float
+    """Reducing and scattering the stage's gradients after it (ZeRO-3)."""
 
 
 def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
@@ -184,8 +186,9 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     return DataTraffic(
         gradients_s=np.where(layouts.shards_weights, zeros, gradients),
         parameters_s=np.where(layouts.gathers_updates, gather, zeros),
-        gather_s=np.where(layouts.shards_weights, gather / fraction, zeros),
-        scatter_s=np.where(layouts.shards_weights, gradients / fraction, zeros),
+        before_forward_s=np.where(layouts.shards_weights, gather / fraction, zeros),
+        before_backward_s=np.where(layouts.shards_weights, gather / fraction, zeros),
+        after_backward_s=np.where(layouts.shards_weights, gradients / fraction, zeros),
     )
 
 

@@ -47,17 +47,18 @@ def exposed_traffic(
     params, contention = stages.params, rules.contention.value
     first = np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0)
     # where a pipeline reduces once a step, that is a share per micro-batch
-    scatter = traffic.scatter_s * np.where(shards_weights, reductions, m) / m
-    ahead = _behind(traffic.gather_s, forward_s, first, contention)
-    back = _behind(traffic.gather_s + scatter, backward_s, first, contention)
+    reduced = traffic.after_backward_s * np.where(shards_weights, reductions, m) / m
+    around_backward = traffic.before_backward_s + reduced
+    ahead = _behind(traffic.before_forward_s, forward_s, first, contention)
+    back = _behind(around_backward, backward_s, first, contention)
     updates = traffic.parameters_s
     if rules.overlap_parameters:
         updates = np.maximum(updates - forward_s, 0.0)
     fetch = parameter_transfer_s(stages)
     offload = 3 * fetch
     if rules.overlap_offload:
-        busy_ahead = np.maximum(traffic.gather_s, forward_s)
-        busy_back = np.maximum(traffic.gather_s + scatter, backward_s)
+        busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
+        busy_back = np.maximum(around_backward, backward_s)
         offload = np.maximum(fetch - busy_ahead, 0) + np.maximum(2 * fetch - busy_back, 0)
     return Exposed(
         gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),

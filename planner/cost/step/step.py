@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, Int
 from planner.cost.network.groups import Groups
+from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.shards.pipeline import bubble_s
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
@@ -39,7 +40,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     exposed = exposed_traffic(slowest, traffic, forward, backward + recompute)
     pairs = zip(passes, stages.blocks, strict=True)
     all_stages = np.asarray(sum(work.total_s * block.count for work, block in pairs))
-    return {
+    found = {
         "forward": m * forward,
         "backward": m * backward,
         "recompute": m * recompute,
@@ -55,6 +56,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         "parameter_update_gathering": exposed.updates_s,
         "offload": offload_step_s(slowest) + exposed.offload_s,
     }
+    return recorded(found, TIME_PARTS)
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.schedules.known import KNOWN
 from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import bubble_s, in_flight
 from planner.describe.layout import SCHEDULES
 from planner.errors import LayoutError
 
-_KINDS = ["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+_KINDS = list(KNOWN)
 
 
 def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> float:

@@ -127,7 +127,8 @@ def test_zero_moves_twice_the_weights_and_stage_3_three_times(stage: int) -> Non
         moved = float(traffic.gradients_s + traffic.parameters_s)
         assert moved == pytest.approx(2 * psi, rel=0.05)
     else:
-        moved = float(2 * traffic.gather_s + traffic.scatter_s) * fraction
+        gathers = traffic.before_forward_s + traffic.before_backward_s
+        moved = float(gathers + traffic.after_backward_s) * fraction
         assert moved == pytest.approx(3 * psi, rel=0.05)
 
 
