@@ -98,10 +98,10 @@ class Kernels(Description):
     """Host time of one layer's forward and backward with tensor parallelism and no pipeline:
     below it devices wait for the host; grows with the nodes of the group [s]."""
     tensor_pipeline_host_s: float = Field(default=0, ge=0)
-    """The same with a pipeline, for tp = 2; grows with tp to the power of
-    `tensor_pipeline_host_power` [s]."""
+    """The same with a pipeline, for tp = 2 on one node; grows with tp times the nodes of its group,
+    to the power of `tensor_pipeline_host_power` [s]."""
     tensor_pipeline_host_power: float = Field(default=0, ge=0, le=2)
-    """How that host time grows with tp."""
+    """How that host time grows: 1 is in proportion, 0 not at all."""
     host_source: str = ""
     """Where the host times come from."""
     fused_optimizer: bool
