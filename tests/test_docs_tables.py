@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import planner
+from planner.cost.step.constants import StepConstants
 from planner.describe.base import Kind
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework import Framework
@@ -64,7 +65,7 @@ def test_optimizer_states_per_parameter(said: str, optimizer: str) -> None:
 
 @pytest.mark.parametrize("row", ["paper [GB]", "here [GB]"])
 def test_figure_1_of_the_zero_paper(row: str) -> None:
-    [cells] = [cells for cells in table("method.md", "ZeRO, figure 1") if cells[""] == row]
+    [cells] = [cells for cells in table("runs.md", "ZeRO, figure 1") if cells[""] == row]
     [formula] = [f for name, f in formulas().items() if name.endswith(".training_state_bytes")]
     for stage, column in enumerate(("baseline", "ZeRO-1", "ZeRO-2", "ZeRO-3")):
         digits = len(cells[column].partition(".")[2])
@@ -168,11 +169,18 @@ def test_policies_of_selective_recompute() -> None:
     assert _first(table("method.md", "Recompute")) == list(policies)
 
 
+def test_the_method_names_every_constant_of_the_step() -> None:
+    said = read("method.md")
+    for field in StepConstants.model_fields.values():
+        section: Any = field.annotation
+        assert [name for name in section.model_fields if name not in said] == []
+
+
 # --- published numbers -----------------------------------------------------------------------
 
 
 def test_wordplay() -> None:
-    rows = {row[""]: row for row in table("method.md", "wordplay on one Polaris node")}
+    rows = {row[""]: row for row in table("runs.md", "wordplay on one Polaris node")}
     workload = planner.Workload(sequence_length=1024, global_batch=256, precision="fp16")
     layout = planner.Layout(dp=4, micro_batch=64)
     found = planner.estimate(
@@ -203,7 +211,7 @@ def auroragpt(nodes: int, recompute: str, micro_batch: int) -> planner.Estimate:
 
 @pytest.mark.parametrize(
     "row",
-    table("method.md", "AuroraGPT-7B on Polaris"),
+    table("runs.md", "AuroraGPT-7B on Polaris"),
     ids=lambda row: f"{row['nodes']} {row['recompute']}",
 )
 def test_auroragpt(row: dict[str, str]) -> None:
@@ -235,7 +243,7 @@ ROWS = [
 
 
 def test_published_step_times() -> None:
-    said = table("method.md", "Narayanan et al. 2021 and Korthikanti et al. 2022")
+    said = table("runs.md", "Narayanan et al. 2021 and Korthikanti et al. 2022")
     for row, runs in zip(said, ROWS, strict=True):
         errors = published.errors(runs)
         worst = errors[np.argmax(np.abs(errors))]
