@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model,
 from planner.describe.framework import Framework
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from planner.units import GIB
+from tests import ROOT
 from tests.docstrings import formulas
 from tests.evidence import test_published_runs as published
 from tests.markdown import read, table
@@ -141,6 +143,24 @@ def test_parts_are_those_of_an_estimate() -> None:
     }
     for heading, parts in here.items():
         assert _first(table("nomenclature.md", heading)) == [p for p in parts if p != "total"]
+
+
+@pytest.mark.parametrize("heading", ["Symbols", "The field's words"])
+def test_words_are_those_of_the_code(heading: str) -> None:
+    files = [*(ROOT / "planner").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    trees = [ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in files]
+    known = {name for tree in trees for node in tree for name in _names(node)}
+    for row in table("nomenclature.md", heading):
+        assert set(re.findall(r"`(\w+)`", row["in the code"])) <= known, row
+
+
+def _names(node: ast.AST) -> list[str]:
+    """What a piece of code defines: functions, classes, fields, variables, arguments."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return [node.arg] if isinstance(node, ast.arg) else []
 
 
 def test_moments_are_those_of_the_method() -> None:
