@@ -1,7 +1,7 @@
 # make plan   set up .venv and answer the README's example
 # make quick  the tests to run all day: no test of more than two seconds, one process a core
 # make test   set up .venv with the test tools and run the whole suite
-# make coverage  the same, with the lines that no test reaches
+# make coverage  the same, with the lines that no test but those of servers and ranks reaches
 # make check  format, lint and types, as continuous integration runs them
 # make hooks  let git run `make check` before every commit
 # make app    set up .venv with the explorer and open it in a browser
@@ -25,8 +25,8 @@ quick: .venv/tested
 
 # tests with servers and ranks of their own have time limits: they run after the others, one by one
 test: .venv/tested
-	$(PYTEST) $(CORES) -m "not alone" $(COVER:%=% --cov-report=)
-	$(PYTEST) -m alone $(COVER:%=% --cov-append)
+	$(PYTEST) $(CORES) -m "not alone" $(COVER)
+	$(PYTEST) -m alone
 
 coverage: COVER := --cov
 coverage: test

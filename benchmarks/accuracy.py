@@ -9,14 +9,15 @@ own rows left out of its quantiles.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from amp import amp_runs
 from known import cause, fitted
 from narayanan import runs_with_schedules
@@ -30,6 +31,7 @@ from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, quantiles, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
+FILES = ("runs.csv", "ultrascale.csv")
 
 
 def ratio(item: Score) -> float:
@@ -186,25 +188,20 @@ def worst_table(items: list[Score]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with CSV files of runs")
-    parser.add_argument("--files", nargs="*", default=["runs.csv", "ultrascale.csv"])
-    arguments = parser.parse_args()
-    paths = [arguments.data / name for name in arguments.files]
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with CSV files of measured runs.")],
+) -> None:
+    """Score every measured run; write docs/accuracy.md and the quantiles of the intervals."""
+    paths = [data / name for name in FILES]
     missing = [path for path in paths if not path.exists()]
     if missing:
-        print(
-            f"no such file: {missing[0]}; give --data the folder of measured runs", file=sys.stderr
-        )
-        return 2
+        sys.exit(f"no such file: {missing[0]}; give --data the folder of measured runs")
     if not ranks_are_known():
-        print(MISSING_RANKS, file=sys.stderr)
-        return 2
+        sys.exit(MISSING_RANKS)
     rows = [row for path in paths for row in runs_with_schedules(path)]
     for name, read in (("simumax.csv", simumax_runs), ("amp_measured.csv", amp_runs)):
-        if (arguments.data / name).exists():
-            rows += read(arguments.data / name)
+        if (data / name).exists():
+            rows += read(data / name)
     backtest = score(rows)
     items = [item for item in backtest.scores if item.run.step_time_s is not None]
     unseen = [item for item in items if not fitted(item.run)]
@@ -214,7 +211,6 @@ def main() -> int:
     text = report(backtest, items, unseen, shaping, foreign, len(rows))
     (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
     print(f"docs/accuracy.md and planner/cost/intervals.toml from {len(items)} timed rows")
-    return 0
 
 
 def write_intervals(found: dict[str, tuple[float, float, int, int]]) -> None:
@@ -377,4 +373,4 @@ def refused_table(refused: tuple[RefusedRun, ...]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -11,7 +11,6 @@ is compared again without tracing.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import queue
@@ -22,7 +21,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
@@ -34,6 +35,7 @@ from planner.validate.trace.trace import Collective, Trace, trace
 from planner.validate.trace.tracer import Tracer
 
 ROOT = Path(__file__).parent.parent
+KEPT, PAGE = Path("trace_matrix.jsonl"), ROOT / "docs" / "validation.md"
 WORLDS = (8, 64, 1024)
 MODELS = {"GPT": "gpt3-175b", "Llama": "llama-3-8b", "MoE": "mixtral-8x7b"}
 DEEP = {"GPT": ("ptdp-18b", 2048), "Llama": ("llama-3-8b", 8192), "MoE": ("mixtral-8x7b", 4096)}
@@ -311,21 +313,20 @@ gloo's threads hold on to the tensors of their last operations.
 """
 
 
-def main() -> None:
+def main(
+    traces: Annotated[Path, typer.Option(help="Where traces are kept.")] = KEPT,
+    output: Annotated[Path, typer.Option(help="The page to write.")] = PAGE,
+    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+) -> None:
     """Trace what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", type=Path, default=Path("trace_matrix.jsonl"))
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "validation.md")
-    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
-    given = parser.parse_args()
     chosen = list(cases())
-    found = traced(given.traces, chosen, given.jobs)
+    found = traced(traces, chosen, jobs)
     made = [(case, found[case.key]["trace"]) for case in chosen]
     failed = [(case, item["error"]) for case, item in made if "error" in item]
     pairs = [(case, compared(case, item)) for case, item in made if "error" not in item]
-    given.output.write_text(page(pairs, failed, pairs[0][1].trace.torch.split("+")[0]))
-    print(f"\n{len(pairs)} cases, {len(failed)} not traced; wrote {given.output}", file=sys.stderr)
+    output.write_text(page(pairs, failed, pairs[0][1].trace.torch.split("+")[0]))
+    print(f"\n{len(pairs)} cases, {len(failed)} not traced; wrote {output}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,7 +10,6 @@ that return numbers and nothing else.
 
 from __future__ import annotations
 
-import argparse
 import doctest
 import importlib
 import inspect
@@ -19,7 +18,9 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from tests import ROOT
 
@@ -138,7 +139,7 @@ def _headings() -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def write(grow: bool) -> None:
+def write_list(grow: bool) -> None:
     """Write the list again; what is not on it yet is refused unless it may grow."""
     now, before = incomplete(), allowed()
     new = {name: set(rules) - set(before.get(name, [])) for name, rules in now.items()}
@@ -156,15 +157,15 @@ def totals() -> str:
     return f"of {count} formulas: {', '.join(kept)}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write docstrings.toml again")
-    parser.add_argument("--grow", action="store_true", help="allow new names on it")
-    options = parser.parse_args()
-    if options.write:
-        write(options.grow)
+def main(
+    write: Annotated[bool, typer.Option("--write", help="Write docstrings.toml again.")] = False,
+    grow: Annotated[bool, typer.Option("--grow", help="Allow new names on it.")] = False,
+) -> None:
+    """Print how many formulas keep the contract."""
+    if write:
+        write_list(grow)
     print(totals())
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

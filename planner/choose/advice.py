@@ -77,7 +77,7 @@ def _kind(layout: Layout) -> str:
     """The strategy of a layout in the guide's words."""
     axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
     if layout.dp > 1:
-        axes.append("DP" if layout.zero_stage == 0 else f"ZeRO-{layout.zero_stage}")
+        axes.append("DP" if not layout.shards_states else f"ZeRO-{layout.zero_stage}")
     text = " + ".join(axes) or "a single device"
     return text + (f" with offload ({layout.offload})" if layout.offload != "none" else "")
 
@@ -102,7 +102,7 @@ def notes(question: Question, nodes: int, best: Estimate | None) -> list[str]:
 def _differences(question: Question, advice: Advice, best: Estimate) -> list[str]:
     layout, per_node = best.layout, question.machine.node.num_devices
     found = []
-    split = layout.tp * layout.pp > 1 or layout.zero_stage > 0
+    split = layout.tp * layout.pp > 1 or layout.shards_states
     if advice is Advice.DATA_PARALLEL and split:
         found.append(
             "They differ: sharding states or weights frees memory for larger micro-batches or "
@@ -113,12 +113,12 @@ def _differences(question: Question, advice: Advice, best: Estimate) -> list[str
             f"They differ: tp = {layout.tp} leaves the node of {per_node}; check this against a "
             "run, tensor-parallel traffic between nodes is seldom hidden."
         )
-    if advice is Advice.SLOW_NETWORK and layout.zero_stage == 3 and layout.dp > per_node:
+    if advice is Advice.SLOW_NETWORK and layout.shards_weights and layout.dp > per_node:
         found.append(
             "They differ: every weight crosses the network for each micro-batch, but the "
             "micro-batch is long enough to hide it."
         )
-    if advice is Advice.FAST_NETWORK and layout.pp > 1 and layout.zero_stage < 3:
+    if advice is Advice.FAST_NETWORK and layout.pp > 1 and not layout.shards_weights:
         found.append(
             "They differ in taste only: the guide leaves ZeRO or a pipeline open; here the "
             "pipeline's bubble costs less than gathering all weights every micro-batch."

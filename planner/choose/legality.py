@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.choose.job import check_sequence, listed
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import interleaved
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
-from planner.describe.machine import Machine
-from planner.describe.model.weights import weight_blocks
 from planner.describe.question import Question
 from planner.errors import LayoutError
 
-__all__ = ["RULES", "Rule", "check", "check_division", "check_sequence", "legal"]
+__all__ = ["RULES", "Rule", "check", "legal"]
 
 Mask = NDArray[np.bool_]
 
@@ -35,11 +34,6 @@ class Rule:
     """Columns that the rule looks at; it can be applied once these are known."""
     holds: Callable[[Question, Layouts], Mask]
     message: Callable[[Question, Layout], str]
-
-
-def _listed(values: list[int], limit: int = 16) -> str:
-    shown = ", ".join(map(str, values[:limit]))
-    return shown + (", ..." if len(values) > limit else "") if values else "none"
 
 
 def _choices(axis: str, allowed: tuple[object, ...]) -> str:
@@ -94,7 +88,7 @@ def _stages_message(q: Question, x: Layout) -> str:
         return f"pp * vpp = {chunks} exceeds the {layers} layers; use at most {layers}"
     return (
         f"pp * vpp = {chunks} does not divide the {layers} layers, which {q.framework.name} "
-        f"demands; use one of {_listed(divisors(layers))}"
+        f"demands; use one of {listed(divisors(layers))}"
     )
 
 
@@ -110,7 +104,7 @@ def _batch_message(q: Question, x: Layout) -> str:
         return (
             f"global batch {batch} is not a multiple of dp = {x.dp}; use "
             f"{f'{below} or ' if below else ''}{below + x.dp} sequences, or one of dp = "
-            f"{_listed([d for d in divisors(batch) if d <= 4 * x.dp])}"
+            f"{listed([d for d in divisors(batch) if d <= 4 * x.dp])}"
         )
     return (
         f"micro_batch {x.micro_batch} * grad_accumulation {x.grad_accumulation} * dp {x.dp} = "
@@ -218,7 +212,7 @@ def _offload_message(q: Question, x: Layout) -> str:
     return (
         f"offload {x.offload!r} at ZeRO stage {x.zero_stage} is not offered by "
         f"{q.framework.name}; optimizer-cpu needs stage "
-        f"{_listed(list(q.framework.offload_stages))} and the others stage 3"
+        f"{listed(list(q.framework.offload_stages))} and the others stage 3"
     )
 
 
@@ -234,7 +228,7 @@ def _experts_message(q: Question, x: Layout) -> str:
     common = int(np.gcd(experts, x.dp * x.cp))
     return (
         f"ep = {x.ep} must divide num_experts = {experts} and dp * cp = {x.dp * x.cp}; use one of "
-        f"{_listed(divisors(common))}"
+        f"{listed(divisors(common))}"
     )
 
 
@@ -246,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         _heads,
         lambda q, x: (
             f"tp = {x.tp} does not divide num_heads = {q.model.num_heads}; use one of "
-            f"{_listed(divisors(q.model.num_heads))}"
+            f"{listed(divisors(q.model.num_heads))}"
         ),
     ),
     Rule(
@@ -256,7 +250,7 @@ RULES: tuple[Rule, ...] = (
         lambda q, x: (
             f"tp = {x.tp} does not divide num_kv_heads = {q.model.num_kv_heads}, and "
             f"{q.framework.name} does not replicate them; use one of "
-            f"{_listed(divisors(q.model.num_kv_heads))}"
+            f"{listed(divisors(q.model.num_kv_heads))}"
         ),
     ),
     Rule(
@@ -265,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         _ffn,
         lambda q, x: (
             f"tp = {x.tp} does not divide the feed-forward width {_ffn_width(q, x.ep)}; use one "
-            f"of {_listed(divisors(int(np.gcd(_ffn_width(q, x.ep), q.model.num_heads))))}"
+            f"of {listed(divisors(int(np.gcd(_ffn_width(q, x.ep), q.model.num_heads))))}"
         ),
     ),
     Rule(
@@ -275,7 +269,7 @@ RULES: tuple[Rule, ...] = (
         lambda q, x: (
             f"tp = {x.tp} neither divides nor is a multiple of the {q.machine.node.num_devices} "
             f"ranks of a {q.machine.name} node; use one of "
-            f"{_listed(divisors(q.machine.node.num_devices))}"
+            f"{listed(divisors(q.machine.node.num_devices))}"
         ),
     ),
     Rule("stages do not divide the layers", ("pp", "vpp"), _stages, _stages_message),
@@ -287,7 +281,7 @@ RULES: tuple[Rule, ...] = (
         lambda q, x: (
             f"cp = {x.cp}: the sequence of {q.workload.sequence_length} tokens is cut into 2 * cp "
             f"pieces; use a cp whose double divides it, such as "
-            f"{_listed([d for d in divisors(q.workload.sequence_length // 2) if d <= 64])}"
+            f"{listed([d for d in divisors(q.workload.sequence_length // 2) if d <= 64])}"
         ),
     ),
     Rule(
@@ -312,7 +306,7 @@ RULES: tuple[Rule, ...] = (
         lambda q, x: (
             f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding needs a "
             f"framework that has it (fsdp2, accelerate), stage 2 or 3, and a divisor of "
-            f"dp = {x.dp}: {_listed(divisors(x.dp))}"
+            f"dp = {x.dp}: {listed(divisors(x.dp))}"
         ),
     ),
     _coded("recompute", RECOMPUTE, "recompute", "none"),
@@ -366,40 +360,3 @@ def check(question: Question, layout: Layout) -> None:
     for rule in RULES:
         if not np.all(rule.holds(question, one)):
             raise LayoutError(rule.message(question, layout))
-
-
-def check_sequence(question: Question) -> None:
-    """Raise LayoutError where the model's position table is shorter than the sequence."""
-    model, length = question.model, question.workload.sequence_length
-    if model.convolutional is not None:
-        weight_blocks(model)  # says that only transformers can be planned
-    rows = model.max_sequence_length or model.num_position_rows
-    if model.position == "learned" and model.kind != "vision" and rows and length > rows:
-        raise LayoutError(
-            f"sequence length {length} exceeds the {rows} learned positions of {model.name}; "
-            f"use --seq-length {rows} or less"
-        )
-
-
-def check_division(machine: Machine, nodes: int | None, dp: int | None, others: int) -> int:
-    """The data-parallel degree that fills the nodes; LayoutError where degrees do not fit them."""
-    if nodes is not None and nodes < 1:
-        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
-    if nodes is None or others < 1:
-        return 1 if dp is None else dp
-    world = nodes * machine.node.num_devices
-    if dp is None:
-        if world % others:
-            raise LayoutError(
-                f"tp * pp * cp = {others} does not divide the {world} devices of {nodes} "
-                f"{machine.name} nodes; use one of {_listed(divisors(max(world, 1)))}"
-            )
-        return world // others
-    if dp * others != world:
-        raise LayoutError(
-            f"dp * tp * pp * cp = {dp * others} is not the {world} devices of {nodes} "
-            f"{machine.name} nodes; use dp = "
-            f"{world // others if world % others == 0 else 'another'} or "
-            f"{-(-dp * others // machine.node.num_devices)} nodes"
-        )
-    return dp

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.choose.advice import learning_rate_note, notes
+from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.search import Found, order, search
@@ -24,7 +25,7 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["DEFAULT_FRAMEWORKS", "check_nodes", "estimate", "frameworks_for", "plan"]
+__all__ = ["DEFAULT_FRAMEWORKS", "estimate", "frameworks_for", "plan"]
 
 DEFAULT_FRAMEWORKS = ("ddp", "deepspeed", "fsdp2", "megatron-lm", "megatron-deepspeed")
 """Frameworks searched where none is named; those that do not run on the device are left out,
@@ -147,17 +148,6 @@ def _question_for(
         range(len(options)), key=lambda i: (len(options[i].axes), len(options[i].recompute))
     )
     raise refusals[richest]
-
-
-def check_nodes(machine: Machine, nodes: int) -> None:
-    """Raise LayoutError where a machine does not have so many nodes."""
-    if nodes < 1:
-        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
-    if nodes > machine.num_nodes.value:
-        raise LayoutError(
-            f"nodes = {nodes} exceeds the {machine.num_nodes.value:.0f} nodes of {machine.name}; "
-            "use fewer, or override num_nodes"
-        )
 
 
 def _model(model: str | Model) -> Model:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.choose.legality import check_sequence, legal
+from planner.choose.job import check_sequence
+from planner.choose.legality import legal
 from planner.cost.estimate import Estimates, estimate_layouts
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.cli.options import AsJson, Overrides
+from planner.describe.base import Description
 from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.files import read_toml
 from planner.errors import UnknownNameError
@@ -93,12 +94,28 @@ def _kind_of_file(name: str) -> str | None:
     return "model" if "num_layers" in content or "hidden_size" in content else "framework"
 
 
+def _show_constants(as_json: bool) -> int:
+    """The numbers of the cost model that belong to no machine."""
+    from planner.cost.network.constants import constants as of_network
+    from planner.cost.step.constants import constants as of_step
+    from planner.show.report import console, show_constants
+
+    found: dict[str, Description] = {"collectives": of_network(), "step": of_step()}
+    if as_json:
+        print(json.dumps({key: value.model_dump(mode="json") for key, value in found.items()}))
+    else:
+        show_constants(found, console())
+    return 0
+
+
 def show_command(
-    name: Annotated[str, typer.Argument(help="Machine, model or framework.")],
+    name: Annotated[str, typer.Argument(help="Machine, model, framework, or `constants`.")],
     as_json: AsJson = False,
     overrides: Overrides = None,
 ) -> int:
-    """Show everything known about a machine, a model or a framework."""
+    """Show everything known about a machine, a model, a framework, or the model's constants."""
+    if name == "constants":
+        return _show_constants(as_json)
     kind = _kind_of_file(name)
     if name in names("framework") or kind == "framework":
         described: Any = load_framework(name)

@@ -100,7 +100,7 @@ def _layout(
     fields: dict[str, Any], machine: Machine, nodes: int | None, global_batch: int | None
 ) -> Layout:
     """The layout of the options; degrees, passes and schedule that are not given follow."""
-    from planner.choose.legality import check_division
+    from planner.choose.job import check_division
 
     pp, micro_batch = fields["pp"], fields["micro_batch"]
     dp = check_division(machine, nodes, fields.get("dp"), fields["tp"] * pp * fields["cp"])

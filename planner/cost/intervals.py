@@ -62,7 +62,7 @@ def class_name(model: Model, machine: Machine, framework: Framework) -> str:
     >>> class_name(load_model("gpt2"), load_machine("polaris"), load_framework("ddp"))
     'calibrated device'
     """
-    if framework.kernels.tensor_host_s:
+    if framework.host is not None:
         return "host-bound framework"
     if model.experts is not None:
         return "experts"

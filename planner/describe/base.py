@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from planner.errors import DescriptionError, shorten
 
-__all__ = ["Description", "Kind", "Quantity", "explain"]
+__all__ = ["Description", "Kind", "Quantity", "Trait", "explain"]
 
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 """How a number came to be known. `assumed` is shown as such wherever it matters."""
@@ -72,6 +72,17 @@ class Quantity(Description):
     """datasheet, measured, calibrated or assumed."""
     source: str = Field(min_length=2)
     """Where the number was read or how it was obtained."""
+
+
+class Trait(Description):
+    """A yes or no of a catalogue with where it comes from."""
+
+    value: bool
+    """Whether it holds."""
+    kind: Kind
+    """datasheet, measured, calibrated or assumed."""
+    source: str = Field(min_length=2)
+    """Where it was read or how it was found."""
 
 
 def explain(error: ValidationError, where: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from planner.describe.base import Description, Quantity
+from planner.describe.base import Description, Quantity, Trait
 from planner.describe.layout import Recompute, Schedule
 from planner.describe.machine import Runtime
 
@@ -19,6 +19,7 @@ __all__ = [
     "Buffers",
     "Communication",
     "Framework",
+    "HostTime",
     "Kernels",
     "States",
 ]
@@ -82,9 +83,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
-    balanced_context: bool = True
-    """Whether context ranks share causal attention evenly (each holds an early and a late piece);
-    else all wait for the rank with the last tokens."""
+    uneven_context: Trait | None = None
+    """Whether all context ranks wait for the one with the last tokens of causal attention; None
+    where each holds an early and a late piece, so that they share it evenly."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
@@ -94,18 +95,20 @@ class Kernels(Description):
     that of FlashAttention-2)."""
     launch_fraction: Quantity
     """Host time per kernel relative to eager dispatch (compiled graphs launch fewer)."""
-    tensor_host_s: float = Field(default=0, ge=0)
-    """Host time of one layer's forward and backward with tensor parallelism and no pipeline:
-    below it devices wait for the host; grows with the nodes of the group [s]."""
-    tensor_pipeline_host_s: float = Field(default=0, ge=0)
-    """The same with a pipeline, for tp = 2 on one node; grows with tp times the nodes of its group,
-    to the power of `tensor_pipeline_host_power` [s]."""
-    tensor_pipeline_host_power: float = Field(default=0, ge=0, le=2)
-    """How that host time grows: 1 is in proportion, 0 not at all."""
-    host_source: str = ""
-    """Where the host times come from."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
+
+
+class HostTime(Description):
+    """Least time of one layer's forward and backward with tensor parallelism: the host issues
+    every collective and awaits it, and the devices wait for the host."""
+
+    layer_s: Quantity
+    """Without a pipeline, on one node; grows with the nodes of the group [s]."""
+    piped_layer_s: Quantity
+    """With a pipeline, for tp = 2 on one node [s]."""
+    piped_power: Quantity
+    """How the latter grows with tp and with the nodes of the group."""
 
 
 class Buffers(Description):
@@ -246,6 +249,8 @@ class Framework(Description):
     """Bytes per parameter in fp32 and tf32 training."""
     kernels: Kernels
     """Kernels and saved tensors."""
+    host: HostTime | None = None
+    """Where the host sets the pace of tensor parallelism."""
     buffers: Buffers
     """Fixed buffers."""
     communication: Communication

@@ -9,7 +9,7 @@ Megatron-LM and torchtitan's mesh; a group's stride follows from that.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,7 @@ __all__ = [
     "Offload",
     "Recompute",
     "Schedule",
+    "Sharding",
     "divisors",
 ]
 
@@ -40,7 +41,38 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 OFFLOAD: tuple[Offload, ...] = get_args(Offload)
 
 
-class Layout(Description):
+class Sharding:
+    """What a ZeRO stage shards over the replicas, for one layout or for an array of them.
+
+    Rajbhandari et al. 2020, arXiv:1910.02054. FSDP's full shard is stage 3.
+    """
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        zero_stage: Any
+
+    @property
+    def shards_states(self) -> Any:
+        """Optimizer states are sharded: ZeRO-1 and up."""
+        return self.zero_stage >= 1
+
+    @property
+    def shards_gradients(self) -> Any:
+        """Gradients are sharded as well: ZeRO-2 and up."""
+        return self.zero_stage >= 2
+
+    @property
+    def shards_weights(self) -> Any:
+        """Weights are sharded as well, and gathered for use: ZeRO-3, FSDP's full shard."""
+        return self.zero_stage >= 3
+
+    @property
+    def gathers_updates(self) -> Any:
+        """Updated weights are gathered once after the step: ZeRO-1 and 2."""
+        return self.shards_states & (self.zero_stage < 3)
+
+
+class Layout(Sharding, Description):
     """One layout. `Layout(tp=4, dp=8)` is 32 ranks."""
 
     dp: int = Field(default=1, ge=1, le=10_000_000)

@@ -186,6 +186,10 @@ def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str
             for inner, item in value.items():
                 if isinstance(item, Quantity):
                     yield f"{key}.{inner}", item
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Description):
+                    yield from quantities(item, f"{key}[{index}].")
 
 
 def format_quantity(name: str, value: float) -> str:
@@ -205,6 +209,29 @@ def format_quantity(name: str, value: float) -> str:
 _KIND_STYLE = {"assumed": "yellow", "measured": "green", "calibrated": "cyan", "datasheet": ""}
 
 
+def quantity_table(description: Description) -> Table:
+    """Every quantity of a description with its kind and source."""
+    table = Table(box=None)
+    for column in ("quantity", "value", "kind", "source"):
+        table.add_column(column, overflow="fold", justify="right" if column == "value" else "left")
+    for name, quantity in quantities(description):
+        table.add_row(
+            name,
+            format_quantity(name, quantity.value),
+            Text(quantity.kind, _KIND_STYLE[quantity.kind]),
+            quantity.source,
+        )
+    return table
+
+
+def show_constants(constants: dict[str, Description], out: Console) -> None:
+    """Print the constants of the cost model, which belong to no machine, by who reads them."""
+    for name, description in constants.items():
+        out.print(f"{name}:", style="bold", highlight=False)
+        out.print(quantity_table(description))
+        out.print()
+
+
 def show_machine(machine: Machine, out: Console) -> None:
     """Print a machine: every quantity with its kind and source, queues, doubts."""
     out.print(f"{machine.name}: {machine.title}", style="bold", highlight=False)
@@ -213,16 +240,7 @@ def show_machine(machine: Machine, out: Console) -> None:
         f"({machine.device.name}) = {machine.num_devices:,} devices",
         highlight=False,
     )
-    table = Table(box=None)
-    for column in ("quantity", "value", "kind", "source"):
-        table.add_column(column, overflow="fold", justify="right" if column == "value" else "left")
-    for name, quantity in quantities(machine):
-        table.add_row(
-            name,
-            format_quantity(name, quantity.value),
-            Text(quantity.kind, _KIND_STYLE[quantity.kind]),
-            quantity.source,
-        )
+    table = quantity_table(machine)
     if machine.network is not None:
         curve = machine.network.efficiency
         points = ", ".join(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.choose.legality import RULES, check, check_division, check_sequence, legal
+from planner.choose.job import check_division, check_sequence
+from planner.choose.legality import RULES, check, legal
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout

@@ -456,3 +456,16 @@ def test_commands(capsys: Captured) -> None:
         assert re.search(rf"^  {name} ", out, re.MULTILINE), name
     for name in ("trace", "run", "collectives"):
         assert re.search(rf"^  {name} ", run(capsys, "validate", "--help")[1], re.MULTILINE), name
+
+
+def test_constants_are_shown_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["show", "constants"])
+    text = capsys.readouterr().out
+    assert stop.value.code == FITS
+    for name in ("gemm.tile_overhead", "gemm.tiles[4].reach", "low_latency.rate_fraction"):
+        assert name in text
+    with pytest.raises(SystemExit):
+        main(["show", "constants", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"]["attention"]["backward_flop_ratio"]["value"] == 2.5

@@ -41,6 +41,7 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
         room = machine.device.memory_bytes.value - sum(found.values())
         later = optimizer_temporaries(stages) - found["optimizer_temporaries"]
         found["allocator_reserve"] += np.clip(later, 0.0, np.maximum(room, 0.0))
+    assert set(found) == set(DEVICE_PARTS), "every part has its record in planner.cost.parts"
     return {name: found[name] for name in DEVICE_PARTS}, peak
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, Int
+from planner.cost.arrays import Arrays, Float, Int, distinct
 from planner.cost.network.constants import constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Machine
@@ -100,15 +100,14 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
 def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
     """Rate of one rank inside its node, and between two neighbours there [B/s]."""
     per_node, graph = machine.node.num_devices, wiring(machine.node)
-    key = local * (per_node + 1) + np.minimum(stride, per_node)
-    table, pairs = np.full((2, (per_node + 1) * (per_node + 1)), np.inf)
+    stride = np.minimum(stride, per_node)
     # few pairs of size and stride differ, however many groups there are
-    for present in np.flatnonzero(np.bincount(np.ravel(key))):
-        members, step = map(int, divmod(present, per_node + 1))
-        table[present] = group_rate(graph, members, step)
-        pairs[present] = group_rate(graph, min(members, 2), step)
+    first, which = distinct(local, stride)
+    few = [(int(np.ravel(local)[i]), int(np.ravel(stride)[i])) for i in first]
+    rates = np.array([group_rate(graph, size, step) for size, step in few])
+    pairs = np.array([group_rate(graph, min(size, 2), step) for size, step in few])
     efficiency = machine.node.fabric.efficiency.value
-    return table[key] * efficiency, pairs[key] * efficiency
+    return rates[which] * efficiency, pairs[which] * efficiency
 
 
 def _network(machine: Machine, size: Int, stride: Int, local: Int, nodes: Int) -> dict[str, Float]:

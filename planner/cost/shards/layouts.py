@@ -14,13 +14,13 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.describe.framework import Framework
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Sharding
 
 __all__ = ["Layouts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts(Arrays):
+class Layouts(Sharding, Arrays):
     """Many layouts as arrays of one shape."""
 
     dp: Int
@@ -123,28 +123,6 @@ class Layouts(Arrays):
     def expert_dp(self) -> Int:
         """Replicas of each expert: dp * cp / ep."""
         return self.dp * self.cp // self.ep
-
-    # --- what is sharded over replicas (Rajbhandari et al. 2020, arXiv:1910.02054) -------------
-
-    @property
-    def shards_states(self) -> Mask:
-        """Optimizer states are sharded: ZeRO-1 and up."""
-        return self.zero_stage >= 1
-
-    @property
-    def shards_gradients(self) -> Mask:
-        """Gradients are sharded as well: ZeRO-2 and up."""
-        return self.zero_stage >= 2
-
-    @property
-    def shards_weights(self) -> Mask:
-        """Weights are sharded as well, and gathered for use: ZeRO-3, FSDP's full shard."""
-        return self.zero_stage >= 3
-
-    @property
-    def gathers_updates(self) -> Mask:
-        """Updated weights are gathered once after the step: ZeRO-1 and 2."""
-        return self.shards_states & ~self.shards_weights
 
     # --- when gradients are reduced -------------------------------------------------------------
 

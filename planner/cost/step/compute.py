@@ -98,7 +98,7 @@ class _Rates:
     grouped: float
     head: float
     attention: float
-    balanced_context: bool
+    uneven_context: bool
     memory: float
     units: float
     launch_s: float
@@ -110,6 +110,7 @@ class _Rates:
         device, precision = machine.device, workload.precision
         reach = device.gemm_efficiency.value * device.sustained_fraction.value
         peak = machine.peak(precision)
+        uneven = framework.kernels.uneven_context
         sixteen = machine.peak(workload.base_precision)
         return cls(
             gemm=peak * reach,
@@ -118,7 +119,7 @@ class _Rates:
             attention=sixteen
             * device.attention_efficiency.value
             * framework.kernels.attention_fraction.value,
-            balanced_context=framework.kernels.balanced_context,
+            uneven_context=uneven is not None and uneven.value,
             memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
             units=device.num_units.value,
             launch_s=device.launch_s.value * framework.kernels.launch_fraction.value,
@@ -243,7 +244,7 @@ def _attention_times(
         width = min(1.0, attention.qk_dim / found.full_rate_head_dim.value)
         reach = width**found.head_dim_power.value * piece / (piece + found.half_rate_tokens.value)
         forward = flop / (rates.attention * reach)
-        if attention.causal and not rates.balanced_context:
+        if attention.causal and rates.uneven_context:
             # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
             forward = forward * (2 - 1 / layouts.cp)
         ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value

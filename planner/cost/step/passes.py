@@ -118,10 +118,11 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
 
 def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
     """Least time of a layer's forward and backward: the host's work to issue them [s]."""
-    kernels = framework.kernels
-    alone = kernels.tensor_host_s * groups.tensor.nodes
+    if (host := framework.host) is None:
+        return np.zeros(np.shape(layouts.tp))
+    alone = host.layer_s.value * groups.tensor.nodes
     spread = layouts.tp / 2 * groups.tensor.nodes
-    piped = kernels.tensor_pipeline_host_s * spread**kernels.tensor_pipeline_host_power
+    piped = host.piped_layer_s.value * spread**host.piped_power.value
     return np.where(layouts.tp > 1, np.where(layouts.piped, piped, alone), 0.0)
 
 

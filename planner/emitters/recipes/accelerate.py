@@ -57,7 +57,7 @@ def recipe(job: BatchJob) -> Recipe:
 def _fsdp(job: BatchJob) -> dict[str, Any]:
     """The plugin's settings and the mesh."""
     layout = job.layout
-    if layout.zero_stage == 0:
+    if not layout.shards_states:
         raise EmitError(
             "ZeRO stage 0 has no setting in Accelerate's FSDP2 plugin; use a layout with stage 2 "
             "or 3, or framework ddp"
@@ -70,7 +70,7 @@ def _fsdp(job: BatchJob) -> dict[str, Any]:
         )
     plugin = {
         "fsdp_version": 2,
-        "fsdp_reshard_after_forward": layout.zero_stage == 3,
+        "fsdp_reshard_after_forward": layout.shards_weights,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_offload_params": layout.offload == "all-cpu",
         "fsdp_cpu_ram_efficient_loading": True,

@@ -68,14 +68,14 @@ def _config(job: BatchJob) -> dict[str, Any]:
 def _zero(job: BatchJob) -> dict[str, Any]:
     layout, buffers = job.layout, job.framework.buffers
     zero: dict[str, Any] = {"stage": layout.zero_stage}
-    if layout.zero_stage == 0:
+    if not layout.shards_states:
         return zero
     zero |= {
         "contiguous_gradients": True,
         "overlap_comm": job.framework.communication.overlap_gradients,
         "reduce_bucket_size": int(buffers.reduce_bucket_elements),
     }
-    if layout.zero_stage < 3:
+    if not layout.shards_weights:
         zero["allgather_bucket_size"] = int(buffers.gather_bucket_elements)
     else:
         zero |= {
@@ -131,7 +131,7 @@ def recipe(job: BatchJob) -> Recipe:
     settings = {
         "deepspeed_config_file": config.name,
         "deepspeed_multinode_launcher": "standard",
-        "zero3_init_flag": job.layout.zero_stage == 3,
+        "zero3_init_flag": job.layout.shards_weights,
     }
     return Recipe(
         files=(config, launch_file(job, "DEEPSPEED", {"deepspeed_config": settings})),
@@ -160,6 +160,6 @@ def _notes(job: BatchJob) -> tuple[str, ...]:
             "replace its module by `deepspeed.zero.TiledLinear(inputs, outputs, in_splits=1, "
             f"out_splits={job.layout.tiles})`."
         )
-    if job.layout.zero_stage == 3:
+    if job.layout.shards_weights:
         notes.append("Build the model inside `deepspeed.zero.Init()` so that no host holds it all.")
     return tuple(notes)

@@ -85,6 +85,6 @@ def _module(job: BatchJob) -> str:
         micro_batch=layout.micro_batch,
         grad_accumulation=layout.grad_accumulation,
         device="cuda" if runtime == "rocm" else runtime,
-        reshard=layout.zero_stage == 3,
+        reshard=layout.shards_weights,
         policies=policies,
     )

@@ -149,7 +149,7 @@ def _parallelism(job: BatchJob, head: str) -> dict[str, Any]:
     table: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "always" if layout.zero_stage == 3 else "never",
+        "fsdp_reshard_after_forward": "always" if layout.shards_weights else "never",
         "tensor_parallel_degree": layout.tp,
         "pipeline_parallel_degree": layout.pp,
         "context_parallel_degree": layout.cp,

@@ -51,7 +51,7 @@ class Meshes:
         world = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
         data = world["dp"]
         shard = layout.dp_shard * layout.cp
-        if shard and shard < layout.dp * layout.cp and layout.zero_stage >= 2:
+        if shard and shard < layout.dp * layout.cp and layout.shards_gradients:
             split = (layout.pp, layout.dp * layout.cp // shard, shard, layout.tp)
             names = ("pp", "replicate", "shard", "tp")
             data = init_device_mesh("cpu", split, mesh_dim_names=names)["replicate", "shard"]
@@ -75,7 +75,7 @@ def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> N
     if layout.recompute != "none":
         _recompute(stage, layout.recompute)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(workload), reduce_dtype=torch.float32)
-    if layout.zero_stage == 0:
+    if not layout.shards_states:
         _groups(stage, partial(replicate, mesh=meshes.data, mp_policy=policy), {}, {})
     else:
         shard = partial(
@@ -84,7 +84,7 @@ def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> N
             mp_policy=policy,
             shard_placement_fn=_placement(layout.dp_shard or layout.dp),
         )
-        layers = {"reshard_after_forward": layout.zero_stage == 3}
+        layers = {"reshard_after_forward": layout.shards_weights}
         _groups(stage, shard, layers, {"reshard_after_forward": False})
 
 

@@ -101,7 +101,7 @@ def _parts(
     kept, stay = stage_activations(stages), resident(stages)
     start, loss = traced.start_of_backward_bytes, traced.loss_parts_bytes
     # below ZeRO-3 the gathered compute copy is resident
-    gathered = start.get("gathered_parameters", 0) if layout.zero_stage < 3 else 0
+    gathered = start.get("gathered_parameters", 0) if not layout.shards_weights else 0
     saved = start.get("activations", 0) + start.get("receive_buffers", 0)
     rows: list[tuple[str, float, Any]] = [
         ("weights", traced.parameters_bytes + gathered, stay.weights),

@@ -94,16 +94,16 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
     axis = "dp_shard" if hybrid else "dp"
     passes = layout.grad_accumulation
     for count, elements, stays in _groups(question, layout, held):
-        if layout.zero_stage == 0:
+        if not layout.shards_states:
             sums.add("all_reduce", "dp", count, elements * reduce_bytes)
             continue
         # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
         # so does ZeRO-1 without a pipeline
-        often = 1 if layout.pp > 1 or layout.zero_stage == 1 else passes
+        often = 1 if layout.pp > 1 or not layout.shards_gradients else passes
         gathers = often
-        if layout.zero_stage == 3 and layout.pp == 1:
+        if layout.shards_weights and layout.pp == 1:
             gathers = passes * (1 if stays else 2)
-        elif layout.zero_stage == 3 and not stays:
+        elif layout.shards_weights and not stays:
             # a backward pass leaves the weights gathered for the forward pass after it
             gathers = passes + 1
         sums.add("all_gather", axis, count * gathers, elements * element)
@@ -145,7 +145,7 @@ def _tensor(
 def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int) -> None:
     """Gradients of replicated weights whose ranks saw different tokens or heads."""
     times = count * layout.grad_accumulation
-    if layout.pp > 1 or layout.zero_stage < 2:
+    if layout.pp > 1 or not layout.shards_gradients:
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:

@@ -165,7 +165,7 @@ class _Step:
             return
         for number, (tokens, labels) in enumerate(self.batches):
             last = number == len(self.batches) - 1
-            if self.layout.zero_stage < 2:
+            if not self.layout.shards_gradients:
                 # gradients are summed whole, and reduced once
                 self.stage.set_requires_gradient_sync(last)  # type: ignore[operator]
             if self.layout.zero_stage == 1:

@@ -189,13 +189,13 @@ class StepModel:
         cost = self.coefficients * np.array(features(rows, m, matrices))
         # state and constant come once a step, everything else with every pass
         stretched = np.array([1, 1 + bubble, 1 + bubble, 1 + bubble, 1, 1 + bubble])
-        if spread.zero_stage >= 1:
+        if spread.shards_states:
             stretched[4] = 1 / spread.dp
         return float(cost @ stretched)
 
     def _copies_s(self, task: Task, spread: Spread) -> float:
         """FSDP's copies into and out of its flat buffers [s]."""
-        if spread.zero_stage < 2:
+        if not spread.shards_gradients:
             return 0.0
         num_gathers = {2: 1, 3: 2}[spread.zero_stage]
         unsharded = 4 * sum(n * k for n, k in _matrices(task, spread))
@@ -246,5 +246,5 @@ def _calls(name: str, value: int, task: Task, spread: Spread) -> list[float]:
     elif name == "all_reduce":
         count = max(round(value / 25e6), 1)  # DDP's buckets
     else:
-        count = layers * (2 if name == "all_gather" and spread.zero_stage == 3 else 1)
+        count = layers * (2 if name == "all_gather" and spread.shards_weights else 1)
     return [value / count] * count

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner.describe.layout import Sharding
 from planner.errors import LayoutError
 
 __all__ = ["STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
@@ -23,7 +24,7 @@ STRATEGIES = ("single", *_ZERO_STAGES, *_TENSOR, *_PIPELINES, "3d")
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Sharding):
     """Degrees of a strategy at a world size."""
 
     strategy: str

@@ -103,7 +103,7 @@ def expected_state_bytes(
     if spread.zero_stage == 1:
         sharded = _sharded_bytes(task, spread, pp_rank)[dp_rank]
         return {"parameters": unsharded, "optimizer_states": 2 * sharded}
-    if spread.zero_stage == 0:
+    if not spread.shards_states:
         return {"parameters": unsharded, "optimizer_states": 2 * unsharded}
     if unsharded != _parameter_bytes(task, spread, pp_rank, padded=True):
         return None
@@ -158,14 +158,14 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
 def _data_traffic(task: Task, spread: Spread, pp_rank: int, traffic: Traffic) -> None:
     if spread.dp == 1:
         return
-    if spread.zero_stage < 2:
+    if not spread.shards_gradients:
         unsharded = _parameter_bytes(task, spread, pp_rank, padded=False)
         traffic["all_reduce", "dp"] += unsharded
         if spread.zero_stage == 1:
             traffic["broadcast", "dp"] += unsharded
         return
     padded = _parameter_bytes(task, spread, pp_rank, padded=True)
-    traffic["all_gather", "dp"] += padded * (2 if spread.zero_stage == 3 else 1)
+    traffic["all_gather", "dp"] += padded * (2 if spread.shards_weights else 1)
     traffic["reduce_scatter", "dp"] += padded
 
 

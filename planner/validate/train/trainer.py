@@ -83,8 +83,8 @@ class Trainer:
         chunk.to(self.device)
         if spread.tp > 1:
             split_over_ranks(chunk, self.task, self._axis("tp"), sequence=spread.sequence_parallel)
-        if spread.zero_stage >= 2 and spread.dp > 1:
-            again = spread.zero_stage == 3
+        if spread.shards_gradients and spread.dp > 1:
+            again = spread.shards_weights
             mesh = self._axis("dp")
             for layer in chunk.layers.values():  # type: ignore[operator]
                 fully_shard(layer, mesh=mesh, reshard_after_forward=again)
@@ -92,7 +92,7 @@ class Trainer:
         return chunk
 
     def _replicated(self, chunk: nn.Module) -> nn.Module:
-        if self.spread.dp > 1 and self.spread.zero_stage < 2:
+        if self.spread.dp > 1 and not self.spread.shards_gradients:
             group = self._axis("dp").get_group()
             return DistributedDataParallel(chunk, process_group=group, gradient_as_bucket_view=True)
         return chunk

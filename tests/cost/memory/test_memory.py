@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -26,13 +27,12 @@ from planner.describe.model.block import Block
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from tests import descriptions
 
 TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]
 
 
-def question(model: str, framework: str, machine: str = "selene", **fields: object) -> Question:
-    workload = Workload.described({"sequence_length": 2048, "global_batch": 64, **fields})
-    return Question(load_model(model), load_machine(machine), workload, load_framework(framework))
+question = functools.partial(descriptions.question, machine="selene", sequence_length=2048)
 
 
 def layer_bytes(q: Question, layout: Layout) -> float:
@@ -211,6 +211,7 @@ def test_estimate_reports_the_worst_of_all_stages(
     assert totals[estimate.worst_stage] == pytest.approx(max(totals), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["deepseek-v3", "llama-3-8b", "gemma-2-27b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
 def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) -> None:
@@ -397,6 +398,7 @@ def test_recompute_keeps_less(model: str, framework: str, layout: Layout) -> Non
     assert none >= selective >= full > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "deepspeed", "ddp", "nanotron"])
 def test_one_layout_equals_a_row_of_many(framework: str) -> None:
     q = question("llama-3-8b", framework)

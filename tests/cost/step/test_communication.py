@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,25 +22,17 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.question import Question
-from planner.describe.workload import Workload
+from tests import descriptions
 
 SEQUENCE = 4096
 
 
-def question(
-    model: str = "llama-3-8b",
-    framework: str = "megatron-lm",
-    machine: str = "selene",
-    overrides: tuple[str, ...] = (),
-    **fields: object,
-) -> Question:
-    workload = Workload.described({"sequence_length": SEQUENCE, "global_batch": 64, **fields})
-    return Question(
-        load_model(model), load_machine(machine, overrides), workload, load_framework(framework)
-    )
+question = functools.partial(
+    descriptions.question, machine="selene", sequence_length=SEQUENCE, global_batch=64
+)
 
 
 def seconds_per_byte(q: Question) -> float:
@@ -170,7 +164,8 @@ def test_step_time_is_positive_finite_and_a_slower_link_never_faster(
 ) -> None:
     layouts = Layouts.of(layout)
     here = estimate_layouts(question(model, framework), layouts)[0]
-    slow = estimate_layouts(question(model, framework, overrides=(slower,)), layouts)[0]
+    slowed = question(model, framework, machine=load_machine("selene", (slower,)))
+    slow = estimate_layouts(slowed, layouts)[0]
     assert 0 < here.step_time_s < np.inf
     assert tuple(here.step_time_parts_s) == TIME_PARTS
     assert all(0 <= part < np.inf for part in here.step_time_parts_s.values())

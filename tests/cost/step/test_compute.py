@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,24 +13,17 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
-from planner.describe.question import Question
-from planner.describe.workload import Workload
+from tests import descriptions
 
 RATES = {"flop_per_s": 271e12, "bytes_per_s": 1.3e12, "num_units": 108}
 
 
-def question(
-    model: str = "llama-3-8b", framework: str = "megatron-lm", **fields: object
-) -> Question:
-    return Question(
-        load_model(model),
-        load_machine("selene"),
-        Workload.described(fields),
-        load_framework(framework),
-    )
+question = functools.partial(
+    descriptions.question, machine="selene", sequence_length=2048, global_batch=256
+)
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 16))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -9,22 +11,17 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.offload import device_optimizer_s, offload_step_s, parameter_transfer_s
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_machine
 from planner.describe.layout import OFFLOAD, Layout
-from planner.describe.machine import Machine
 from planner.describe.question import Question
-from planner.describe.workload import Workload
+from tests import descriptions
 
 MODES = [Layout(dp=4, zero_stage=3, offload=mode) for mode in OFFLOAD]  # type: ignore[arg-type]
 
 
-def question(machine: Machine | None = None) -> Question:
-    return Question(
-        load_model("llama-3-8b"),
-        machine or load_machine("polaris"),
-        Workload(global_batch=4),
-        load_framework("deepspeed"),
-    )
+question = functools.partial(
+    descriptions.question, framework="deepspeed", sequence_length=2048, global_batch=4
+)
 
 
 def first_stages(q: Question, layouts: Layouts) -> Stages:
@@ -77,13 +74,13 @@ def test_parameters_travel_only_where_they_live_off_the_device() -> None:
 def test_slower_hardware_is_never_faster(field: str, mode: int) -> None:
     layouts = Layouts.of(MODES[mode])
     here = estimate_layouts(question(), layouts)
-    slow = estimate_layouts(question(load_machine("polaris", (f"{field}=1GB/s",))), layouts)
+    slow = estimate_layouts(question(machine=load_machine("polaris", (f"{field}=1GB/s",))), layouts)
     assert slow.time_parts_s["offload"] > here.time_parts_s["offload"]
     assert slow.step_time_s > here.step_time_s
 
 
 def test_a_node_without_disk_takes_for_ever() -> None:
-    q, layouts = question(load_machine("aurora")), Layouts.stack(MODES[2:3])
+    q, layouts = question(machine=load_machine("aurora")), Layouts.stack(MODES[2:3])
     assert q.machine.node.local_disk is None
     time = offload_step_s(first_stages(q, layouts))
     assert np.isinf(time).all()

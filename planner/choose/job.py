@@ -1,0 +1,65 @@
+"""Job: what model, machine and nodes must satisfy before any layout is asked for."""
+
+from __future__ import annotations
+
+from planner.describe.layout import divisors
+from planner.describe.machine import Machine
+from planner.describe.model.weights import weight_blocks
+from planner.describe.question import Question
+from planner.errors import LayoutError
+
+__all__ = ["check_division", "check_nodes", "check_sequence", "listed"]
+
+
+def listed(values: list[int], limit: int = 16) -> str:
+    """The first of the allowed values, for a message."""
+    shown = ", ".join(map(str, values[:limit]))
+    return shown + (", ..." if len(values) > limit else "") if values else "none"
+
+
+def check_nodes(machine: Machine, nodes: int) -> None:
+    """Raise LayoutError where a machine does not have so many nodes."""
+    if nodes < 1:
+        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
+    if nodes > machine.num_nodes.value:
+        raise LayoutError(
+            f"nodes = {nodes} exceeds the {machine.num_nodes.value:.0f} nodes of {machine.name}; "
+            "use fewer, or override num_nodes"
+        )
+
+
+def check_sequence(question: Question) -> None:
+    """Raise LayoutError where the model's position table is shorter than the sequence."""
+    model, length = question.model, question.workload.sequence_length
+    if model.convolutional is not None:
+        weight_blocks(model)  # says that only transformers can be planned
+    rows = model.max_sequence_length or model.num_position_rows
+    if model.position == "learned" and model.kind != "vision" and rows and length > rows:
+        raise LayoutError(
+            f"sequence length {length} exceeds the {rows} learned positions of {model.name}; "
+            f"use --seq-length {rows} or less"
+        )
+
+
+def check_division(machine: Machine, nodes: int | None, dp: int | None, others: int) -> int:
+    """The data-parallel degree that fills the nodes; LayoutError where degrees do not fit them."""
+    if nodes is not None and nodes < 1:
+        raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
+    if nodes is None or others < 1:
+        return 1 if dp is None else dp
+    world = nodes * machine.node.num_devices
+    if dp is None:
+        if world % others:
+            raise LayoutError(
+                f"tp * pp * cp = {others} does not divide the {world} devices of {nodes} "
+                f"{machine.name} nodes; use one of {listed(divisors(max(world, 1)))}"
+            )
+        return world // others
+    if dp * others != world:
+        raise LayoutError(
+            f"dp * tp * pp * cp = {dp * others} is not the {world} devices of {nodes} "
+            f"{machine.name} nodes; use dp = "
+            f"{world // others if world % others == 0 else 'another'} or "
+            f"{-(-dp * others // machine.node.num_devices)} nodes"
+        )
+    return dp

@@ -1,0 +1,46 @@
+"""Blocks: products have the shapes of the weights, whatever module states them."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.operators.backward import _products
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.operators.sizes import Sizes
+from planner.describe.catalogue import load_model, names
+from planner.describe.model.weights import layer_kinds
+from tests.descriptions import question
+
+TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]
+
+
+@pytest.mark.parametrize("model", TRANSFORMERS)
+def test_products_use_every_matrix_once(model: str) -> None:
+    """2 m n k operations of a layer's products are 2 m times its matrices' parameters."""
+    asked = question(model, sequence_length=64)
+    for block in blocks_of(asked):
+        if block.kind != "layer":
+            continue
+        matrices = sum(
+            w.num_params for w in block.weights if w.columns > 1 and w.name != "shared_gate"
+        )
+        products = sum(gemm.n * gemm.k * (gemm.experts or 1) for gemm in block.gemms)
+        assert products == matrices, block.name
+
+
+@pytest.mark.parametrize("model", TRANSFORMERS)
+def test_ordinary_products_are_as_wide_as_their_weights(model: str) -> None:
+    """What selective recompute keeps: outputs of the layer's own matrices, in their order."""
+    asked = question(model, framework="fsdp2", sequence_length=64)
+    sizes = Sizes(asked.model, asked.workload, asked.framework)
+    kinds = {kind.name: kind for kind in layer_kinds(asked.model)}
+    for block in blocks_of(asked):
+        if block.kind != "layer":
+            continue
+        own = ("attention", "feed_forward", "shared_experts", "router")
+        rows = [
+            weight.rows
+            for weight in block.weights
+            if weight.part in own and weight.columns > 1 and weight.name != "shared_gate"
+        ]
+        assert [width for _, width, _, _ in _products(sizes, kinds[block.name])] == rows
