@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import planner
+from planner.cost.step.constants import StepConstants
 from planner.describe.base import Kind
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework import Framework
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from planner.units import GIB
+from tests import ROOT
 from tests.docstrings import formulas
 from tests.evidence import test_published_runs as published
 from tests.markdown import read, table
@@ -64,7 +67,7 @@ def test_optimizer_states_per_parameter(said: str, optimizer: str) -> None:
 
 @pytest.mark.parametrize("row", ["paper [GB]", "here [GB]"])
 def test_figure_1_of_the_zero_paper(row: str) -> None:
-    [cells] = [cells for cells in table("method.md", "ZeRO, figure 1") if cells[""] == row]
+    [cells] = [cells for cells in table("runs.md", "ZeRO, figure 1") if cells[""] == row]
     [formula] = [f for name, f in formulas().items() if name.endswith(".training_state_bytes")]
     for stage, column in enumerate(("baseline", "ZeRO-1", "ZeRO-2", "ZeRO-3")):
         digits = len(cells[column].partition(".")[2])
@@ -142,6 +145,24 @@ def test_parts_are_those_of_an_estimate() -> None:
         assert _first(table("nomenclature.md", heading)) == [p for p in parts if p != "total"]
 
 
+@pytest.mark.parametrize("heading", ["Symbols", "The field's words"])
+def test_words_are_those_of_the_code(heading: str) -> None:
+    files = [*(ROOT / "planner").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    trees = [ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in files]
+    known = {name for tree in trees for node in tree for name in _names(node)}
+    for row in table("nomenclature.md", heading):
+        assert set(re.findall(r"`(\w+)`", row["in the code"])) <= known, row
+
+
+def _names(node: ast.AST) -> list[str]:
+    """What a piece of code defines: functions, classes, fields, variables, arguments."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return [node.arg] if isinstance(node, ast.arg) else []
+
+
 def test_moments_are_those_of_the_method() -> None:
     rows = table("method.md", "Memory per device")
     [said] = re.findall(r"Moments:\n(.*?)\.\n", read("nomenclature.md"), re.DOTALL)
@@ -168,11 +189,18 @@ def test_policies_of_selective_recompute() -> None:
     assert _first(table("method.md", "Recompute")) == list(policies)
 
 
+def test_the_method_names_every_constant_of_the_step() -> None:
+    said = read("method.md")
+    for field in StepConstants.model_fields.values():
+        section: Any = field.annotation
+        assert [name for name in section.model_fields if name not in said] == []
+
+
 # --- published numbers -----------------------------------------------------------------------
 
 
 def test_wordplay() -> None:
-    rows = {row[""]: row for row in table("method.md", "wordplay on one Polaris node")}
+    rows = {row[""]: row for row in table("runs.md", "wordplay on one Polaris node")}
     workload = planner.Workload(sequence_length=1024, global_batch=256, precision="fp16")
     layout = planner.Layout(dp=4, micro_batch=64)
     found = planner.estimate(
@@ -203,7 +231,7 @@ def auroragpt(nodes: int, recompute: str, micro_batch: int) -> planner.Estimate:
 
 @pytest.mark.parametrize(
     "row",
-    table("method.md", "AuroraGPT-7B on Polaris"),
+    table("runs.md", "AuroraGPT-7B on Polaris"),
     ids=lambda row: f"{row['nodes']} {row['recompute']}",
 )
 def test_auroragpt(row: dict[str, str]) -> None:
@@ -235,7 +263,7 @@ ROWS = [
 
 
 def test_published_step_times() -> None:
-    said = table("method.md", "Narayanan et al. 2021 and Korthikanti et al. 2022")
+    said = table("runs.md", "Narayanan et al. 2021 and Korthikanti et al. 2022")
     for row, runs in zip(said, ROWS, strict=True):
         errors = published.errors(runs)
         worst = errors[np.argmax(np.abs(errors))]

@@ -1,7 +1,7 @@
 """Strategies: the field's classic ways to spread a job, judged one by one.
 
-Each strategy is a condition on layouts and the frameworks that are known for it. What does not
-fit is told with the part that bursts, by how much, and the cheapest change that makes it fit.
+Each strategy is a condition on layouts and the frameworks that are known for it. For what runs out
+of memory the verdict names the largest part, the excess and the cheapest change that makes it fit.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ CLASSIC: tuple[Strategy, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A classic strategy's fate: the best layout that fits, or what bursts and what helps."""
+    """A classic strategy's fate: the best layout that fits, or what is too much and what helps."""
 
     name: str
     fits: bool
@@ -154,7 +154,7 @@ def _judged(strategy: Strategy, found: dict[str, Found], questions: dict[str, Qu
     return Verdict(
         strategy.name,
         False,
-        _burst(estimate, estimates),
+        _excess(estimate, estimates),
         _fix(estimate, found),
         estimate,
     )
@@ -188,7 +188,7 @@ def _slack(estimate: Estimate, estimates: Estimates) -> str:
     return f"{format_bytes(estimate.memory_bytes['total'])} per rank, {format_bytes(free)} free"
 
 
-def _burst(estimate: Estimate, estimates: Estimates) -> str:
+def _excess(estimate: Estimate, estimates: Estimates) -> str:
     total, limit = estimate.memory_bytes["total"], estimates.device_limit_bytes
     if total > limit:
         parts = {k: v for k, v in estimate.memory_bytes.items() if k != "total"}
@@ -223,7 +223,7 @@ _CHANGES = (
 
 
 def _fix(estimate: Estimate, found: dict[str, Found]) -> str:
-    """The fitting layout that differs least from the one that bursts."""
+    """The fitting layout that differs least from the one that runs out of memory."""
     wanted = Layouts.of(estimate.layout)
     best: tuple[float, float, str] | None = None
     for name, source in found.items():

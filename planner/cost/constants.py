@@ -1,7 +1,7 @@
 """Constants: numbers of the cost model that belong to no machine, with their kind and source.
 
 A part of the model describes its constants as a `Description` of quantities and keeps them in a
-TOML file beside it; `planner show` prints them as it prints a machine's.
+TOML file beside it, in the form of a machine's profile; `planner show constants` prints them.
 """
 
 from __future__ import annotations

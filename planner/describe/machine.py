@@ -206,8 +206,8 @@ class Network(Description):
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
     transfer_delays: Delays | None = None
-    """What each transfer between pipeline stages waits besides, by nodes of the job, on a machine
-    where runs have shown it."""
+    """What each transfer between pipeline stages waits on top of its own time, by nodes of the
+    job; only on machines where measured runs show such a wait."""
     domain_nodes: int = Field(default=1, ge=1)
     """Nodes whose interfaces reach each other at their full rate, such as a rack of NVLink
     switches; 1 where they reach every node so."""

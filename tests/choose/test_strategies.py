@@ -1,4 +1,4 @@
-"""Strategies: every classic one is judged; what does not fit says what bursts and what helps."""
+"""Strategies: every classic one is judged; a misfit says what is too much and what helps."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_small_model_fits_anywhere(small: Plan) -> None:
     assert fits["ZeRO-3 / FSDP"]
 
 
-def test_what_bursts_is_named_with_its_size(llama: Plan) -> None:
+def test_what_is_too_much_is_named_with_its_size(llama: Plan) -> None:
     ddp = next(verdict for verdict in llama.strategies if verdict.name == "DDP")
     assert not ddp.fits
     assert ddp.estimate is not None

@@ -90,7 +90,7 @@ def test_a_pick_that_did_not_run_is_counted(tmp_path: Path) -> None:
 
 
 def test_fit_figures(tmp_path: Path) -> None:
-    rows = [row(row_id="ran"), row(row_id="burst", oom="yes", step_time_s="", micro_batch=16)]
+    rows = [row(row_id="ran"), row(row_id="oom", oom="yes", step_time_s="", micro_batch=16)]
     items = score(read_runs(write(tmp_path / "f.csv", rows))).scores
     forced = tuple(replace(item, fits=item.run.row_id == "ran") for item in items)
     [group] = Backtest(forced).groups()

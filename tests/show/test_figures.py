@@ -66,7 +66,7 @@ def _bars(drawing: Drawing) -> dict[str, dict[str, float]]:
     return table
 
 
-def test_strategy_bars_add_up_and_mark_what_bursts(plan: Plan) -> None:
+def test_strategy_bars_add_up_and_mark_what_is_out_of_memory(plan: Plan) -> None:
     machine = load_machine("polaris")
     drawing = memory.strategy_bars(plan.strategies, machine)
     _check(drawing)

@@ -61,7 +61,7 @@ def page() -> None:
             key="times",
         )
     with right:
-        st.subheader("Bus bandwidth, as nccl-tests counts it", anchor=False)
+        st.subheader("Bus bandwidth, as nccl-tests defines it", anchor=False)
         draw(
             figures.bandwidth(asked.machine, asked.operation, asked.ranks, asked.stride),
             key="bandwidth",

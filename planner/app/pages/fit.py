@@ -159,7 +159,9 @@ def _views(plan: Plan, job: Job, chosen: Estimate | None) -> None:
                 _step(chosen)
             elif name == "Heatmap tp x pp":
                 draw(candidates.heatmap(cached.space_of(job), limit), key="heatmap")
-                st.caption("Where nothing fits, the cell says by how much the smallest bursts.")
+                st.caption(
+                    "Where nothing fits, the cell says how much memory the best layout lacks."
+                )
             elif name == "Memory against time":
                 draw(candidates.pareto(cached.space_of(job), limit), key="pareto")
             elif name == "Scaling":

@@ -115,7 +115,7 @@ def _tensor() -> None:
     st.markdown(
         "**Tensor parallelism** cuts every matrix product over a group of devices. Weights *and* "
         "activations shrink, but each layer waits for collectives of its activations. Inside a "
-        "node these are quick; once the group leaves the node (here beyond 4) they rule the step."
+        "node these are quick; once the group leaves the node (beyond 4 here) they dominate."
     )
     answers = [
         (

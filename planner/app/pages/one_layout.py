@@ -176,7 +176,7 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
             "ranks": row.size,
             "apart": row.stride,
             "nodes": row.nodes,
-            "way": "network" if row.nodes > 1 else "inside the node",
+            "path": "network" if row.nodes > 1 else "inside the node",
             "rate per rank": format_rate(row.bytes_per_s)
             if math.isfinite(row.bytes_per_s)
             else "-",
@@ -196,7 +196,7 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
         rows,
         hide_index=True,
         key="axes",
-        alt="Per axis: ranks, distance, way, rate, latency, bytes of a step and exposed time.",
+        alt="Per axis: ranks, distance, path, rate, latency, bytes of a step and exposed time.",
         column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
     )
     draw(links.link_loads(carried, job.machine, found.step_time_s), key="links")
@@ -213,7 +213,7 @@ def _when(found: Estimate, job: Job, packed: str) -> None:
     draw(time.gantt(timeline, layout.schedule), key="gantt")
     bubble = found.step_time_parts_s["pipeline_bubble"] / found.step_time_s
     said = (
-        f"Numbers are micro-batches, gaps are idle. The bubble is {100 * bubble:.1f} % of it all."
+        f"Numbers are micro-batches, gaps are idle. The bubble is {100 * bubble:.1f} % of the step."
     )
     if shown < layout.grad_accumulation:
         said += (

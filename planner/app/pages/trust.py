@@ -66,9 +66,10 @@ def _intervals() -> None:
     st.table(rows, hide_index=True)
     st.caption(
         "90 % of measured step times of runs that took no part in any fit lay between these "
-        "factors of their estimates. Nobody has calibrated an assumed device: runs of calibrated "
-        "ones stand in, estimated without their own figure. Of a guessed job a table of runs does "
-        "not state the model's shape, the software, the devices or the layout."
+        "factors of their estimates. For devices that nobody has calibrated there are few runs: "
+        "the factors are those of runs on calibrated devices, estimated as if these were not. A "
+        "guessed job is one whose model shape, software, devices or layout the table does not "
+        "state."
     )
 
 

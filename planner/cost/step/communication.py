@@ -125,7 +125,7 @@ def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
 
 
 def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
-    """What each transfer between stages waits besides, where runs on the machine showed it [s]."""
+    """What each transfer between stages waits on top, where measured runs show it [s]."""
     machine = question.machine
     delays = machine.network.transfer_delays if machine.network else None
     if delays is None:

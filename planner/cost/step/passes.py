@@ -139,8 +139,8 @@ class Transfer(Arrays):
 def stage_transfer(question: Question, layouts: Layouts, groups: Groups) -> Transfer:
     """One transfer between stages, as it delays the next stage and its own [s].
 
-    Counted: the message, and the wait that runs on the machine have shown. Left out: contention
-    with other traffic.
+    Counted: the message, and the wait that measured runs on the machine show. Left out:
+    contention with other traffic.
     """
     one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
     arrives = one + wait

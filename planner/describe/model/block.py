@@ -1,7 +1,7 @@
 """Block: one distinct kind of layer as weights, operators and saved tensors.
 
 A model is a short tuple of blocks with counts. Everything here is plain data; what it costs
-under a layout is worked out by `memory` and `compute`, once, for any number of layouts.
+under a layout is worked out in `planner.cost`, once, for any number of layouts.
 
 How a piece is split over the tensor-parallel group is one word:
 
@@ -10,7 +10,7 @@ How a piece is split over the tensor-parallel group is one word:
     sharded     activation inside the tensor-parallel region: divided by tp
     replicated  the same on every tp rank
     residual    activation of the residual stream: divided by tp only with sequence parallelism
-    gathered    input of a column-parallel GEMM: as residual, or whole where the framework
+    gathered    input of a column-parallel GEMM: as residual, or unsplit where the framework
                 keeps the gathered tensor
     dispatched  token at its expert: as residual where experts are spread over ranks (ep > 1),
                 else as gathered

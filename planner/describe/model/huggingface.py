@@ -1,7 +1,8 @@
 """Hugging Face's config.json as a Model, read without transformers.
 
 Only shapes are read. What each family calls them, and what an absent key means, stands in
-`huggingface_families`. Broken or hostile files end in one sentence, never in a traceback.
+`planner.describe.model.families`. Broken or hostile files end in one sentence, never in a
+traceback.
 """
 
 from __future__ import annotations

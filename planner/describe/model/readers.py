@@ -1,7 +1,7 @@
 """How the families of Hugging Face state their shapes: one function per way of stating them.
 
 Each turns the checked fields of a config.json into fields of Model. What a family fixes beyond
-its file stands beside its defaults in `huggingface_families`.
+its file stands beside its defaults in `planner.describe.model.families`.
 """
 
 from __future__ import annotations

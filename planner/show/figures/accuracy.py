@@ -102,6 +102,6 @@ def errors(scores: Sequence[Score]) -> Drawing:
         return Drawing(figure, "No run carries a measured step time.")
     return Drawing(
         figure,
-        f"Errors of {len(values)} runs run from {values[0]:+.1f} % to {values[-1]:+.1f} %; the "
+        f"Errors of {len(values)} runs range from {values[0]:+.1f} % to {values[-1]:+.1f} %; the "
         f"dotted lines are at 10 %.",
     )

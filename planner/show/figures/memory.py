@@ -69,9 +69,9 @@ def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float)
     if entry.fits:
         text = f"&#10003; fits, {format_bytes(total)}"
     elif total > limit:
-        text = f"&#10007; bursts by {format_bytes(total - limit)}"
+        text = f"&#10007; out of memory by {format_bytes(total - limit)}"
     else:
-        text = "&#10007; bursts: host memory"
+        text = "&#10007; out of host memory or disk"
     cut = total > right / _ROOM
     figure.add_annotation(
         x=(right if cut else max(total, limit)) / GIB,

@@ -225,7 +225,7 @@ def test_an_open_micro_batch_is_the_fastest_that_fits(tmp_path: Path) -> None:
     assert len(fitting) < len(sizes)
     assert run.layout.micro_batch == sizes[best] > 1
     assert any(f"micro_batch missing: {sizes[best]}, the fastest" in text for text in run.assumed)
-    # a run that burst was not tuned
+    # a run that ran out of memory was not tuned
     assert accepted(tmp_path, **OPEN, oom="yes", step_time_s="").layout.micro_batch == 1
 
 
