@@ -10,7 +10,7 @@ import ast
 import functools
 import inspect
 import itertools
-import textwrap
+import sys
 from collections.abc import Iterator
 from typing import Any, Literal, Self
 
@@ -123,9 +123,7 @@ def field_docs(cls: type[Description]) -> dict[str, str]:
 
 def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
     """Docstrings under the fields that a class adds to its base."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for field, text in itertools.pairwise(body.body):
+    for field, text in itertools.pairwise(_classes_of(cls.__module__)[cls.__name__].body):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
@@ -133,3 +131,10 @@ def _docs_of(cls: type[Description]) -> Iterator[tuple[str, str]]:
             and isinstance(text.value, ast.Constant)
         ):
             yield field.target.id, inspect.cleandoc(str(text.value.value))
+
+
+@functools.cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    """Classes of a module as written; the command line asks for several at its start."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -1,9 +1,6 @@
-"""Emitting: all files of one layout of a plan, as text."""
+"""Emitting: the files that run a layout of a plan, and what is refused before any is written."""
 
 from __future__ import annotations
-
-import json
-from dataclasses import replace
 
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
@@ -12,13 +9,7 @@ from planner.describe.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.question import Question
-from planner.emitters.batch_job import BatchJob, steps_of
-from planner.emitters.queue import slot_of
-from planner.emitters.readme import readme
-from planner.emitters.recipe import OWN_PROGRAM, File, Recipe
-from planner.emitters.registry import writer_of
-from planner.emitters.script import job_files
-from planner.errors import EmitError, shorten
+from planner.errors import EmitError
 
 __all__ = ["emit", "emit_estimate"]
 
@@ -73,6 +64,10 @@ def emit_estimate(
     queue: str = "",
 ) -> dict[str, str]:
     """Files that run one estimate of a plan's question, as `emit`."""
+    # what writes files is loaded when files are written: most who plan write none
+    from planner.emitters.batch_job import BatchJob, steps_of
+    from planner.emitters.bundle import files_of
+
     if steps is not None and steps < 1:
         raise EmitError(f"steps = {steps} must be at least 1; give a positive number")
     question = Question(
@@ -81,48 +76,6 @@ def emit_estimate(
         plan.workload,
         framework or load_framework(estimate.framework),
     )
-    return _files(BatchJob(question, estimate, plan.nodes, steps or steps_of(plan.workload), queue))
-
-
-def _files(job: BatchJob) -> dict[str, str]:
-    """Name to text, sorted by name."""
-    recipe = _with_adapters(job, writer_of(job.framework)(job))
-    slot = slot_of(job)
-    files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
-    texts = {file.name: file.text for file in files}
-    texts["README.md"] = readme(job, recipe, slot, files)
-    return dict(sorted(texts.items()))
-
-
-def _with_adapters(job: BatchJob, recipe: Recipe) -> Recipe:
-    """What is trained is up to the program: say it to a user's own, refuse it for another."""
-    workload = job.workload
-    if not workload.lora_rank and not workload.frozen:
-        return recipe
-    if recipe.default_program != OWN_PROGRAM:
-        raise EmitError(
-            f"adapters and frozen parts are not written for {shorten(job.framework.name)}; use a "
-            "framework that runs your own program, such as deepspeed or accelerate"
-        )
-    notes = [*recipe.notes]
-    if workload.lora_rank:
-        targets = ", ".join(workload.lora_targets)
-        notes.append(
-            f"`{OWN_PROGRAM}` trains LoRA adapters of rank {workload.lora_rank} on {targets}."
-        )
-    if workload.frozen:
-        notes.append(f"`{OWN_PROGRAM}` freezes {', '.join(workload.frozen)}.")
-    return replace(recipe, notes=tuple(notes))
-
-
-def _layout(job: BatchJob) -> File:
-    """The layout with its question, as `planner compare --layout` reads it."""
-    data = {
-        "layout": job.layout.model_dump(mode="json"),
-        "workload": job.workload.model_dump(mode="json"),
-        "framework": job.framework.name,
-    }
-    if job.model_is_catalogued:
-        data["model"] = job.model.name
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    return File("layout.json", "the layout, for `planner compare`", text)
+    return files_of(
+        BatchJob(question, estimate, plan.nodes, steps or steps_of(plan.workload), queue)
+    )

@@ -1,0 +1,60 @@
+"""Bundle: all files of one job, as text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.queue import slot_of
+from planner.emitters.readme import readme
+from planner.emitters.recipe import OWN_PROGRAM, File, Recipe
+from planner.emitters.registry import writer_of
+from planner.emitters.script import job_files
+from planner.errors import EmitError, shorten
+
+__all__ = ["files_of"]
+
+
+def files_of(job: BatchJob) -> dict[str, str]:
+    """Name to text, sorted by name."""
+    recipe = _with_adapters(job, writer_of(job.framework)(job))
+    slot = slot_of(job)
+    files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
+    texts = {file.name: file.text for file in files}
+    texts["README.md"] = readme(job, recipe, slot, files)
+    return dict(sorted(texts.items()))
+
+
+def _with_adapters(job: BatchJob, recipe: Recipe) -> Recipe:
+    """What is trained is up to the program: say it to a user's own, refuse it for another."""
+    workload = job.workload
+    if not workload.lora_rank and not workload.frozen:
+        return recipe
+    if recipe.default_program != OWN_PROGRAM:
+        raise EmitError(
+            f"adapters and frozen parts are not written for {shorten(job.framework.name)}; use a "
+            "framework that runs your own program, such as deepspeed or accelerate"
+        )
+    notes = [*recipe.notes]
+    if workload.lora_rank:
+        targets = ", ".join(workload.lora_targets)
+        notes.append(
+            f"`{OWN_PROGRAM}` trains LoRA adapters of rank {workload.lora_rank} on {targets}."
+        )
+    if workload.frozen:
+        notes.append(f"`{OWN_PROGRAM}` freezes {', '.join(workload.frozen)}.")
+    return replace(recipe, notes=tuple(notes))
+
+
+def _layout(job: BatchJob) -> File:
+    """The layout with its question, as `planner compare --layout` reads it."""
+    data = {
+        "layout": job.layout.model_dump(mode="json"),
+        "workload": job.workload.model_dump(mode="json"),
+        "framework": job.framework.name,
+    }
+    if job.model_is_catalogued:
+        data["model"] = job.model.name
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    return File("layout.json", "the layout, for `planner compare`", text)
