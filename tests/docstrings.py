@@ -4,8 +4,9 @@ python -m tests.docstrings             # how many formulas say what
 python -m tests.docstrings --write     # take those off docstrings.toml that now say it
 python -m tests.docstrings --write --grow    # put new ones on it, too
 
-Formulas are the functions that a module of the cost model exports, and those of `planner.choose`
-that return numbers and nothing else.
+Formulas are the functions that a module of the cost model exports and that return numbers, plain
+or in dataclasses, and those of `planner.choose` that return numbers and nothing else. Looking up a
+constant, a name or a mask is none.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import importlib
 import inspect
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +59,10 @@ def formulas() -> dict[str, Formula]:
     for package in ("cost", "choose"):
         for path in sorted((ROOT / "planner" / package).rglob("*.py")):
             for name, value in _exported(path):
-                if package == "cost" or _only_numbers(value):
+                returned = _returned(value)
+                if _only_numbers(returned) or (
+                    package == "cost" and _holds_numbers(returned, value.__module__)
+                ):
                     found[f"{value.__module__.rpartition('.')[2]}.{name}"] = value
     return found
 
@@ -127,9 +133,20 @@ def _returned(formula: Formula) -> str:
     return str(inspect.get_annotations(formula).get("return", ""))
 
 
-def _only_numbers(formula: Formula) -> bool:
-    returned = _returned(formula)
-    return bool(_NUMBERS.search(returned)) and set(_WORDS.findall(returned)) <= _PLAIN
+def _only_numbers(annotation: str) -> bool:
+    return bool(_NUMBERS.search(annotation)) and set(_WORDS.findall(annotation)) <= _PLAIN
+
+
+def _holds_numbers(annotation: str, module: str) -> bool:
+    """Whether it is numbers, or names a dataclass that has a field of them."""
+    known = vars(sys.modules[module])
+    named = (known.get(word) for word in _WORDS.findall(annotation))
+    return _only_numbers(annotation) or any(
+        _holds_numbers(str(field.type), kind.__module__)
+        for kind in named
+        if isinstance(kind, type) and is_dataclass(kind)
+        for field in fields(kind)
+    )
 
 
 def _headings() -> set[str]:

@@ -53,6 +53,21 @@ def test_units_are_those_of_the_nomenclature(name: str) -> None:
     assert not unknown_units(formulas()[name])
 
 
+def test_formulas_return_numbers() -> None:
+    found = formulas()
+    numbers = {"collectives.send_s", "states.expert_share", "job.check_division"}
+    held = {"weights.resident", "passes.block_passes", "feed_forward.dense"}
+    assert numbers | held <= set(found)
+    looked_up = {
+        "constants.constants",
+        "parts.part",
+        "known.schedule_named",
+        "intervals.class_name",
+    }
+    others = {"wiring.links", "wiring.build_graph", "schedule.one_each", "pipeline.interleaved"}
+    assert not (looked_up | others) & set(found)
+
+
 def test_the_rules_can_tell() -> None:
     assert lacks(half_s) == set()
     assert lacks(bare) == {"unit", "counted", "left_out", "source", "doctest"}
