@@ -98,7 +98,7 @@ def _has_doctest(_: Formula, text: str) -> bool:
 RULES: dict[str, Callable[[Formula, str], bool]] = {
     "unit": _has_unit,
     "counted": lambda _, text: "Counted:" in text,
-    "left_out": lambda _, text: "Left out:" in text,
+    "left_out": lambda _, text: "Left out:" in " ".join(text.split()),
     "source": _has_source,
     "doctest": _has_doctest,
 }
