@@ -114,7 +114,10 @@ def _slowest(view: GroupView) -> float:
 
 
 def rank_axes(layout: Layout, rank: int) -> dict[str, int]:
-    """Where a rank stands on every axis (tp fastest, then cp, dp, pp).
+    """Where a rank stands on every axis [1].
+
+    Counted: tp fastest, then cp, dp, pp. Left out: the expert axis, which lies inside dp and cp.
+    method.md#what-a-group-sees.
 
     >>> rank_axes(Layout(tp=4, dp=2, pp=2), 13)
     {'tp': 1, 'cp': 0, 'dp': 1, 'pp': 1}

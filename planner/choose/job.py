@@ -42,7 +42,16 @@ def check_sequence(question: Question) -> None:
 
 
 def check_division(machine: Machine, nodes: int | None, dp: int | None, others: int) -> int:
-    """The data-parallel degree that fills the nodes; LayoutError where degrees do not fit them."""
+    """The data-parallel degree that fills the nodes [1].
+
+    Counted: the devices of the nodes over the other degrees; 1, or `dp` as given, where no nodes
+    are. Left out: whether the batch divides. Definition. Raises LayoutError where the degrees do
+    not fit the nodes.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> check_division(load_machine("polaris"), nodes=2, dp=None, others=4)     # 2 * 4 devices
+    2
+    """
     if nodes is not None and nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes is None or others < 1:

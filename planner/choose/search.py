@@ -218,10 +218,18 @@ def search(question: Question, world: int) -> Found:
 
 
 def order(estimates: Estimates, count: int | None = None) -> Int:
-    """Indices of the layouts that fit, fastest first (the first `count` of them).
+    """Indices of the layouts that fit, fastest first (the first `count` of them) [1].
 
-    Ties in time (to a nanosecond) go to the smaller memory, then to the smaller degrees in the
-    order of Layouts' fields, so the order never depends on how candidates were generated.
+    Counted: step time to a nanosecond; ties go to the smaller memory, then to the smaller degrees
+    in the order of Layouts' fields, so the order never depends on how candidates were generated.
+    Left out: layouts that do not fit, the interval of the time. method.md#search.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
+    >>> job = Question(model, load_machine("polaris"), workload, load_framework("ddp"))
+    >>> ranks = Layouts.broadcast(dp=[1, 4], grad_accumulation=[64, 16])
+    >>> order(estimate_layouts(job, ranks)).tolist()            # four ranks before one
+    [1, 0]
     """
     fitting = np.flatnonzero(estimates.fits)
     time = np.round(estimates.step_time_s[fitting], 9)

@@ -39,9 +39,10 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def distinct(*columns: Int) -> tuple[Int, Int]:
-    """Where each distinct row stands first, and for every row which of the distinct it equals.
+    """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
-    Columns are whole numbers from 0 of one shape; the second result has that shape.
+    Columns are whole numbers from 0 of one shape; the second result has that shape. Counted: every
+    column. Left out: the rows' order, the distinct ones stand by value. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
     >>> first, which

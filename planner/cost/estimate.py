@@ -155,7 +155,16 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
     """Memory and step time of every layout.
 
     Counted: see DEVICE_PARTS, HOST_PARTS and TIME_PARTS. Left out: evaluation, checkpoints,
-    data loading, stragglers.
+    data loading, stragglers. method.md#method.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
+    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> found = estimate_layouts(question, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
+    >>> found.memory_bytes["optimizer_states"] / model.num_params       # fp32 copy and moments
+    12.0
+    >>> round(sum(found.step_time_parts_s.values()) / found.step_time_s, 6)
+    1.0
     """
     machine, workload, framework = question.machine, question.workload, question.framework
     stages = Stages.candidates(question, layouts)
@@ -203,7 +212,14 @@ def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
 def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
     """Device parts of every pipeline stage of one layout [B].
 
-    Counted: everything in DEVICE_PARTS. Left out: host memory.
+    Counted: everything in DEVICE_PARTS. Left out: host memory. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> stages = stage_memory(job, Layout(pp=4))
+    >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB; the ends
+    [4.54, 3.49, 3.49, 4.54]
     """
     parts, _ = device_memory(Stages.every(question, layout))
     rows = range(layout.pp)

@@ -54,6 +54,17 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
 
     Counted: sums over passes, gradients of the layer in backward, inputs and new outputs of
     reductions, buckets. Left out: what is freed between two gradients of one layer.
+    method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.memory.activations import stage_activations
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=2))
+    >>> found = reduction(stages, stage_activations(stages), np.zeros(()))
+    >>> found.buckets.item()                                # two of 5e8 elements in 16 bits
+    2000000000.0
     """
     return _Sizes(stages, kept, gradients).reduction()
 

@@ -17,7 +17,16 @@ def host_memory(stages: Stages) -> dict[str, Float]:
     `stages` are the first of each layout. Counted: one process per rank; a checkpoint per rank
     where the framework reads it whole; offloaded states, gradients and parameters; pinned
     buffers. Left out: the page cache and data loader workers' own data. Where whole checkpoints
-    exceed the node, loading rank by rank is taken instead.
+    exceed the node, loading rank by rank is taken instead. Ren et al. 2021, arXiv:2101.06840;
+    method.md#host-memory-loading-offload.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=2, offload="optimizer-cpu"))
+    >>> host_memory(stages)["offloaded_states"].item() / model.num_params   # Adam 12, gradients 4
+    16.0
     """
     layouts, params, buffers = stages.layouts, stages.params, stages.question.framework.buffers
     per_node = _ranks_per_node(stages)
@@ -63,7 +72,17 @@ def _load_bytes(stages: Stages) -> Float:
 def disk_bytes(stages: Stages) -> Float:
     """Bytes on the node's local disk: swapped states, and parameters with full offload [B].
 
-    `stages` are the first of each layout. Left out: checkpoints and data.
+    `stages` are the first of each layout. Counted: what all ranks of a node swap. Left out:
+    checkpoints and data. Rajbhandari et al. 2021, arXiv:2104.07857;
+    method.md#host-memory-loading-offload.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="all-nvme"))
+    >>> disk_bytes(stages).item() / model.num_params        # Adam and its fp32 copy 12, weights 2
+    14.0
     """
     layouts, params = stages.layouts, stages.params
     swapped = np.where(layouts.states_on_disk, stages.optimizer_state_bytes, 0.0)

@@ -23,6 +23,15 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     """Bytes per rank of pipeline stages, by part, at the peak, and which of MOMENTS that is [B].
 
     Counted: everything in DEVICE_PARTS. Left out: memory of other jobs on the device.
+    method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_model, load_machine
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> parts, moment = device_memory(Stages.every(job, Layout()))
+    >>> parts["optimizer_states"].item() / model.num_params, tuple(MOMENTS)[moment.item()]
+    (12.0, 'loss')
     """
     machine, buffers = stages.question.machine, stages.question.framework.buffers
     sheet = Worksheet.of(stages)

@@ -26,6 +26,16 @@ def resident(stages: Stages) -> Resident:
 
     Counted: what is resident in the middle of a step. Left out: layers gathered for a while.
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stay = resident(Stages.every(job, Layout()))        # 2 + 2 + 12 bytes per parameter
+    >>> [part.item() / model.num_params for part in (stay.weights, stay.gradients)]
+    [2.0, 2.0]
+    >>> stay.optimizer_states.item() / model.num_params
+    12.0
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     framework = stages.question.framework
@@ -78,8 +88,20 @@ class ResidentWeights(Arrays):
 def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     """Resident weights from the loss to the optimizer [B].
 
-    A 16-bit copy beside an fp32 parameter is freed group by group in the last backward pass,
-    after which sums over several passes are reduced.
+    Counted: a 16-bit copy beside an fp32 parameter is freed group by group in the last backward
+    pass, after which sums over several passes are reduced. Left out: weights gathered for a while.
+    method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> stages = Stages.every(job, Layout(dp=8, zero_stage=2))
+    >>> there = unfreed(stages, resident(stages).weights)
+    >>> (there.all - there.without_head).item()             # 2 bytes of the table and the norm
+    1050681344.0
+    >>> 2 * (128256 * 4096 + 4096)
+    1050681344
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     copies = ~layouts.shards_weights & (size.sharded_weight_bytes == 0)
@@ -120,7 +142,18 @@ class GatheredWeights(Arrays):
 def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """Gathered weights that do not stay, through a step [B].
 
-    `busy` are the other temporaries of a layer, which do not coincide with copies.
+    `busy` are the other temporaries of a layer, which do not coincide with copies. Counted: the
+    layer that computes, those fetched ahead, a tied table, all of a pipeline that reduces once.
+    Left out: resident weights. method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> stages = Stages.every(job, Layout(dp=8, zero_stage=3))
+    >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next
+    >>> window.item() / (2 * 218_112_000)
+    2.0
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, element = question.framework.buffers, float(question.workload.compute_bytes)

@@ -71,9 +71,16 @@ PROTOCOLS = (LOW_LATENCY, SIMPLE)
 def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
     """Latency of handing one message of a collective from node to node [s].
 
-    From half the latency of a doubling (up and down a tree) for the smallest messages to that
-    of a large one, which waits for a rendezvous and for the copy of a whole slice; between them
-    it grows with the cube root. Left out: the transfer itself.
+    Counted: half the latency of a doubling (up and down a tree) for the smallest messages; that of
+    a large one, which waits for a rendezvous and for the copy of a whole slice, from 512 KiB on;
+    between them the cube root of the size. Left out: the transfer itself. method.md#algorithms;
+    fitted as `constants.toml` says.
+
+    >>> from planner.cost.network.topology import group_view
+    >>> from planner.describe.catalogue import load_machine
+    >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
+    >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
+    [80, 160, 160]
     """
     large_bytes = constants().inter_node.large_message_bytes.value
     part = np.minimum(np.cbrt(np.asarray(message_bytes) / large_bytes), 1.0)
@@ -106,7 +113,16 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Floa
 def ring_all_reduce_s(
     group: GroupView, size_bytes: ArrayLike, protocol: Protocol = SIMPLE
 ) -> Float:
-    """Ring all-reduce: a reduce-scatter and an all-gather, 2 (n-1)/n of the buffer [s]."""
+    """Ring all-reduce: a reduce-scatter and an all-gather [s].
+
+    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest part, the latency of
+    2 (n - 1) steps, which run at the same time, and the protocol's base once. Left out:
+    congestion. Thakur et al. 2005; bus bandwidth as nccl-tests defines it; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
+    14.0
+    """
     return 2 * _ring_s(group, size_bytes, protocol) - protocol.base_s
 
 
@@ -115,7 +131,14 @@ def tree_all_reduce_s(
 ) -> Float:
     """Double binary tree between nodes, chain inside: log2(nodes) levels, up and down [s].
 
-    Sanders et al. 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan".
+    Counted: the buffer twice at the slower of the rates inside and between, the latency of the
+    chain and of the levels, the protocol's base. Left out: LL128, congestion. Sanders et al.
+    2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan";
+    method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
+    16.0
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
@@ -129,7 +152,18 @@ def tree_all_reduce_s(
 
 
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Reduce-scatter inside the node, ring between nodes, all-gather inside [s]."""
+    """Reduce-scatter inside the node, ring between nodes, all-gather inside [s].
+
+    Counted: 2 (g - 1)/g of the buffer inside and 2 (m - 1)/m between the m nodes, with the
+    latency of every step. Left out: protocols and their base; no layout uses it, it stands in the
+    table for comparison. method.md#algorithms.
+
+    >>> from planner.cost.network.topology import group_view
+    >>> from planner.describe.catalogue import load_machine
+    >>> node = group_view(load_machine("polaris"), 4, 1)        # 222 GB/s per device
+    >>> round(1e3 * float(hierarchical_all_reduce_s(node, 2**30)), 2)   # 2 * 3/4 GiB
+    7.27
+    """
     size_bytes = np.asarray(size_bytes, dtype=float)
     g, m = group.local, group.nodes
     inside = 2 * (g - 1) * group.local_latency_s + np.where(
@@ -143,7 +177,8 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """All-reduce by the fastest of ring and tree in either protocol, as NCCL chooses [s].
 
-    0 for one rank.
+    Counted: latency, transfer and base of each; 0 for one rank. Left out: LL128, in-network
+    reduction, congestion. NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
 
     >>> from planner.describe.catalogue import load_machine
     >>> from planner.cost.network.topology import group_view
@@ -162,21 +197,43 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Ring all-gather of a full buffer in the faster protocol [s]; 0 for one rank."""
+    """Ring all-gather of a full buffer in the faster protocol [s].
+
+    Counted: (n - 1)/n of the buffer, the latency of n - 1 steps, the base; 0 for one rank. Left
+    out: trees, congestion. Thakur et al. 2005; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(all_gather_s(unit_view(8), 8.0)), 3)        # 7/8 of 8 bytes at 1 B/s
+    7.0
+    """
     best = np.minimum.reduce([_ring_s(group, size_bytes, protocol) for protocol in PROTOCOLS])
     return np.where(group.size > 1, best, 0.0)
 
 
 def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Ring reduce-scatter of a full buffer; the mirror image of all-gather [s]."""
+    """Ring reduce-scatter of a full buffer; the mirror image of all-gather [s].
+
+    Counted: as `all_gather_s`. Left out: the additions. Thakur et al. 2005;
+    method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
+    7.0
+    """
     return all_gather_s(group, size_bytes)
 
 
 def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Every rank sends 1/n of its buffer to every other; links inside and between work at once [s].
 
-    The part for other nodes leaves through the node's interfaces together with that of the
-    group's other ranks on the node, one message per peer after the other.
+    Counted: the slower of both parts, and one message per peer after the other. The part for
+    other nodes leaves through the node's interfaces together with that of the group's other ranks
+    on the node. Left out: protocols, congestion beyond `pairwise_bytes_per_s`.
+    method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(all_to_all_s(unit_view(8), 8.0))                  # 7 of 8 bytes to others at 1 B/s
+    7.0
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local
@@ -188,7 +245,15 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Point-to-point transfer between neighbours of a group of two or more [s]."""
+    """Point-to-point transfer between neighbours of a group of two or more [s].
+
+    Counted: latency and transfer, between nodes where the group has one rank per node. Left out:
+    other transfers on the same link. Hockney 1994; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(send_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
+    8.0
+    """
     crosses = group.local < 2
     rate = np.where(crosses, group.network_bytes_per_s, group.neighbour_bytes_per_s)
     latency = np.where(crosses, inter_node_latency_s(group, size_bytes), group.local_latency_s)

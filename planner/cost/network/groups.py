@@ -23,7 +23,10 @@ gradients are reduced over dp and cp together."""
 
 
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
-    """Size and stride of the groups of every kind.
+    """Size and stride of the groups of every kind, in ranks [1].
+
+    Counted: every axis, with tp fastest, then cp, dp and pp; "stage" is a pair of neighbours,
+    "pipeline" all of them. Left out: other orders of ranks. method.md#what-a-group-sees.
 
     >>> from planner.describe.layout import Layout
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]

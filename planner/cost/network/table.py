@@ -56,10 +56,10 @@ _WHOLE_BUFFER = ("broadcast", "reduce", "send_recv")
 
 
 def bus_factor(operation: str, size: float) -> float:
-    """Bus bandwidth over algorithm bandwidth in a group of `size` ranks.
+    """Bus bandwidth over algorithm bandwidth in a group of `size` ranks [1].
 
-    It is also what one rank of a ring sends, as a part of the full buffer. Source: nccl-tests,
-    doc/PERFORMANCE.md. Raises LayoutError for an operation without one.
+    Counted: what one rank of a ring sends, as a part of the full buffer. Left out: latency.
+    Definition: nccl-tests, doc/PERFORMANCE.md. Raises LayoutError for an operation without one.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -86,7 +86,15 @@ class Row:
 
 
 def whole_nodes(machine: Machine, nodes: int) -> GroupView:
-    """The group of all devices of some nodes. LayoutError where the machine has fewer."""
+    """The group of all devices of some nodes.
+
+    Counted: ranks in the order of devices, node by node. Left out: where the nodes stand in the
+    network. method.md#what-a-group-sees. Raises LayoutError where the machine has fewer.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> float(whole_nodes(load_machine("polaris"), 2).size)     # 2 nodes of 4
+    8.0
+    """
     if not 1 <= nodes <= machine.num_nodes.value:
         raise LayoutError(
             f"nodes = {nodes} is not between 1 and the {machine.num_nodes.value:.0f} nodes of "
@@ -97,6 +105,10 @@ def whole_nodes(machine: Machine, nodes: int) -> GroupView:
 
 def table(machine: Machine, nodes: int, size_bytes: float) -> list[Row]:
     """Times of all operations over all devices of some nodes.
+
+    Counted: a full buffer of `size_bytes`, an all-reduce in every algorithm, the others in their
+    fastest. Left out: other jobs on the network. method.md#algorithms. Raises LayoutError for a
+    size of 0 or nodes that the machine does not have.
 
     >>> from planner.describe.catalogue import load_machine
     >>> [row.algorithm for row in table(load_machine("polaris"), 8, 2**28) if row.used][0]

@@ -47,7 +47,15 @@ class GroupView(Arrays):
 
 
 def unit_view(size: ArrayLike) -> GroupView:
-    """Groups across nodes whose ranks send one byte per second and wait for nothing."""
+    """Groups across nodes whose ranks send one byte per second and wait for nothing.
+
+    Counted: the transfer alone, so seconds of a collective are the bytes that a rank sends. Left
+    out: every latency. Definition.
+
+    >>> view = unit_view(8)
+    >>> float(view.nodes), float(view.network_bytes_per_s), float(view.network_latency_s)
+    (8.0, 1.0, 0.0)
+    """
     ranks = np.asarray(size, dtype=np.float64)
     one, none = np.ones(ranks.shape), np.zeros(ranks.shape)
     return GroupView(
@@ -67,13 +75,16 @@ def unit_view(size: ArrayLike) -> GroupView:
 def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupView:
     """What a group of `size` ranks, `stride` apart, sees when all such groups are busy.
 
-    All groups of the axis run the same collective at once, so the groups that pass through one
-    node share its interfaces. Groups that straddle a node boundary are taken at their worst.
+    Counted: the groups of the axis run the same collective at once, so those that pass through one
+    node share its interfaces; groups that straddle a node boundary at their worst. Left out: other
+    jobs, routing, near and far interfaces of a device. method.md#what-a-group-sees.
 
     >>> from planner.describe.catalogue import load_machine
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
     >>> float(view.nodes), float(view.local)
     (8.0, 1.0)
+    >>> float(view.network_bytes_per_s) / 1e9                # a fourth of 2 * 25 GB/s * 0.72
+    9.0
     """
     per_node = machine.node.num_devices
     size, stride = np.broadcast_arrays(

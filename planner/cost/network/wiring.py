@@ -112,7 +112,16 @@ class Wiring:
 
 @functools.lru_cache(maxsize=256)
 def wiring(node: Node) -> Wiring:
-    """The graph of a node."""
+    """The graph of a node.
+
+    Counted: links of the fabric and to the host, with their rates. Left out: interfaces to the
+    network, which groups share (`group_view`). method.md#what-a-group-sees.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links
+    >>> polaris.fabric["device", 0]["device", 1] / 1e9
+    100.0
+    """
     neighbours: dict[Kind, Neighbours] = {"fabric": {}, "host": {}}
     for (a, b), rate, kind in links(node):
         if kind in neighbours:
@@ -126,9 +135,11 @@ def wiring(node: Node) -> Wiring:
 def group_rate(node: Wiring, size: int, stride: int) -> float:
     """What each of `size` devices of a node, `stride` apart, can send inside the group [B/s].
 
-    The smallest minimum cut between a member and the others, over links inside the group: a ring
-    or a mesh of rings can use all of them, but no device outside forwards. A library goes through
-    the host only where the fabric leaves a member alone. Infinite for one device.
+    Counted: the smallest minimum cut between a member and the others, over links inside the group:
+    a ring or a mesh of rings can use all of them, but no device outside forwards. A library goes
+    through the host only where the fabric leaves a member alone. Infinite for one device. Left
+    out: the fabric's efficiency, islands slower than their weakest member.
+    method.md#what-a-group-sees.
 
     >>> from planner.describe.catalogue import load_machine
     >>> polaris = wiring(load_machine("polaris").node)      # a mesh of 100 GB/s links

@@ -14,7 +14,22 @@ __all__ = ["attention"]
 
 
 def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operators:
-    """Projections, attention itself, rotary positions and query-key norms of one layer."""
+    """Projections, attention itself, rotary positions and query-key norms of one layer.
+
+    Counted: products, kernels, and bytes per token that backward needs: input, queries, keys and
+    values, output and softmax statistics, or the scores. Left out: the norm before. Korthikanti et
+    al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.describe.model.weights import layer_kinds
+    >>> llama = load_model("llama-3-8b")                    # h = 4096, a fourth as many keys
+    >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
+    >>> found = attention(sizes, layer_kinds(llama)[0])
+    >>> [(gemm.n, gemm.k) for gemm in found.gemms]
+    [(6144, 4096), (4096, 4096)]
+    >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 h + 2 h, and 4 bytes a head
+    28800
+    """
     model, e, name = sizes.model, sizes.element, "cross_attention" if cross else "attention"
     h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
     gemms, qk_dim, v_dim, latent = _projections(sizes, name)

@@ -15,9 +15,18 @@ __all__ = ["after_ffn", "kept_selectively", "working"]
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:
     """Operator-wise selective recompute keeps attention and products without bias.
 
-    torchtitan's policy: of the plain products every second one, starting with the first;
+    Counted: torchtitan's policy: of the plain products every second one, starting with the first;
     one with a bias is another operator, which is not on its list. A row-parallel product is
-    kept before its reduction, whole on every rank; a reduce-scatter's output is kept too.
+    kept before its reduction, whole on every rank; a reduce-scatter's output is kept too. Left
+    out: how much is repeated (`block_time`). method.md#recompute.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.describe.model.weights import layer_kinds
+    >>> llama = load_model("llama-3-8b")                    # h = 4096, f = 3.5 h, a fourth the keys
+    >>> sizes = Sizes(llama, Workload(), load_framework("fsdp2"))
+    >>> kept = kept_selectively(sizes, (), layer_kinds(llama)[0])
+    >>> [(item.name, item.bytes_per_token / 4096) for item in kept if "output" in item.name][:4]
+    [('query.output', 2.0), ('value.output', 0.5), ('gate.output', 7.0), ('down.output', 2.0)]
     """
     policy, e, h = sizes.framework.selective_policy, sizes.element, sizes.model.hidden_size
     if policy == "attention-core":
@@ -75,7 +84,17 @@ def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bo
 
 
 def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], ...]:
-    """Gradients alive in the middle of a layer's backward: feed-forward or attention."""
+    """Gradients alive in the middle of a layer's backward: feed-forward or attention.
+
+    Counted: bytes per token of the stream's gradients and of those inside. Left out: activations
+    that are repeated. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> ffn, attention = working(sizes, None)               # 4 h and 3 * 2 f; 4 h and 4 * 2 h
+    >>> [sum(item.bytes_per_token for item in items) / 4096 for items in (ffn, attention)]
+    [25.0, 12.0]
+    """
     model, e = sizes.model, sizes.element
     stream = Saved("gradient", 2 * sizes.stream * model.hidden_size, "residual")
     width = experts.ffn_size * experts.top_k if experts else model.ffn_size
@@ -89,7 +108,16 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
 
 
 def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
-    """Gradients of the stream, and of tokens at their experts."""
+    """Gradients of the stream, and of tokens at their experts.
+
+    Counted: bytes per token when the gradients of the feed-forward's weights are complete. Left
+    out: activations that are still there. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> sum(item.bytes_per_token for item in after_ffn(sizes, None)) / 4096     # 2 * 2 h
+    4.0
+    """
     model, e = sizes.model, sizes.element
     stream = Saved("gradient", sizes.stream * model.hidden_size, "residual")
     if experts is None:

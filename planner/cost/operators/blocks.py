@@ -27,7 +27,17 @@ __all__ = ["blocks", "blocks_of"]
 
 
 def blocks_of(question: Question) -> tuple[Block, ...]:
-    """Distinct blocks of the model under the question's workload and framework."""
+    """Distinct blocks of the model under the question's workload and framework.
+
+    Counted: as `blocks`. Left out: the machine, which they do not depend on.
+    method.md#activations.
+
+    >>> from planner import load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> [block.count for block in blocks_of(job)]           # embedding, layers, head
+    [1, 32, 1]
+    """
     return blocks(question.model, question.workload, question.framework)
 
 
@@ -35,10 +45,15 @@ def blocks_of(question: Question) -> tuple[Block, ...]:
 def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Block, ...]:
     """Distinct blocks of a model with weights, operators and saved tensors.
 
+    Counted: every layer, with adapters and frozen parts. Left out: layouts; buffers of the model.
+    method.md#activations, method.md#parameters.
+
     >>> from planner.describe.catalogue import load_framework, load_model
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
     >>> [(block.name, block.count) for block in llama]
     [('embedding', 1), ('dense layer', 32), ('head', 1)]
+    >>> sum(block.count * block.num_params for block in llama)
+    8030261248
     """
     sizes = Sizes(model, workload, framework)
     first, *layers, last = weight_blocks(model)

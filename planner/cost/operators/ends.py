@@ -11,7 +11,19 @@ __all__ = ["embedding", "head"]
 
 
 def embedding(sizes: Sizes, block: Block) -> Block:
-    """The embedding with positions, dropout and norm; the patches of a vision model."""
+    """The embedding with positions, dropout and norm; the patches of a vision model.
+
+    Counted: bytes moved and kept per token, the product of patches, one reduction of a split
+    table. Left out: padding of the vocabulary. method.md#memory-bound-kernels.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.describe.model.weights import weight_blocks
+    >>> llama = load_model("llama-3-8b")
+    >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
+    >>> lookup, = embedding(sizes, weight_blocks(llama)[0]).pointwise
+    >>> lookup.forward_bytes == 2 * 2 * llama.hidden_size   # 16 bits read and written
+    True
+    """
     model, e, r, m = sizes.model, sizes.element, sizes.stream, sizes.mask
     h = model.hidden_size
     pointwise = [Pointwise("embedding", 2 * r * h, (r + 2 * FP32) * h, "residual", 2)]
@@ -39,7 +51,20 @@ def embedding(sizes: Sizes, block: Block) -> Block:
 
 
 def head(sizes: Sizes, block: Block) -> Block:
-    """Final norm, projection to the vocabulary, and the loss."""
+    """Final norm, projection to the vocabulary, and the loss.
+
+    Counted: the product, bytes moved and kept per token, what the loss needs in backward. Left
+    out: metrics beyond `loss_metrics`. method.md#activations.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.describe.model.weights import weight_blocks
+    >>> llama = load_model("llama-3-8b")
+    >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
+    >>> found = head(sizes, weight_blocks(llama)[-1])
+    >>> kept = {item.name: item.bytes_per_token for item in found.saved}
+    >>> kept["loss.logits"] / llama.vocab_size              # one fp32 copy
+    4.0
+    """
     model, e, r = sizes.model, sizes.element, sizes.stream
     h, vocab = model.hidden_size, model.vocab_size
     pointwise: tuple[Pointwise, ...] = ()

@@ -11,13 +11,37 @@ __all__ = ["dense", "routed"]
 
 
 def dense(sizes: Sizes, width: int) -> Operators:
-    """The dense feed-forward of a layer."""
+    """The dense feed-forward of a layer.
+
+    Counted: both products, the non-linearity, bytes per token that backward needs. Left out: the
+    norm before. Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> found = dense(sizes, 14336)
+    >>> [(gemm.n, gemm.k) for gemm in found.gemms]          # gate and up in one
+    [(28672, 4096), (4096, 14336)]
+    >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 * 2 f
+    94208
+    """
     entering = Saved("mlp.input", sizes.element * sizes.model.hidden_size, "gathered")
     return Operators(saved=(entering,)) + _products(sizes, width, "mlp", until_ffn=True)
 
 
 def routed(sizes: Sizes, experts: Experts) -> Operators:
-    """Router, dispatch, routed experts, and the expert that every token visits."""
+    """Router, dispatch, routed experts, and the expert that every token visits.
+
+    Counted: products of top_k experts per token, copies to the experts' order and back, bytes per
+    token that backward needs. Left out: uneven routing, dropped tokens. method.md#matrix-products,
+    method.md#activations.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> mixtral = load_model("mixtral-8x7b")                # 2 of 8 experts, f = 14336
+    >>> sizes = Sizes(mixtral, Workload(), load_framework("megatron-lm"))
+    >>> found = routed(sizes, mixtral.experts)
+    >>> [(gemm.n, gemm.k, gemm.top_k) for gemm in found.gemms]
+    [(8, 4096, 0), (28672, 4096, 2), (4096, 14336, 2)]
+    """
     h, e, k = sizes.model.hidden_size, sizes.element, experts.top_k
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size

@@ -202,7 +202,8 @@ def simulate(
     """One step: `micro_batches` through `stages` in the order of `schedule`.
 
     Counted: forward, backward, recompute, transfers between stages. Left out: the optimizer,
-    data-parallel traffic. Transfers run beside computation.
+    data-parallel traffic. Transfers run beside computation. The closed form is that of
+    method.md#pipeline.
 
     >>> timeline = simulate([StageTime(1.0, 2.0)] * 4, 8, "1f1b")
     >>> timeline.makespan_s                     # (m + p - 1) (t_f + t_b)

@@ -43,9 +43,10 @@ _NO_ENDS = EndLayers()
 def layers_on_stage(
     num_layers: int, pp: ArrayLike, stage: ArrayLike, ends: EndLayers = _NO_ENDS
 ) -> tuple[Float, Float]:
-    """Index of a stage's first layer and its number of layers.
+    """Index of a stage's first layer and its number of layers [1].
 
-    Without ends the first num_layers mod pp stages hold one layer more.
+    Counted: stages as even as possible; without ends the first num_layers mod pp stages hold one
+    layer more. Left out: stages dealt by hand. method.md#pipeline.
 
     >>> [int(layers_on_stage(32, 4, i)[1]) for i in range(4)]
     [8, 8, 8, 8]
@@ -72,9 +73,17 @@ def layers_on_stage(
 def stage_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
 ) -> list[Float]:
-    """How many of each block a pipeline stage holds.
+    """How many of each block a pipeline stage holds [1].
 
-    Layers stand in the order of the blocks; the embedding is on stage 0, the head on the last.
+    Counted: layers in the order of the blocks, the embedding on stage 0, the head on the last.
+    Left out: chunks, which share their stage. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
+    >>> [int(n) for n in stage_counts(llama, Layouts.of(Layout(pp=4)), 0, megatron)]
+    [1, 8, 0]
     """
     total, ends = _total_and_ends(blocks, framework)
     pp, stage = np.broadcast_arrays(layouts.pp, np.asarray(stage))
@@ -109,11 +118,18 @@ def _cost(block: Block) -> int:
 
 
 def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> Int:
-    """Stages of which one is the worst in memory and in time. Shape (..., stages).
+    """Stages of which one is the worst in memory and in time. Shape (..., stages) [1].
 
-    First and last, and the second where the first holds fewer layers; where a kind of layer
-    ends, the stage that mixes two kinds, the one after it and the fullest after it. Between them
-    stages hold ever fewer layers and micro-batches.
+    Counted: first and last, and the second where the first holds fewer layers; where a kind of
+    layer ends, the stage that mixes two kinds, the one after it and the fullest after it. Left
+    out: those between, which hold ever fewer layers and micro-batches. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)
+    >>> candidate_stages(llama, Layouts.of(Layout(pp=8)), megatron).tolist()
+    [0, 7]
     """
     total, ends = _total_and_ends(blocks, framework)
     pp = layouts.pp
@@ -156,9 +172,10 @@ def _counts_of(
 
 
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
-    """Micro-batches whose activations a stage holds at its peak.
+    """Micro-batches whose activations a stage holds at its peak [1].
 
     Counted: those of each schedule's own closed form. Left out: what receive buffers hold.
+    method.md#pipeline.
 
     >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
     3.0
@@ -177,8 +194,13 @@ def bubble_s(layouts: Layouts, slowest_s: Float, sum_s: Float, weight_s: Float) 
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
     `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
-    stages. With equal stages this is (p - 1)(t_f + t_b) / v (Narayanan et al. 2021,
+    stages. Counted: with equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021,
     arXiv:2104.04473, section 2.2), less what a schedule does meanwhile. Left out: the optimizer.
+
+    >>> from planner import Layout
+    >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
+    >>> float(bubble_s(layouts, np.asarray(3.0), np.asarray(12.0), np.asarray(1.0)))    # 3 * 3 s
+    9.0
     """
     idle = np.maximum(sum_s - slowest_s, 0.0) / layouts.vpp
     found = idle

@@ -12,10 +12,12 @@ __all__ = ["split_over"]
 
 
 def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
-    """Into how many parts a tensor falls; the words are those of `planner.describe.model.block`.
+    """Into how many parts a tensor falls [1].
 
-    `gathered`: whether the framework keeps inputs of column-parallel products gathered. A part
-    that does not exist is infinitely small.
+    The words are those of `planner.describe.model.block`. `gathered`: whether the framework keeps
+    inputs of column-parallel products gathered. Counted: the tensor-parallel group; a part that
+    does not exist is infinitely small. Left out: data parallelism, rounding to heads.
+    method.md#activations.
 
     >>> from planner.describe.layout import Layout
     >>> spread = Layouts.of(Layout(tp=4, sequence_parallel=True))

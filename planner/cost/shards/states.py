@@ -118,7 +118,18 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     """Parameters of one block on one rank, before and after sharding [elements].
 
     Counted: every tensor, split over tp, ep and the ranks that shard. Left out: what a pipeline
-    stage holds of other blocks.
+    stage holds of other blocks. method.md#parameters.
+
+    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> _, layer, _ = blocks_of(job)
+    >>> norms = 2 * model.hidden_size                       # whole on every rank
+    >>> (layer.num_params - norms) / 4 + norms
+    54534144.0
+    >>> float(local_params(job, layer, Layouts.of(Layout(tp=4))).unsharded)
+    54534144.0
     """
     framework = question.framework
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
@@ -180,7 +191,15 @@ def stage_params(
     """Parameters per rank of pipeline stages that hold `counts` of each block [elements].
 
     Counted: a tied output projection once without a pipeline; with one the last stage keeps its
-    own copy, as Megatron-LM does. Left out: buffers.
+    own copy, as Megatron-LM does. Left out: buffers. method.md#parameters.
+
+    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> whole = [np.asarray(float(block.count)) for block in blocks_of(job)]
+    >>> float(stage_params(job, blocks_of(job), Layouts.of(Layout()), whole).unsharded)
+    124439808.0
     """
     shape = np.shape(counts[0])
     sums = {field.name: np.zeros(shape) for field in fields(Params)}
@@ -228,12 +247,36 @@ def _split_alone(block: Block) -> Block:
 
 
 def untied(block: Block) -> Block:
-    """The block without the tensors that another one counts."""
+    """The block without the tensors that another one counts.
+
+    Counted: the block's own tensors. Left out: tied ones. Definition.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> *_, head = blocks(load_model("gpt2"), Workload(), load_framework("ddp"))
+    >>> [weight.num_params for weight in head.weights]      # its norm; the embedding's table
+    [1536, 38597376]
+    >>> [weight.num_params for weight in untied(head).weights]
+    [1536]
+    """
     return replace(block, weights=tuple(w for w in block.weights if not w.tied))
 
 
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
-    """Part of a rank's parameters that are routed experts."""
+    """Part of a rank's parameters that are routed experts [1].
+
+    Counted: all blocks, experts divided by ep. Left out: tp, pipeline stages; the share is the
+    model's. Definition.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> model = load_model("mixtral-8x7b")
+    >>> layers = blocks(model, Workload(), load_framework("megatron-lm"))
+    >>> round(float(expert_share(layers, Layouts.of(Layout()))), 3)
+    0.966
+    >>> round(32 * 8 * 3 * 4096 * 14336 / 46_702_792_704, 3)    # gate, up and down of 8 experts
+    0.966
+    """
     routed = sum(
         block.count * weight.num_params
         for block in blocks

@@ -54,9 +54,19 @@ def tensor_s(
 ) -> tuple[Float, Float]:
     """Tensor-parallel traffic of one block and micro-batch: forward, backward [s].
 
-    Each region is one all-reduce of the stream, forward and backward; with sequence
+    Counted: each region is one all-reduce of the stream, forward and backward; with sequence
     parallelism an all-gather and a reduce-scatter of the same size, plus a second all-gather
-    in backward where the gathered input was not kept (Korthikanti et al. 2022, section 4.2.2).
+    in backward where the gathered input was not kept. Left out: overlap. Shoeybi et al. 2019,
+    arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(job)   # a stream of 16 MiB
+    >>> sent = tensor_s(job, layer, layouts, Groups.unit(layouts))          # seconds are bytes
+    >>> [round(float(direction) / 2**20) for direction in sent]             # 2 * 2 * 3/4 * 16 MiB
+    [48, 48]
     """
     size = _stream(question, layouts)
     reduce = all_reduce_s(groups.tensor, size)
@@ -72,7 +82,20 @@ def tensor_s(
 def repeated_tensor_s(
     question: Question, block: Block, layouts: Layouts, forward_s: Float
 ) -> Float:
-    """Tensor-parallel traffic of recompute: what stands before the last saved product [s]."""
+    """Tensor-parallel traffic of recompute: what stands before the last saved product [s].
+
+    Counted: with full recompute the forward's traffic, without the layer's last reduction where
+    gathered inputs are kept; with selective recompute then its gathers. Left out: overlap.
+    method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(job)
+    >>> float(repeated_tensor_s(job, layer, layouts, np.asarray(48.0)))   # all but one of 4 halves
+    36.0
+    """
     if block.kind != "layer":
         return np.zeros_like(forward_s)
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
@@ -90,8 +113,17 @@ def context_s(
 ) -> tuple[Float, Float]:
     """Ring attention: keys and values pass around the context group, gradients back [s].
 
-    cp - 1 transfers of a rank's keys and values forward, twice that backward (Liu et al. 2023,
-    arXiv:2310.01889).
+    Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward. Left out:
+    overlap with attention. Liu et al. 2023, arXiv:2310.01889.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(job)   # 512 tokens a rank
+    >>> sent = context_s(job, layer, layouts, Groups.unit(layouts))         # seconds are bytes
+    >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
+    [6.0, 12.0]
     """
     workload = question.workload
     tokens = layouts.tokens(workload.sequence_length)
@@ -107,7 +139,20 @@ def context_s(
 def expert_s(
     question: Question, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s]."""
+    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
+
+    Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread.
+    Left out: overlap, uneven routing. Lepikhin et al. 2020, arXiv:2006.16668.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
+    >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
+    >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
+    56.0
+    """
     size = _stream(question, layouts) * block.dispatch_top_k
     size = size / np.where(layouts.splits_sequence, layouts.tp, 1)
     forward = 2 * all_to_all_s(groups.expert, size)
@@ -117,15 +162,32 @@ def expert_s(
 def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
     """One transfer of a micro-batch's activations to the next stage [s].
 
-    Every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan et al.
-    2021, section 4.1).
+    Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan
+    et al. 2021, arXiv:2104.04473, section 4.1). Left out: gathering the slices, overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4, pp=2))
+    >>> float(send_stage_s(job, layouts, Groups.unit(layouts))) / 2**20     # a fourth of 16 MiB
+    4.0
     """
     size = _stream(question, layouts) / layouts.tp
     return np.where(layouts.piped, send_s(groups.stage, size), 0.0)
 
 
 def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
-    """What each transfer between stages waits on top, where measured runs show it [s]."""
+    """What each transfer between stages waits besides, where runs on the machine showed it [s].
+
+    Counted: the profile's `transfer_delays`, by nodes of the job, linear in their logarithm. Left
+    out: the message itself. method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> float(transfer_wait_s(job, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
+    0.25
+    """
     machine = question.machine
     delays = machine.network.transfer_delays if machine.network else None
     if delays is None:
@@ -155,7 +217,16 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
 
     Counted: one collective per bucket of gradients and per layer of ZeRO-3; each pays its latency.
-    Left out: overlap with computation.
+    Left out: overlap with computation. Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al.
+    2023, arXiv:2304.11277; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> stages = Stages.of(job, Layouts.of(Layout(dp=8)), 0)
+    >>> sent = data_traffic(stages, Groups.unit(stages.layouts)).gradients_s    # seconds are bytes
+    >>> round(float(sent) / (2 * 7 / 8 * model.num_params), 2)                  # fp32 gradients
+    4.0
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, element = question.framework.buffers, float(question.workload.compute_bytes)

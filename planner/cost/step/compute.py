@@ -38,9 +38,11 @@ def gemm_s(
 ) -> Float:
     """Time of `batch` products (m, k) x (k, n) [s].
 
-    Roofline of the rate that the best library product sustains and the memory bandwidth. The
-    product is cut into tiles; tiles run in waves of `num_units`; the last wave may be part
-    empty, unless the inner dimension is split as libraries do for few tiles.
+    Counted: roofline of the rate that the best library product sustains and the memory bandwidth;
+    tiles that run in waves of `num_units`, of which the last may be part empty, unless the inner
+    dimension is split as libraries do for few tiles. Left out: which kernel the library takes,
+    clock changes, padding beyond tiles. Williams et al. 2009, doi:10.1145/1498765.1498785;
+    method.md#matrix-products.
 
     >>> t = gemm_s(8192, 8192, 8192, flop_per_s=271e12, bytes_per_s=1.4e12, num_units=108)
     >>> 0.90 < 2 * 8192**3 / float(t) / 271e12 <= 1
@@ -69,7 +71,14 @@ def attention_flop(
 
     Counted: both products, 2 s_q s_k (d_qk + d_v) per head; a kernel that skips what is masked
     sees half of the keys under a causal mask, w - w^2 / 2 s_k within a window w. Left out:
-    softmax.
+    softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
+
+    >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
+    >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
+    >>> whole == 2 * 4096 * (128 + 128) * 32
+    True
+    >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
+    0.5
     """
     keys = np.asarray(keys, dtype=float)
     seen = np.minimum(keys, attention.window) if attention.window else keys
@@ -132,6 +141,18 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
 
     Counted: GEMMs, attention, memory-bound kernels, launch limits. Left out: communication.
     Recompute repeats the forward of layers (full) or of the attention core (selective).
+    method.md#computation.
+
+    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> _, layer, _ = blocks_of(job)
+    >>> time = block_time(job, layer, Layouts.of(Layout()))
+    >>> round(2 * 2048 * layer.num_params / 228e12, 4)      # its products alone, at 228 TFLOP/s
+    0.0039
+    >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
+    (0.0047, 0.0096)
     """
     workload, framework, rates = question.workload, question.framework, _Rates.of(question)
     tokens = layouts.tokens(workload.sequence_length)
@@ -283,7 +304,17 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload) -> float:
     """Model operations of one step: forward and backward, no recompute [FLOP].
 
     Counted: matrix products (6 per weight and token) and full attention, 12 s h per token and
-    layer, the convention of PaLM's appendix B and of nanoGPT. Left out: everything else.
+    layer, the convention of PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and of
+    nanoGPT. Left out: everything else. method.md#operations-and-utilisation.
+
+    >>> from planner import load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> job = Workload(sequence_length=1024)
+    >>> gpt2 = blocks(load_model("gpt2"), job, load_framework("ddp"))       # 12 layers, h = 768
+    >>> model_flop(gpt2, job) / job.tokens_per_step
+    854438400.0
+    >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
+    854438400
     """
     tokens = workload.tokens_per_step
     total = 0.0

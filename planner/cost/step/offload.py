@@ -29,7 +29,21 @@ def _update_bytes(stages: Stages) -> float:
 
 
 def device_optimizer_s(stages: Stages) -> Float:
-    """Optimizer step and gradient norm on the device, from its memory bandwidth [s]."""
+    """Optimizer step and gradient norm on the device, from its memory bandwidth [s].
+
+    Counted: gradient, weight and states of every updated parameter, moved once by a fused
+    optimizer and more often by others; one read of the gradients for the norm. Left out: Muon's
+    matrix products. method.md#optimizer.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> round(device_optimizer_s(Stages.every(job, Layout())).item(), 3)
+    0.04
+    >>> round((4 + 2 * 12 + 2 + 4) * model.num_params / (0.85 * 1.555e12), 3)
+    0.04
+    """
     device = stages.question.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
     fused = stages.question.framework.kernels.fused_optimizer
@@ -41,8 +55,20 @@ def device_optimizer_s(stages: Stages) -> Float:
 def offload_step_s(stages: Stages) -> Float:
     """Optimizer step off the device: gradients down, update on the CPU, weights up [s].
 
-    Ren et al. 2021 (ZeRO-Offload, arXiv:2101.06840); with NVMe every state is read and written
-    once per step (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv:2104.07857).
+    Counted: transfers over the host link, then the slower of host memory and NVMe, where every
+    state is read and written once. Left out: the CPU's arithmetic, NUMA, a delayed update. Ren et
+    al. 2021 (ZeRO-Offload, arXiv:2101.06840); Rajbhandari et al. 2021 (ZeRO-Infinity,
+    arXiv:2104.07857).
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
+    >>> round(offload_step_s(Stages.every(job, layout)).item(), 3)
+    0.275
+    >>> round(model.num_params * ((2 + 2) / 4 / 25e9 + (2 + 2 * 12 + 2) / 204.8e9), 3)
+    0.275
     """
     workload, node = stages.question.workload, stages.question.machine.node
     layouts, size = stages.layouts, stages.states
@@ -63,7 +89,20 @@ def offload_step_s(stages: Stages) -> Float:
 
 
 def parameter_transfer_s(stages: Stages) -> Float:
-    """Bringing a rank's share of the parameters up once, before it is gathered [s]."""
+    """Bringing a rank's share of the parameters up once, before it is gathered [s].
+
+    Counted: the slower of the host link and, for weights on disk, the node's disk, which its ranks
+    share. Left out: overlap with computation. Rajbhandari et al. 2021, arXiv:2104.07857;
+    method.md#host-memory-loading-offload.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
+    >>> round(parameter_transfer_s(Stages.every(job, layout)).item(), 4)    # a fourth at 25 GB/s
+    0.0312
+    """
     layouts, node = stages.layouts, stages.question.machine.node
     size = stages.params.sharded * float(stages.question.workload.compute_bytes)
     link = size / node.host_link_bytes_per_s.value

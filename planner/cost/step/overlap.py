@@ -38,7 +38,18 @@ def exposed_traffic(
 ) -> Exposed:
     """What is left of a stage's traffic beside one micro-batch's computation on it [s].
 
-    Counted: contention of what is hidden. Left out: traffic of layers and between stages.
+    Counted: contention of what is hidden, what has nothing to hide behind. Left out: traffic of
+    layers and between stages. method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stages, none = Stages.every(job, Layout(dp=4, zero_stage=1)), np.zeros(())
+    >>> traffic = DataTraffic(np.asarray(0.5), none, none, none, none)
+    >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
+    >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
+    0.26
     """
     layouts, rules = stages.layouts, stages.question.framework.communication
     m, shards_weights = layouts.num_microbatches, layouts.shards_weights

@@ -83,7 +83,23 @@ class Pass(Arrays):
 
 
 def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
-    """Time of each block, worked out once per distinct shape of a rank's work [s]."""
+    """Time of each block, worked out once per distinct shape of a rank's work [s].
+
+    Counted: computation, traffic of layers that nothing hides, waiting for the host. Left out:
+    data-parallel traffic, transfers between stages. method.md#computation;
+    method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.network.collectives import all_reduce_s
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4))
+    >>> _, layer, _ = block_passes(job, blocks_of(job), layouts)
+    >>> reduce_s = all_reduce_s(Groups.of(layouts, machine).tensor, 2**24)  # a stream of 16 MiB
+    >>> round(float(layer.tensor_s / reduce_s), 3)          # two forward, two backward
+    4.0
+    """
     few, index = layouts.distinct(
         "micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"
     )
@@ -139,8 +155,16 @@ class Transfer(Arrays):
 def stage_transfer(question: Question, layouts: Layouts, groups: Groups) -> Transfer:
     """One transfer between stages, as it delays the next stage and its own [s].
 
-    Counted: the message, and the wait that measured runs on the machine show. Left out:
-    contention with other traffic.
+    Counted: the message, and the wait that runs on the machine have shown. Left out: contention
+    with other traffic. method.md#pipeline.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4, pp=2))
+    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine))
+    >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
+    626
     """
     one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
     arrives = one + wait
@@ -168,6 +192,13 @@ def stage_passes(question: Question, layout: Layout) -> StagePass:
 
     Counted: computation, traffic of layers that nothing hides, waiting for the host (in
     proportion to what waits), transfers. Left out: data-parallel traffic, the optimizer.
+    method.md#pipeline.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> np.round(1e3 * stage_passes(job, Layout(pp=4)).forward_s)   # 8 layers of 4.75 ms; the head
+    array([38., 38., 38., 55.])
     """
     stages = Stages.every(question, layout)
     layouts = stages.layouts

@@ -25,7 +25,16 @@ def time_parts(stages: Stages) -> dict[str, Float]:
 
     `stages` are the candidates (L, S) of each layout. Counted: computation of the slowest stage
     for all micro-batches, traffic that nothing hides, the pipeline's bubble, optimizer and
-    offload. Left out: data loading, evaluation, checkpoints, stragglers.
+    offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.shards.layouts import Layouts
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
+    >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 54.5 ms
+    14.0
     """
     question, layouts = stages.question, stages.layouts.take((..., 0))
     passes = block_passes(question, stages.blocks, layouts)

@@ -48,6 +48,7 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     Counted: every collective of `planner.cost.step.communication` as a ring (each rank sends
     (n-1)/n of the buffer, twice that in an all-reduce), all-to-all and transfers between stages;
     hidden or not. Left out: gradient norms, metrics, headers of messages.
+    method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Workload
     >>> from planner.describe.catalogue import load_framework, load_machine, load_model
