@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.job import check_sequence, listed
+from planner.cost.schedules.bubble import interleaved
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import interleaved
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.errors import LayoutError

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from planner.choose.job import check_sequence
 from planner.choose.legality import legal
 from planner.cost.estimate import Estimates, estimate_layouts
+from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import interleaved
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 from planner.describe.question import Question
 

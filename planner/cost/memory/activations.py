@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
+from planner.cost.schedules.bubble import in_flight, runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import in_flight, runs_forward_ahead
 from planner.cost.shards.split import split_over
 from planner.cost.shards.stages import Stages
 from planner.describe.model.block import Block, Saved

@@ -1,4 +1,4 @@
-"""Pipeline: how layers are dealt to stages, what is in flight, and how long the bubble is."""
+"""Pipeline: how layers are dealt to stages."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int, Mask, distinct
-from planner.cost.schedules.known import KNOWN
+from planner.cost.arrays import Float, Int, distinct
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework import Framework
 from planner.describe.model.block import Block
 
 __all__ = [
     "EndLayers",
-    "bubble_s",
     "candidate_stages",
-    "in_flight",
-    "interleaved",
     "layers_on_stage",
-    "runs_forward_ahead",
     "stage_counts",
 ]
 
@@ -169,56 +164,3 @@ def _counts_of(
             counts.append(np.maximum(below - np.maximum(start, passed), 0.0))
             passed += block.count
     return counts
-
-
-def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
-    """Micro-batches whose activations a stage holds at its peak [1].
-
-    Counted: those of each schedule's own closed form. Left out: what receive buffers hold.
-    method.md#pipeline.
-
-    >>> float(in_flight(Layouts.broadcast(pp=4, grad_accumulation=8, schedule=2), 1))
-    3.0
-    """
-    p, v, m = layouts.pp, layouts.vpp, layouts.num_microbatches
-    first, *others = KNOWN.values()
-    stage = np.asarray(stage)
-    found = first.in_flight(p, v, m, stage)
-    for schedule in others:
-        if np.any(here := layouts.scheduled(schedule.name)):
-            found = np.where(here, schedule.in_flight(p, v, m, stage), found)
-    return np.where(layouts.piped, found, 1.0)
-
-
-def bubble_s(layouts: Layouts, slowest_s: Float, sum_s: Float, weight_s: Float) -> Float:
-    """Idle time of the slowest stage while the pipeline fills and drains [s].
-
-    `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
-    stages. Counted: with equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021,
-    arXiv:2104.04473, section 2.2), less what a schedule does meanwhile. Left out: the optimizer.
-
-    >>> from planner import Layout
-    >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
-    >>> float(bubble_s(layouts, np.asarray(3.0), np.asarray(12.0), np.asarray(1.0)))    # 3 * 3 s
-    9.0
-    """
-    idle = np.maximum(sum_s - slowest_s, 0.0) / layouts.vpp
-    found = idle
-    for schedule in KNOWN.values():
-        bubble = schedule.bubble_s(idle, layouts.pp, weight_s)
-        found = np.where(layouts.scheduled(schedule.name), bubble, found)
-    return found
-
-
-def interleaved(layouts: Layouts) -> Mask:
-    """Stages hold several chunks of the model."""
-    return _any_of(layouts, [name for name, known in KNOWN.items() if known.interleaves])
-
-
-def runs_forward_ahead(layouts: Layouts) -> Mask:
-    """The last stage runs forward passes before its first backward pass."""
-    return _any_of(layouts, [name for name, known in KNOWN.items() if known.runs_forward_ahead])
-
-
-def _any_of(layouts: Layouts, names: list[str]) -> Mask:
-    return np.any([layouts.scheduled(name) for name in names], axis=0)

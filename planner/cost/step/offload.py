@@ -11,45 +11,9 @@ import numpy as np
 from planner.cost.arrays import Float
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import OPTIMIZER_BYTES
-from planner.cost.step.constants import constants
+from planner.cost.step.optimizer import update_bytes
 
-__all__ = ["device_optimizer_s", "offload_step_s", "parameter_transfer_s"]
-
-
-def _update_bytes(stages: Stages) -> float:
-    """Bytes read and written per parameter by one optimizer update [B/parameter].
-
-    Read gradient, fp32 copy and states; write copy, states and the 16-bit weight.
-    """
-    size = stages.states
-    states = size.master_bytes + OPTIMIZER_BYTES[stages.question.workload.optimizer]
-    master = size.master_bytes or size.weight_bytes
-    kept = states if size.master_bytes else states + master
-    return size.gradient_bytes + 2 * kept + (size.weight_bytes if size.master_bytes else 0.0)
-
-
-def device_optimizer_s(stages: Stages) -> Float:
-    """Optimizer step and gradient norm on the device, from its memory bandwidth [s].
-
-    Counted: gradient, weight and states of every updated parameter, moved once by a fused
-    optimizer and more often by others; one read of the gradients for the norm. Left out: Muon's
-    matrix products. method.md#optimizer.
-
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
-    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> round(device_optimizer_s(Stages.every(job, Layout())).item(), 3)
-    0.04
-    >>> round((4 + 2 * 12 + 2 + 4) * model.num_params / (0.85 * 1.555e12), 3)
-    0.04
-    """
-    device = stages.question.machine.device
-    rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
-    fused = stages.question.framework.kernels.fused_optimizer
-    passes = 1.0 if fused else constants().optimizer.unfused_passes.value
-    moved = stages.updated * (_update_bytes(stages) * passes + stages.states.gradient_bytes)
-    return np.where(stages.layouts.keeps_states, moved / rate, 0.0)
+__all__ = ["offload_step_s", "parameter_transfer_s"]
 
 
 def offload_step_s(stages: Stages) -> Float:
@@ -76,7 +40,7 @@ def offload_step_s(stages: Stages) -> Float:
     owned = stages.params.trainable_sharded
     link = node.host_link_bytes_per_s.value
     transfers = owned * (size.gradient_bytes + workload.compute_bytes) / link
-    update = per_node * owned * _update_bytes(stages)
+    update = per_node * owned * update_bytes(stages)
     on_cpu = update / node.host_memory_bytes_per_s.value
     states = per_node * owned * (size.master_bytes + OPTIMIZER_BYTES[workload.optimizer])
     disk = node.local_disk

@@ -10,10 +10,11 @@ import numpy as np
 from planner.cost.arrays import Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
-from planner.cost.shards.pipeline import bubble_s
+from planner.cost.schedules.bubble import bubble_s
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
-from planner.cost.step.offload import device_optimizer_s, offload_step_s
+from planner.cost.step.offload import offload_step_s
+from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import Pass, block_passes, stage_transfer
 

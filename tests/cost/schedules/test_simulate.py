@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.schedules.bubble import bubble_s, in_flight
 from planner.cost.schedules.known import KNOWN
 from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import bubble_s, in_flight
 from planner.describe.layout import SCHEDULES
 from planner.errors import LayoutError
 

@@ -8,15 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.schedules.bubble import bubble_s, in_flight
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import (
-    EndLayers,
-    bubble_s,
-    candidate_stages,
-    in_flight,
-    layers_on_stage,
-    stage_counts,
-)
+from planner.cost.shards.pipeline import EndLayers, candidate_stages, layers_on_stage, stage_counts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.question import Question

@@ -10,7 +10,8 @@ import pytest
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.offload import device_optimizer_s, offload_step_s, parameter_transfer_s
+from planner.cost.step.offload import offload_step_s, parameter_transfer_s
+from planner.cost.step.optimizer import device_optimizer_s
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import OFFLOAD, Layout
 from planner.describe.question import Question

@@ -1,0 +1,56 @@
+"""Optimizer: the step on the device, and the bytes that one update moves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import OPTIMIZER_BYTES
+from planner.cost.step.constants import constants
+
+__all__ = ["device_optimizer_s", "update_bytes"]
+
+
+def update_bytes(stages: Stages) -> float:
+    """Bytes read and written per parameter by one optimizer update [B/parameter].
+
+    Counted: read gradient, fp32 copy and states; write copy, states and the 16-bit weight. Left
+    out: the norm of the gradients. method.md#optimizer.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> update_bytes(Stages.every(job, Layout()))       # 4 + 2 (4 + 8) + 2
+    30.0
+    """
+    size = stages.states
+    states = size.master_bytes + OPTIMIZER_BYTES[stages.question.workload.optimizer]
+    master = size.master_bytes or size.weight_bytes
+    kept = states if size.master_bytes else states + master
+    return size.gradient_bytes + 2 * kept + (size.weight_bytes if size.master_bytes else 0.0)
+
+
+def device_optimizer_s(stages: Stages) -> Float:
+    """Optimizer step and gradient norm on the device, from its memory bandwidth [s].
+
+    Counted: gradient, weight and states of every updated parameter, moved once by a fused
+    optimizer and more often by others; one read of the gradients for the norm. Left out: Muon's
+    matrix products. method.md#optimizer.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> round(device_optimizer_s(Stages.every(job, Layout())).item(), 3)
+    0.04
+    >>> round((4 + 2 * 12 + 2 + 4) * model.num_params / (0.85 * 1.555e12), 3)
+    0.04
+    """
+    device = stages.question.machine.device
+    rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
+    fused = stages.question.framework.kernels.fused_optimizer
+    passes = 1.0 if fused else constants().optimizer.unfused_passes.value
+    moved = stages.updated * (update_bytes(stages) * passes + stages.states.gradient_bytes)
+    return np.where(stages.layouts.keeps_states, moved / rate, 0.0)
