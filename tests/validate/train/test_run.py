@@ -314,9 +314,15 @@ def test_mpiexec(tmp_path: Path) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A free port below those that systems hand out, which a launcher's own sockets may take."""
+    for port in range(20_000 + os.getpid() % 8_000, 32_000):
+        with socket.socket() as free:
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port between 20000 and 32000")
 
 
 @pytest.mark.alone
