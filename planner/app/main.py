@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.app.pages import collectives, fit, learn, machines, one_layout, trust
+from planner.app.views import collectives, fit, learn, machines, one_layout, trust
 
 __all__ = ["PAGES", "main"]
 

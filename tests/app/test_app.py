@@ -19,8 +19,8 @@ from streamlit.testing.v1 import AppTest
 from planner.app import link
 from planner.app.main import PAGES
 from planner.app.markdown import escape
-from planner.app.pages.scaling import node_counts
-from planner.app.pages.trust import _object, _scored, _text
+from planner.app.views.scaling import node_counts
+from planner.app.views.trust import _object, _scored, _text
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
@@ -48,7 +48,7 @@ def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
 def _app(page: str = "fit", **query: str) -> AppTest:
     """A page of the app, drawn once."""
     app = AppTest.from_string(
-        f"from planner.app.pages import {page}\n{page}.page()", default_timeout=60
+        f"from planner.app.views import {page}\n{page}.page()", default_timeout=60
     )
     for name, value in query.items():
         app.query_params[name] = value
@@ -390,3 +390,9 @@ def test_config_forbids_reporting_and_the_outside() -> None:
 
 def test_catalogue_names_are_harmless() -> None:
     assert load_model("gpt2").name == escape("gpt2")
+
+
+def test_streamlit_finds_no_pages_of_its_own() -> None:
+    """It takes a folder `pages` beside the script for an app of its own, and ours for lost."""
+    assert not (ROOT / "planner" / "app" / "pages").exists()
+    assert not (ROOT / "pages").exists()

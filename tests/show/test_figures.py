@@ -245,7 +245,7 @@ def test_comparisons(plan: Plan) -> None:
 
 
 def test_accuracy_of_the_example() -> None:
-    from planner.app.pages import trust
+    from planner.app.views import trust
 
     result = score(runs_from_text(trust._EXAMPLE.read_text(), "example"))
     assert len(result.scores) == 9

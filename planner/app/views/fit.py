@@ -8,7 +8,7 @@ from planner.app import cached, link
 from planner.app.controls import Job, controls, share
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.app.pages.scaling import scaling
+from planner.app.views.scaling import scaling
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part

@@ -11,7 +11,7 @@ import streamlit as st
 
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.app.pages.shards import shards
+from planner.app.views.shards import shards
 from planner.cost.intervals import CLASSES, run_classes
 from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError
