@@ -11,9 +11,11 @@ import pytest
 
 from planner.errors import PlannerError, UnknownNameError
 from planner.evidence.logs.compare import compare_log
+from planner.evidence.logs.formats import FORMATS
 from planner.evidence.logs.read import read_log, read_log_text
-from planner.evidence.logs.scalars import chosen_columns
+from planner.evidence.logs.scalars import FIGURES, chosen_columns
 from planner.evidence.logs.steps import LogError
+from tests import ROOT
 
 
 def _csv(header: str, rows: list[str]) -> str:
@@ -192,3 +194,9 @@ def test_a_profile_of_torch_itself(tmp_path: Path) -> None:
     log = read_log(path)
     assert (log.format, log.num_steps) == ("kineto", 4)
     assert 0 < (log.median("time_s") or 0) < 60
+
+
+def test_the_documentation_names_all_that_is_read() -> None:
+    text = " ".join((ROOT / "docs" / "runs.md").read_text().split())
+    assert f"step lines of {', '.join(known.source.title for known in FORMATS)} |" in text
+    assert f"can be said to hold: {', '.join(f'`{name}`' for name in FIGURES)}." in text

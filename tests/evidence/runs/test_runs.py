@@ -68,7 +68,7 @@ def test_cells_beyond_reason_are_refused(
 
 
 def test_a_table_is_a_small_regular_file(tmp_path: Path) -> None:
-    with pytest.raises(CatalogueError, match="cannot read .* no regular file"):
+    with pytest.raises(CatalogueError, match=r"cannot read .* no regular file"):
         read_runs("/dev/zero")
     large = tmp_path / "large.csv"
     with large.open("wb") as file:
