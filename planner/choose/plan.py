@@ -148,6 +148,7 @@ def estimate_dict(value: Estimate) -> dict[str, Any]:
 
 
 def _estimate_from(data: dict[str, Any]) -> Estimate:
-    low, high = data["interval_step_time_s"]
-    layout = Layout.described(data["layout"])
-    return Estimate(**{**data, "layout": layout, "interval_step_time_s": (low, high)})
+    intervals = {
+        name: tuple(data[name]) for name in ("interval_step_time_s", "interval_memory_bytes")
+    }
+    return Estimate(**{**data, **intervals, "layout": Layout.described(data["layout"])})
