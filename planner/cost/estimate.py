@@ -26,6 +26,7 @@ from planner.cost.step.compute import model_flop
 from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
 from planner.describe.question import Question
+from planner.errors import DescriptionError
 
 __all__ = ["Estimate", "Estimates", "estimate_layouts", "stage_memory"]
 
@@ -206,7 +207,7 @@ def _together(question: Question, layouts: Layouts) -> Estimates:
         shape = np.shape(layouts.dp)
         return {name: np.broadcast_to(values, shape) for name, values in parts.items()}
 
-    return Estimates(
+    found = Estimates(
         layouts=layouts,
         time_parts_s=spread(time_parts(stages)),
         memory_parts_bytes=memory,
@@ -223,6 +224,22 @@ def _together(question: Question, layouts: Layouts) -> Estimates:
         interval_factors=interval_factors(class_name(question.model, machine, framework)),
         framework=framework.name,
     )
+    _refuse_absurd(question, found)
+    return found
+
+
+def _refuse_absurd(question: Question, found: Estimates) -> None:
+    """Raise DescriptionError where a total is not finite, or less than nothing.
+
+    Every figure has bounds of its own; only many at their limits come here.
+    """
+    for total in (found.step_time_s, found.memory_bytes, found.host_memory_bytes):
+        if not np.all(np.isfinite(total) & (total >= 0)):
+            raise DescriptionError(
+                f"{question.model.name} on {question.machine.name} with "
+                f"{question.framework.name} gives figures beyond any number; check the sizes of "
+                "its model and the units of its machine"
+            )
 
 
 def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
