@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import link
-from planner.app.controls import Job
+from planner.app.controls.job import Job
 from planner.choose.anatomy import Axis, axes, stage_times
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
@@ -41,7 +41,12 @@ _SCALING_TOP = 1
 def plan_of(job: Job) -> Plan:
     """The plan of a job."""
     return plan(
-        job.model, job.machine, nodes=job.nodes, workload=job.workload, frameworks=job.frameworks
+        job.model,
+        job.machine,
+        nodes=job.nodes,
+        workload=job.workload,
+        frameworks=job.frameworks,
+        top=job.top,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["read_text", "read_toml"]
+__all__ = ["parse_toml", "read_text", "read_toml"]
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_KEY_PARTS = 64
@@ -39,9 +39,14 @@ def read_text(path: Path, limit: int = _MAX_FILE_BYTES) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data; CatalogueError with the line where it is malformed."""
-    text = read_text(path)
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """TOML text as plain data; CatalogueError with the line where it is malformed."""
+    where = shorten(where)
     nested = CatalogueError(
-        f"{shorten(str(path))} is nested too deeply for a description; give a flat TOML file"
+        f"{where} is nested too deeply for a description; give a flat TOML file"
     )
     # the parser takes time that grows with the square of the parts of a dotted key
     if any(line.partition("=")[0].count(".") > _MAX_KEY_PARTS for line in text.splitlines()):
@@ -51,6 +56,4 @@ def read_toml(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise nested from None
     except tomllib.TOMLDecodeError as error:
-        raise CatalogueError(
-            f"{shorten(str(path))} is not valid TOML: {error}; correct that line"
-        ) from None
+        raise CatalogueError(f"{where} is not valid TOML: {error}; correct that line") from None
