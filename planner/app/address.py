@@ -23,7 +23,7 @@ __all__ = ["Reading", "Wishes", "arrivals", "begin", "link", "now", "query", "wi
 Wishes = dict[str, str]
 """What is asked, by name, as an address writes it."""
 
-_WISHES, _SHOWN, _ARRIVALS, _STATED = "asked", "shown", "arrivals", "stated"
+_WISHES, _SHOWN, _ARRIVALS, _STATED, _PAGE = "asked", "shown", "arrivals", "stated", "page"
 _MOST_SAID = 12
 _LONGEST = 20_000
 
@@ -124,12 +124,16 @@ def _possible(wish: str, options: Sequence[str]) -> str:
     return f"which is not known: did you mean {' or '.join(near)}?" if near else "which is unknown"
 
 
-def begin(read: Callable[[Reading], None], follow: Callable[[Wishes, set[str]], None]) -> Reading:
-    """What this run is about; widgets and the address are brought to say the same.
+def begin(
+    page: str, read: Callable[[Reading], None], follow: Callable[[Wishes, set[str]], None]
+) -> Reading:
+    """What this run is about; the page's widgets and the address are brought to say the same.
 
     `read` turns wishes into values; `follow` changes wishes after the user changed some.
     """
     state = st.session_state
+    fresh = state.get(_PAGE) != page or _travelled()
+    state[_PAGE] = page
     incoming = {key: ",".join(st.query_params.get_all(key))[:_LONGEST] for key in st.query_params}
     known: Wishes | None = state.get(_WISHES)
     if known is None or _travelled():
@@ -154,7 +158,7 @@ def begin(read: Callable[[Reading], None], follow: Callable[[Wishes, set[str]], 
     state[_SHOWN] = reading.values
     for key, value in reading.values.items():
         # setting a value again would disturb a user who is just typing another
-        if key not in state or state[key] != value:
+        if fresh or key not in state or state[key] != value:
             state[key] = value
     return reading
 

@@ -76,7 +76,7 @@ def _begin(path: str) -> tuple[Asked, dict[str, list[str]]]:
         jobs[:] = reading.keys
         _asks(path, reading, found[-1])
 
-    address.begin(read, job.follow)
+    address.begin(path, read, job.follow)
     stated = {}
     for other in PAGES:
         alone = address.Reading(found[-1].reading.wishes)
