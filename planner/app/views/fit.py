@@ -62,7 +62,7 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
         return
     limit = job.machine.device.memory_bytes.value
     # always a line, so that nothing below moves when a layout is found
-    which = "found" if job.layout else "fastest"
+    which = "chosen" if job.layout else "fastest"
     st.caption(escape(f"Numbers of the {which} layout: {found.layout} with {found.framework}."))
     rows = words.metrics(plan, found, limit)
     with st.container(horizontal=True):
