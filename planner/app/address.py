@@ -100,7 +100,7 @@ class Reading:
         try:
             return check(wish)
         except PlannerError as error:
-            self._say(f"{_named(key)}: {error}; nothing of it is used")
+            self._say(f"{_named(key)}: {error.plain}; nothing of it is used")
             return check(usual)
 
     def _instead(self, key: str, wish: str, possible: str, value: Any) -> None:

@@ -99,7 +99,7 @@ def files_of(job: Job, packed: str) -> tuple[bytes, str]:
             plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine
         )
     except PlannerError as refusal:
-        return b"", str(refusal)
+        return b"", refusal.plain
     return zip_bytes(files), ""
 
 
@@ -116,7 +116,7 @@ def scale_point(job: Job) -> ScalePoint:
             top=_SCALING_TOP,
         )
     except PlannerError as error:
-        return ScalePoint(job.nodes, None, 0.0, 0.0, str(error))
+        return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
     best = answer.best
     if best is None:
         return ScalePoint(job.nodes, None, 0.0, 0.0, "nothing fits")

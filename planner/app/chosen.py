@@ -22,7 +22,7 @@ def chosen(job: Job, plan: Plan) -> Estimate | None:
     try:
         found = cached.estimate_of(job, job.layout)
     except PlannerError as error:
-        st.warning(escape(f"The chosen layout cannot be used: {error}; another is shown."))
+        st.warning(escape(f"The chosen layout cannot be used: {error.plain}; another is shown."))
         return plan.best
     layout, batch = found.layout, job.workload.global_batch
     if layout.global_batch != batch:

@@ -28,11 +28,14 @@ PAGES = {
 }
 """Pages by their path in the address, in the order of the navigation; the first opens."""
 FIRST = next(iter(PAGES))
+_STYLE = "<style>[data-testid=stMainBlockContainer] {padding-top: 1rem}</style>"
+# Streamlit leaves a hand's breadth for a bar that this app does not have
 
 
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title="Parallelism planner", layout="wide")
+    st.html(_STYLE)
     pages: dict[str, Page] = {}
     for path in PAGES:
         # the page that opens has the address /, whatever its path is called

@@ -95,7 +95,7 @@ def read(reading: Reading) -> Asked:
     try:
         workload = Workload.described(fields, where="job")
     except PlannerError as error:
-        return Asked(reading, None, str(error))
+        return Asked(reading, None, error.plain)
     return Asked(reading, Job(model, machine, nodes, workload, tuple(frameworks), top, layout))
 
 
@@ -160,7 +160,7 @@ def _described(reading: Reading, kind: str, usual: str) -> Any:
             own = link.unpack_own(packed)
             found = own.model() if kind == "model" else own.machine()
         except PlannerError as error:
-            reading.said.append(f"Your own {kind}: {error}; {usual} is shown.")
+            reading.said.append(f"Your own {kind}: {error.plain}; {usual} is shown.")
         else:
             reading.keys.append(kind)
             reading.values[kind] = reading.usual[kind] = YOURS

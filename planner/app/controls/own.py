@@ -65,7 +65,7 @@ def _uploaded(kind: str, key: str) -> None:
     try:
         use(kind, link.read_own(upload.getvalue(), upload.name))
     except PlannerError as error:
-        st.session_state[f"{kind}_complaint"] = str(error)
+        st.session_state[f"{kind}_complaint"] = error.plain
 
 
 def use(kind: str, own: Own) -> None:
@@ -122,7 +122,7 @@ def _edit(kind: str, own: Own) -> None:
         try:
             use(kind, link.read_own(text.encode(), (name or own.name) + ending))
         except PlannerError as error:
-            st.error(escape(str(error)))
+            st.error(escape(error.plain))
         else:
             st.rerun()
 

@@ -44,7 +44,7 @@ def page(asked: Asked) -> None:
     try:
         plan = cached.plan_of(job)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This job cannot be planned")
+        st.error(escape(error.plain), title="This job cannot be planned")
         return
     found = chosen(job, plan)
     _verdict(plan, job, found)

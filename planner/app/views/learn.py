@@ -78,7 +78,7 @@ def page(asked: Asked) -> None:
                 try:
                     draw_idea(job)
                 except PlannerError as error:
-                    st.error(escape(str(error)))
+                    st.error(escape(error.plain))
 
 
 _Answers = list[tuple[str, Estimate]]
@@ -97,7 +97,7 @@ def _compared(
             subject = _Subject(job.model, job.machine, job.workload)
             found = answers(subject)
         except PlannerError as error:
-            st.caption(escape(f"Not of the job: {error}. Shown is an example."))
+            st.caption(escape(f"Not of the job: {error.plain}. Shown is an example."))
             subject = example
     found = found or answers(example)
     st.caption(escape(str(subject)))

@@ -155,7 +155,7 @@ def _compare(job: Job) -> None:
         try:
             plan = cached.plan_of(asked)
         except PlannerError as error:
-            st.warning(escape(f"{asked.machine.name}: {error}"))
+            st.warning(escape(f"{asked.machine.name}: {error.plain}"))
             continue
         if plan.best is None:
             st.warning(escape(words.verdict(plan)))

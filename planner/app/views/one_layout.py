@@ -48,7 +48,7 @@ def page(asked: Asked) -> None:
         _choice(plan, found)
         _change(found, job)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This layout cannot be estimated")
+        st.error(escape(error.plain), title="This layout cannot be estimated")
         return
     packed = link.of(found)
     _fate(found, job)
@@ -122,7 +122,7 @@ def _use(layout: Layout, framework: str, job: Job) -> None:
         packed = link.pack_layout(kept_batch(layout, job.workload.global_batch), framework)
         cached.estimate_of(job, packed)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This layout cannot be estimated")
+        st.error(escape(error.plain), title="This layout cannot be estimated")
         return
     address.wish(layout=packed)
     st.rerun()

@@ -95,7 +95,7 @@ def _runs() -> None:
         data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
         result = _scored(_text(data))
     except PlannerError as error:
-        st.error(escape(str(error)), title="This file holds no runs")
+        st.error(escape(error.plain), title="This file holds no runs")
         return
     if upload is None:
         st.caption(
@@ -192,7 +192,7 @@ def _log(job: Job | None) -> None:
         )
         st.code(comparison_text(compare_with(log, logged)), language=None, wrap_lines=True)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This log cannot be compared yet")
+        st.error(escape(error.plain), title="This log cannot be compared yet")
 
 
 def _object(text: str) -> dict[str, Any] | None:
