@@ -22,6 +22,7 @@ __all__ = [
     "metrics",
     "nearest",
     "queues",
+    "strategies",
     "verdict",
     "waiting",
 ]
@@ -145,6 +146,27 @@ def nearest(plan: Plan) -> str:
         f"{plan.model} does not fit on {_place(plan)}. Closest is {entry.name}: it {entry.why}. "
         f"{help_text}"
     )
+
+
+def strategies(plan: Plan) -> list[dict[str, str]]:
+    """What became of every classic strategy, and what would help, one row each."""
+    rows = []
+    for entry in plan.strategies:
+        found = entry.estimate
+        fate = "no"
+        if entry.fits and found is not None:
+            fate = "tight" if found.tight else "yes"
+        rows.append(
+            {
+                "strategy": entry.name,
+                "fits": fate,
+                "step": format_seconds(found.step_time_s) if found and entry.fits else "",
+                "layout": f"{found.layout} [{found.framework}]" if found else "",
+                "why": entry.why,
+                "cheapest fix": entry.fix,
+            }
+        )
+    return rows
 
 
 def closest(plan: Plan) -> Verdict | None:

@@ -83,7 +83,6 @@ def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
         yanchor="bottom",
         text=f"device limit {format_bytes(limit_bytes)}",
         showarrow=False,
-        font={"color": LIMIT},
     )
     figure.update_layout(barmode="stack", bargap=0.35)
     said = "; ".join(f"{n} {format_bytes(e.memory_bytes['total'])}" for n, e in answers)
