@@ -76,7 +76,7 @@ def _queue(job: BatchJob, slot: Slot) -> str:
     if slot.jobs > 1:
         text += (
             f" That is too short: {slot.jobs} jobs in a row are needed, each good for about "
-            f"{slot.steps:,} steps." + _longer(job, slot.queue)
+            f"{slot.steps:,} steps. {_chain(slot)}{_longer(job, slot.queue)}"
         )
     if job.machine.scheduler.kind_of_limits == "assumed":
         text += " The queue's limits are assumed; ask the site."
@@ -85,12 +85,14 @@ def _queue(job: BatchJob, slot: Slot) -> str:
 
 def _chain(slot: Slot) -> str:
     """How many of the jobs are submitted at once."""
-    text = "`submit.sh` submits "
-    if slot.chained == slot.jobs:
-        text += "them in a chain"
-    else:
-        text += f"a chain of {slot.chained}; start it again when that has ended, for the next"
-    return text + ": each starts after the one before. `JOBS=1 bash submit.sh` submits one."
+    if slot.chained == 1:
+        return "`submit.sh` submits one: start it again when that has ended."
+    many = "them" if slot.chained == slot.jobs else f"the next {slot.chained}"
+    again = "" if slot.chained == slot.jobs else "; start it again when they have ended"
+    return (
+        f"`submit.sh` submits {many} in a chain, each after the one before{again}. "
+        "`JOBS=1 bash submit.sh` submits one."
+    )
 
 
 def _checkpoints(recipe: Recipe, slot: Slot) -> str:
@@ -164,6 +166,13 @@ def _notes(job: BatchJob, recipe: Recipe) -> str:
     notes = [*recipe.notes, *(launch.notes if launch is not None else ())]
     if job.workload.precision == "tf32":
         notes.append('TF32 is on after `torch.set_float32_matmul_precision("high")`.')
+    cores = job.machine.node.num_cores
+    asks = job.machine.scheduler.kind not in ("none", "pbs")
+    if asks and (launch is None or launch.cpus is None) and cores.kind == "assumed":
+        notes.append(
+            f"The job asks for {cores.value:.0f} CPUs a node, which are assumed: correct that "
+            "where the nodes have others."
+        )
     source = launch.source if launch is not None else "the profile says nothing; standard options"
     notes.append(f"Where the form of the job script comes from: {source}.")
     return "## Notes\n\n" + "\n".join(f"- {note}" for note in notes)
