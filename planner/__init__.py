@@ -5,8 +5,11 @@
 True
 """
 
+from planner.choose.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
+from planner.configurations.configuration import Configuration
+from planner.configurations.reading import read_configuration
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework import Framework
@@ -20,6 +23,7 @@ from planner.errors import PlannerError
 __version__ = "0.1.0"
 
 __all__ = [
+    "Configuration",
     "Estimate",
     "Framework",
     "Layout",
@@ -30,8 +34,10 @@ __all__ = [
     "Workload",
     "emit",
     "estimate",
+    "estimate_configuration",
     "load_framework",
     "load_machine",
     "load_model",
     "plan",
+    "read_configuration",
 ]

@@ -24,7 +24,7 @@ ORDER = (
     ("errors",),
     ("units",),
     ("describe",),
-    ("cost",),
+    ("cost", "configurations"),
     ("choose", "validate"),
     ("emitters", "evidence"),
     ("show",),
