@@ -15,6 +15,9 @@ __all__ = ["Slot", "directives", "slot_of", "walltime_text"]
 _START_S = 600.0
 _ROUND_S = 600.0
 # ours: ten minutes for start-up and the first compilation, and a round figure to ask for
+_SAVES = 10
+_SAVE_S = 3600.0
+# ours: a job that dies loses a tenth of its steps or an hour, whichever is less
 _PREFIX = {"pbs": "#PBS", "slurm": "#SBATCH"}
 _WORD = re.compile(r"[A-Za-z0-9_.:@+-]+")
 
@@ -30,7 +33,9 @@ class Slot:
     jobs: int
     """Jobs in a row that all steps need."""
     steps: int
-    """Steps that one job surely gets through."""
+    """Steps that one job surely gets through and keeps: whole multiples of `save_every`."""
+    save_every: int
+    """Steps between two checkpoints."""
 
 
 def slot_of(job: BatchJob) -> Slot:
@@ -43,12 +48,21 @@ def slot_of(job: BatchJob) -> Slot:
     queue = _queue(job, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf
     if wanted <= limit:
-        return Slot(queue, wanted, 1, job.steps)
+        return Slot(queue, wanted, 1, job.steps, _save_every(job, job.steps))
     # ten minutes written as hours are a little more than ten minutes
     seconds = math.floor(limit / 60) * 60.0
     slow = job.estimate.interval_step_time_s[1]
     steps = max(int((seconds - min(_START_S, seconds / 2)) / slow), 1)
-    return Slot(queue, seconds, math.ceil(job.steps / steps), steps)
+    every = _save_every(job, steps)
+    # the next job goes on from the last checkpoint, not from the last step
+    steps -= steps % every
+    return Slot(queue, seconds, math.ceil(job.steps / steps), steps, every)
+
+
+def _save_every(job: BatchJob, steps: int) -> int:
+    """A tenth of a job's steps, or what an hour surely holds where that is less."""
+    hourly = _SAVE_S / job.estimate.interval_step_time_s[1]
+    return max(int(min(steps / _SAVES, hourly)), 1)
 
 
 def _queue(job: BatchJob, wanted: float) -> Queue | None:

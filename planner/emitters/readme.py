@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from planner.describe.machine import Queue
-from planner.emitters.batch_job import BatchJob, slug
+from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
 from planner.emitters.queue import Slot, walltime_text
 from planner.emitters.recipe import File, Recipe
 from planner.units import format_bytes, format_seconds
@@ -21,6 +21,7 @@ def readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> 
         _files(files),
         _submit(job, recipe),
         _queue(job, slot),
+        _checkpoints(recipe, slot),
         _expect(job),
         _check(job),
         _notes(job, recipe),
@@ -57,7 +58,7 @@ def _submit(job: BatchJob, recipe: Recipe) -> str:
     lines += [
         "",
         "Write the activation of your own environment (conda, venv) into `environment.sh`; the job "
-        "reads it where it exists. Output goes to `run.log`.",
+        "reads it where it exists.",
     ]
     return "\n".join(lines)
 
@@ -75,12 +76,23 @@ def _queue(job: BatchJob, slot: Slot) -> str:
     if slot.jobs > 1:
         text += (
             f" That is too short: {slot.jobs} jobs in a row are needed, each good for about "
-            f"{slot.steps:,} steps. Write checkpoints and start from the last."
-            + _longer(job, slot.queue)
+            f"{slot.steps:,} steps." + _longer(job, slot.queue)
         )
     if job.machine.scheduler.kind_of_limits == "assumed":
         text += " The queue's limits are assumed; ask the site."
     return text
+
+
+def _checkpoints(recipe: Recipe, slot: Slot) -> str:
+    """What is saved, and who saves it."""
+    who = "The program saves" if recipe.saves else "Your program has to save"
+    goes = "goes" if recipe.saves else "to go"
+    return (
+        f"## Checkpoints\n\n{who} into `{CHECKPOINTS}/` every {slot.save_every:,} steps, and "
+        f"{goes} on from the last checkpoint there when the job starts again. A job that comes to "
+        f"its last step leaves the file `{FINISHED}`, and jobs after it end at once. Output is "
+        "appended to `run.log`."
+    )
 
 
 def _longer(job: BatchJob, asked: Queue) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["OWN_PROGRAM", "File", "Recipe", "from_checkout"]
+__all__ = ["OWN_PROGRAM", "File", "Recipe", "Resume", "from_checkout"]
 
 OWN_PROGRAM = "train.py"
 """The user's own program, where a framework brings none."""
@@ -22,6 +22,16 @@ class File:
     """What it is, for the README."""
     text: str
     """What stands in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How a program is told to go on, where it does not look for a checkpoint itself."""
+
+    found: str
+    """What exists once a checkpoint was saved: a path from the job's folder."""
+    arguments: tuple[str, ...]
+    """Shell words after all others, given where that exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,11 @@ class Recipe:
     """Variables that the framework reads."""
     needed: Mapping[str, str] = field(default_factory=dict)
     """Files that a user must bring, with what they are."""
+    saves: bool = False
+    """Whether these files make the program save into CHECKPOINTS every `Slot.save_every` steps and
+    go on from the last; where not, the README asks the user's program to."""
+    resume: Resume | None = None
+    """How it is told to go on; None where it finds the last checkpoint by itself."""
     notes: tuple[str, ...] = ()
     """What the files cannot say: sentences of the README."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from planner.describe.machine import Launch
-from planner.emitters.batch_job import BatchJob
+from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
 from planner.emitters.queue import Slot, directives
 from planner.emitters.recipe import File, Recipe
 from planner.errors import EmitError
@@ -59,14 +59,40 @@ def _job_script(job: BatchJob, recipe: Recipe, slot: Slot, per_device: bool) -> 
     head += directives(job, slot, tasks)
     parts = [
         [f"# {job.what}", "set -euo pipefail", *_folder(job)],
+        _stop(),
         _checks(recipe),
         _setup(job),
         _exports(job, recipe, per_device),
         [f"mapfile -t {_array(name)} < {name}" for name in recipe.argument_files],
-        [f"{_launch(job, recipe, per_device)} 2>&1 | tee run.log"],
+        _resume(recipe),
+        [f"{_launch(job, recipe, per_device)} 2>&1 | tee -a run.log", f"touch {FINISHED}"],
     ]
     # no comment may stand on or between the directives: PBS reads it as one
     return "\n".join(head) + "\n\n" + "\n\n".join("\n".join(p) for p in parts if p) + "\n"
+
+
+def _stop() -> list[str]:
+    """The jobs that wait in a row end at once when one of them came to its last step."""
+    return [
+        f"if [[ -e {FINISHED} ]]; then",
+        f'    echo "all steps are done; remove {FINISHED} to train on"',
+        "    exit 0",
+        "fi",
+        f"mkdir -p {CHECKPOINTS}",
+    ]
+
+
+def _resume(recipe: Recipe) -> list[str]:
+    """What the program is told where a job before this one saved a checkpoint."""
+    if recipe.resume is None:
+        return []
+    words = " ".join(recipe.resume.arguments)
+    return [
+        "RESUME=()",
+        f"if [[ -e {shlex.quote(recipe.resume.found)} ]]; then",
+        f"    RESUME=({words})",
+        "fi",
+    ]
 
 
 def _folder(job: BatchJob) -> list[str]:
@@ -134,7 +160,8 @@ def _launch(job: BatchJob, recipe: Recipe, per_device: bool) -> str:
     """The scheduler's launcher, what it starts, and the program with its arguments."""
     words = [_across(job, per_device), _process(job, recipe, per_device)]
     arrays = [f'"${{{_array(name)}[@]}}"' for name in recipe.argument_files]
-    arguments = " ".join([*arrays, *recipe.arguments])
+    resume = ['"${RESUME[@]}"'] if recipe.resume is not None else []
+    arguments = " ".join([*arrays, *recipe.arguments, *resume])
     return _BREAK.join(word for word in [*words, arguments] if word)
 
 
