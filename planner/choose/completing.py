@@ -74,7 +74,13 @@ def complete(
     name = framework or files.framework or files.usual_framework or None
     chosen = load_framework(name) if isinstance(name, str) else name
     if chosen is not None and not framework:
-        chosen, changed = _changed(chosen, files.changes, described.precision, model)
+        changes = {
+            key: value
+            for key, value in files.changes.items()
+            # what no other rank holds is not sent
+            if shape.dp * shape.cp > 1 or not key.startswith("communication.")
+        }
+        chosen, changed = _changed(chosen, changes, described.precision, model)
         notes += changed
     return Completed(shape, described, chosen, tuple(notes))
 
@@ -250,6 +256,10 @@ def _changed(
         for part in path:
             table = table[part]
         if table[last] != new:
-            notes.append(f"{framework.name} with {key} = {new} instead of {table[last]}")
+            notes.append(f"{framework.name} with {key} = {_plain(new)}, not {_plain(table[last])}")
             table[last] = new
     return (type(framework).described(fields) if notes else framework), notes
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{float(str(value)):g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.configurations.configuration import Configuration
 from planner.configurations.document import Document
+from planner.configurations.readers.torchtitan import fsdp2_stage
 from planner.configurations.statement import Statement
 
 __all__ = ["KIND", "read", "recognises"]
@@ -26,10 +27,9 @@ def read(document: Document) -> Configuration:
     replicate, shard = table.number("REPLICATE") or 1, table.number("SHARD") or 1
     options = table.table("options")
     gathers_again = options.flag("reshard_after_forward")
-    alone = shard == 1 and replicate > 1
     said.layout(
         dp=replicate * shard,
-        zero_stage=0 if alone else 3 if gathers_again else 2,
+        zero_stage=fsdp2_stage(shard, replicate, gathers_again=bool(gathers_again)),
         micro_batch=table.number("MICRO_BATCH"),
         grad_accumulation=table.number("GRAD_ACCUMULATION"),
         offload="all-cpu" if "offload_policy" in options else "none",

@@ -9,7 +9,7 @@ from planner.configurations.document import Document
 from planner.configurations.statement import Statement
 from planner.configurations.table import Table
 
-__all__ = ["KIND", "read", "recognises"]
+__all__ = ["KIND", "fsdp2_stage", "read", "recognises"]
 
 KIND = "torchtitan's configuration"
 _MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")
@@ -93,12 +93,26 @@ def _sharding(said: Statement, mesh: Table, pp: int) -> None:
             f"fsdp_reshard_after_forward = {policy} is not known; use default, always or never"
         )
     gathers_again = policy == "always" or (policy == "default" and pp == 1)
-    alone = shard == 1 and replicate > 1
-    said.layout(zero_stage=0 if alone else 3 if gathers_again else 2)
+    cp = mesh.number("context_parallel_degree") or 1
+    said.layout(zero_stage=fsdp2_stage(shard * cp, replicate, gathers_again=gathers_again))
     if shard > 0:
         said.layout(dp=replicate * shard)
     if shard != 1:
         said.is_(replicas=replicate)
+
+
+def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
+    """The ZeRO stage [1] of FSDP2 over groups of `shard` ranks.
+
+    Counted: groups of one rank among several hold everything, which is stage 0. Left out: tensor
+    parallelism. Definition.
+
+    >>> [fsdp2_stage(s, r, gathers_again=True) for s, r in ((8, 1), (1, 8), (1, 1))]
+    [3, 0, 3]
+    """
+    if shard == 1 and (replicate > 1 or not gathers_again):
+        return 0
+    return 3 if gathers_again else 2
 
 
 def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
