@@ -176,7 +176,7 @@ def _completed(case: Case, read: Configuration) -> tuple[Completed, set[str]]:
     """The job that the files and what they leave unsaid make, and the names of the latter."""
     question = case.question
     layout, workload = case.layout.model_dump(), question.workload.model_dump()
-    stated = {*read.layout, *read.workload}
+    stated = {*read.layout, *read.workload, *read.usual}
     stated |= {"dp_shard", "dp", "world"}  # follow from the nodes and the number of replicas
     sizes = {"micro_batch", "grad_accumulation", "global_batch"} & stated
     stated |= {"micro_batch", "grad_accumulation", "global_batch"} if len(sizes) > 1 else set()

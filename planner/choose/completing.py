@@ -53,7 +53,7 @@ def complete(
     files = configuration or Configuration((), ())
     notes = list(files.notes)
     ours = {**(layout or {}), **(workload or {})}
-    theirs = {**files.layout, **files.workload}
+    theirs = {**files.usual, **files.layout, **files.workload}
     stated = {**_without_passes(theirs, ours), **ours}
     notes += [
         f"{key} = {ours[key]} as you say, instead of {theirs[key]} of {files.name}"
@@ -87,8 +87,8 @@ def complete(
 
 def _without_passes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """What the files say, without the passes where the user's batch decides them."""
-    batch = "global_batch" in ours or "global_batch" in theirs
-    if batch and {"global_batch", "micro_batch"} & ours.keys():
+    known = theirs.keys() | ours.keys()
+    if {"global_batch", "micro_batch"} <= known and {"global_batch", "micro_batch"} & ours.keys():
         return {key: value for key, value in theirs.items() if key != "grad_accumulation"}
     return dict(theirs)
 

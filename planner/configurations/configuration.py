@@ -36,6 +36,8 @@ class Configuration:
     """Fields of the layout that they state."""
     workload: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the workload that they state."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of both that hold where no other file states them: the software's own defaults."""
     world: int = 0
     """Ranks that they start; 0 where they do not say."""
     replicas: int = 0
@@ -78,7 +80,8 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
         whole = _both(whole, part)
     stated = {*whole.layout, *whole.workload}
     open_fields = {name: other for name, other in whole.left_to.items() if name not in stated}
-    return replace(whole, left_to=open_fields)
+    usual = {name: value for name, value in whole.usual.items() if name not in stated}
+    return replace(whole, left_to=open_fields, usual=usual)
 
 
 def _both(first: Configuration, second: Configuration) -> Configuration:
@@ -100,6 +103,7 @@ def _both(first: Configuration, second: Configuration) -> Configuration:
         usual_framework=first.usual_framework or second.usual_framework,
         hosts=first.hosts + second.hosts,
         shards_per_node=first.shards_per_node or second.shards_per_node,
+        usual={**second.usual, **first.usual},
         left_to={**first.left_to, **second.left_to},
         notes=first.notes + second.notes,
         **found,

@@ -23,8 +23,8 @@ from planner.errors import CatalogueError, shorten
 
 __all__ = ["MAX_BYTES", "Document"]
 
-MAX_BYTES = 200_000
-"""No configuration of a job is larger."""
+MAX_BYTES = 64_000
+"""Larger than any configuration of a job: PyYAML takes seconds for much more."""
 _MAX_DEPTH = 40
 _MAX_DOTS = 64
 _PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)

@@ -25,7 +25,7 @@ class Statement:
         self.table = table
         self.single: dict[str, Any] = {}
         self.fields: dict[str, dict[str, Any]] = {
-            name: {} for name in ("layout", "workload", "shape", "changes", "left_to")
+            name: {} for name in ("layout", "workload", "usual", "shape", "changes", "left_to")
         }
         self.notes: list[str] = []
 
@@ -70,7 +70,11 @@ class Statement:
             shown = "" if plain else f" = {shorten(str(value), 40)}"
             self.note(f"{table.name(key)}{shown} is not counted: {meaning}")
 
-    def usual(self, table: Table, values: Mapping[str, float]) -> None:
+    def by_default(self, **values: Any) -> None:
+        """Fields of either that hold where no other file states them."""
+        self._state("usual", values)
+
+    def compared(self, table: Table, values: Mapping[str, float]) -> None:
         """Notes on numbers that differ from those that the estimate counts."""
         for key, counted in values.items():
             given = table.number(key)

@@ -118,7 +118,9 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
     """What the same framework can do for the job of a configured layout, in one sentence."""
     mine = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
     if better is None:
-        return (
+        what = "is faster" if estimate.fits else "fits either"
+        return f"Your layout: {mine}; no layout of {estimate.framework} that was searched {what}."
+    return (
             f"Your layout: {mine}; no layout of {estimate.framework} that was searched is faster."
         )
     return (

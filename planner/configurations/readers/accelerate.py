@@ -47,7 +47,10 @@ def read(document: Document) -> Configuration:
     table = document.table()
     said = Statement(KIND, document.name, table)
     said.is_(world=table.number("num_processes"))
-    said.workload(precision=said.named(table, "mixed_precision", _PRECISIONS, "bf16"))
+    precision = said.named(table, "mixed_precision", _PRECISIONS, "bf16")
+    # `no` is what the file says before the program asks for another
+    said.workload(precision=None if precision == "fp32" else precision)
+    said.by_default(precision="fp32")
     kind = table.word("distributed_type") or ""
     if kind in ("fsdp", "fsdp2") or (not kind and "fsdp_config" in table):
         _fsdp(said, table.table("fsdp_config"))
@@ -57,7 +60,7 @@ def read(document: Document) -> Configuration:
         _megatron(said, table.table("megatron_lm_config"))
     elif kind in ("multi_gpu", "multi_xpu", "multi_cpu", "multi_npu", "no", "false", ""):
         said.is_(usual_framework="ddp")
-        said.layout(zero_stage=0)
+        said.by_default(zero_stage=0)
     else:
         raise said.refused(
             f"distributed_type = {kind.upper()} is not described; use FSDP, DEEPSPEED, "
@@ -92,9 +95,11 @@ def _fsdp(said: Statement, plugin: Table) -> None:
     said.layout(zero_stage=3 if stage is None else stage)
     said.is_(shards_per_node=hybrid)
     offloads = plugin.flag("fsdp_offload_params")
-    said.layout(offload="all-cpu" if offloads else "none")
-    recomputes = plugin.flag("fsdp_activation_checkpointing", "fsdp_activation_cpu_offload")
-    said.layout(recompute="full" if recomputes else "none")
+    said.layout(offload="all-cpu" if offloads else None)
+    recomputes = plugin.flag("fsdp_activation_checkpointing")
+    said.layout(recompute="full" if recomputes else None)
+    # the program may ask for both itself
+    said.by_default(offload="none", recompute="none")
     if plugin.number("fsdp_version") != 2:
         said.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
     prefetch = plugin.word("fsdp_backward_prefetch")
@@ -139,6 +144,7 @@ def _deepspeed(said: Statement, plugin: Table) -> None:
         said.left_to(file, "zero_stage")
         # the file decides, and `accelerate config` writes a precision all the same
         said.fields["workload"].pop("precision", None)
+        said.fields["usual"].pop("precision", None)
     else:
         said.layout(
             zero_stage=plugin.number("zero_stage"),

@@ -86,7 +86,9 @@ def state(said: Statement, table: Table) -> None:
     _precision(said, table)
     zero = table.table("zero_optimization")
     stage = zero.number("stage")
-    said.layout(zero_stage=stage if "stage" in zero else 0)
+    said.layout(zero_stage=stage)
+    if "stage" not in zero:
+        said.by_default(zero_stage=0)
     said.layout(offload=_offload(said, zero))
     _buffers(said, table, zero, stage or 0)
     kind = table.table("optimizer")
@@ -94,7 +96,7 @@ def state(said: Statement, table: Table) -> None:
     said.layout(tp=table.table("tensor_parallel").number("autotp_size"))
     said.not_counted(table, _NOT_COUNTED)
     said.not_counted(zero, _NOT_COUNTED_IN_ZERO)
-    said.usual(zero, _USUAL_IN_ZERO)
+    said.compared(zero, _USUAL_IN_ZERO)
     zero.skip(*_HARMLESS_IN_ZERO)
     table.skip(*_HARMLESS)
     kind.skip("params")
@@ -122,7 +124,9 @@ def _precision(said: Statement, table: Table) -> None:
     if len(chosen) > 1:
         raise said.refused("bf16 and fp16 are both enabled; enable one of them")
     left = any(section.is_open("enabled") for section in sections.values())
-    said.workload(precision=chosen[0] if chosen else None if left else "fp32")
+    said.workload(precision=chosen[0] if chosen else None)
+    if not left:
+        said.by_default(precision="fp32")
     for section in sections.values():
         for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
             said.not_counted(section, {key: "master weights are taken as fp32"})

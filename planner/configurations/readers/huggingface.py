@@ -72,9 +72,9 @@ def read(document: Document) -> Configuration:
         micro_batch=given.number(_MARK),
         grad_accumulation=_one_if_absent(given, "gradient_accumulation_steps"),
     )
-    said.layout(recompute="full" if _recomputes(given) else "none")
-    length = given.number(*_LENGTHS)
-    said.workload(sequence_length=length, precision=_precision(said, given))
+    said.layout(recompute="full" if _recomputes(given) else None)
+    said.workload(sequence_length=given.number(*_LENGTHS), precision=_precision(said, given))
+    said.by_default(recompute="none")
     kind = said.named(given, "optim", _OPTIMIZERS, "adamw")
     said.workload(optimizer=kind, attention=_attention(given))
     _adapters(said, given)
@@ -109,7 +109,8 @@ def _precision(said: Statement, given: Table) -> str | None:
     if whole in ("bfloat16", "float16"):
         said.note(f"a model loaded in {whole} is estimated as trained in mixed precision")
         return "bf16" if whole == "bfloat16" else "fp16"
-    return "tf32" if given.flag("tf32") else "fp32"
+    said.by_default(precision="tf32" if given.flag("tf32") else "fp32")
+    return None
 
 
 def _attention(given: Table) -> str | None:
@@ -166,7 +167,8 @@ def _sharding(said: Statement, given: Table) -> None:
     said.is_(framework="accelerate")
     known = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
     stage, hybrid = fsdp_stage(said, known[0] if known else "full_shard")
-    said.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else "none")
+    said.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
+    said.by_default(offload="none")
     said.is_(shards_per_node=hybrid)
     config: Any = given.get("fsdp_config")
     if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
@@ -177,10 +179,10 @@ def _deepspeed(said: Statement, engine: Mapping[str, Any]) -> None:
     """DeepSpeed's own settings inside; what both say must be equal, or left open there."""
     inner = Statement(deepspeed.KIND, said.file, Table(engine, said.file, "deepspeed."))
     deepspeed.state(inner, inner.table)
-    for name in ("layout", "workload", "changes"):
+    for name in ("layout", "workload", "usual", "changes"):
         mine = said.fields[name]
         for key, value in inner.fields[name].items():
-            if key in mine and mine[key] != value and key != "precision":
+            if key in mine and mine[key] != value and name != "usual":
                 raise said.refused(
                     f"{key} is {mine[key]} for the Trainer but {value} under deepspeed; make them "
                     "equal, or write auto there"

@@ -165,8 +165,8 @@ def _sharding(said: Statement, given: Table, deepspeed: bool) -> None:
             said.is_(hosts=("deepspeed",))
             said.left_to(config.rpartition("/")[2], "zero_stage", "offload")
         said.layout(zero_stage=stage)
-        if not given.flag("cpu-optimizer"):
-            said.layout(offload=None if isinstance(config, str) else "none")
+        if not isinstance(config, str):
+            said.by_default(offload="none")
         return
     stage = 1 if given.flag("use-distributed-optimizer") else 0
     strategy = given.word("data-parallel-sharding-strategy")
@@ -194,9 +194,8 @@ def _training(said: Statement, given: Table, deepspeed: bool) -> None:
     if attention is None:
         attention = "flash" if flash or not deepspeed else "eager"
     said.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
-    dropout = given.real("hidden-dropout")
-    # both forks drop a tenth where nothing is said
-    said.workload(dropout=0.1 if dropout is None else dropout)
+    said.workload(dropout=given.real("hidden-dropout"))
+    said.by_default(dropout=0.1)  # of both forks
 
 
 def _recompute(said: Statement, given: Table) -> None:
