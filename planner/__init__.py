@@ -8,10 +8,10 @@ True
 from planner.choose.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
-from planner.configurations.configuration import Configuration
-from planner.configurations.reading import read_configuration
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.reading import read_configuration
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

@@ -24,7 +24,7 @@ ORDER = (
     ("errors",),
     ("units",),
     ("describe",),
-    ("cost", "configurations"),
+    ("cost",),
     ("choose", "validate"),
     ("emitters", "evidence"),
     ("show",),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.job import check_division
-from planner.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
 from planner.describe.catalogue import load_framework
+from planner.describe.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

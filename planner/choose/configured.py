@@ -8,9 +8,9 @@ from typing import Any
 
 from planner.choose.completing import Completed, complete
 from planner.choose.planning import estimate, plan
-from planner.configurations.configuration import Configuration
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.configurations.configuration import Configuration
 from planner.describe.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -47,7 +47,7 @@ def estimate_configuration(
     `layout` and `workload` are fields that the files leave open, or that count before theirs.
     Raises PlannerError subclasses where something is missing or does not fit.
 
-    >>> from planner.configurations.reading import read_configuration_text
+    >>> from planner.describe.configurations.reading import read_configuration_text
     >>> config = read_configuration_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization"'
     ...     ': {"stage": 3}, "bf16": {"enabled": true}}', "ds_config.json")
     >>> found = estimate_configuration("llama-3-8b", "polaris", config, nodes=2)

@@ -24,7 +24,7 @@ from planner.describe.workload import Workload, parse_tokens
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
-    from planner.configurations.configuration import Configuration
+    from planner.describe.configurations.configuration import Configuration
     from planner.describe.framework import Framework
 
 __all__ = [
@@ -197,7 +197,7 @@ def read_files(files: Sequence[str] | None) -> Configuration | None:
     """What `--from` names; None where it names nothing."""
     if not files:
         return None
-    from planner.configurations.reading import read_configuration
+    from planner.describe.configurations.reading import read_configuration
 
     return read_configuration(*files)
 

@@ -120,9 +120,7 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
     if better is None:
         what = "is faster" if estimate.fits else "fits either"
         return f"Your layout: {mine}; no layout of {estimate.framework} that was searched {what}."
-    return (
-            f"Your layout: {mine}; no layout of {estimate.framework} that was searched is faster."
-        )
+    return f"Your layout: {mine}; no layout of {estimate.framework} that was searched is faster."
     return (
         f"Your layout: {mine}; {better.framework} can do {format_seconds(better.step_time_s)} with "
         f"{better.layout}."

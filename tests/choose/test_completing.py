@@ -8,9 +8,9 @@ import pytest
 
 from planner.choose.completing import Completed, complete
 from planner.choose.configured import estimate_configuration
-from planner.configurations.configuration import Configuration, joined
-from planner.configurations.reading import read_configuration_text
 from planner.describe.catalogue import load_machine, load_model
+from planner.describe.configurations.configuration import Configuration, joined
+from planner.describe.configurations.reading import read_configuration_text
 from planner.errors import PlannerError
 
 MODEL, MACHINE = load_model("llama-3-8b"), load_machine("polaris")  # 4 devices a node
@@ -103,7 +103,7 @@ def test_several_files_are_one_job() -> None:
         "deepspeed_config: {deepspeed_config_file: conf/ds.json}",
         "acc.yaml",
     )
-    with pytest.raises(PlannerError, match="acc.yaml leaves zero_stage to conf/ds.json"):
+    with pytest.raises(PlannerError, match=r"acc.yaml leaves zero_stage to conf/ds.json"):
         _completed(launch, layout={"micro_batch": 1})
     found = _completed(joined([launch, _deepspeed(SIZES)]))
     assert (found.layout.dp, found.layout.zero_stage) == (8, 2)

@@ -15,8 +15,8 @@ from typing import Any
 
 from planner.choose.completing import complete
 from planner.choose.legality import check
-from planner.configurations.configuration import Configuration
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.configurations.configuration import Configuration
 from planner.describe.files import read_text
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

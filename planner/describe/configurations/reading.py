@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from planner.configurations import readers as folder
-from planner.configurations.configuration import Configuration, joined
-from planner.configurations.document import MAX_BYTES, Document
+from planner.describe.configurations import readers as folder
+from planner.describe.configurations.configuration import Configuration, joined
+from planner.describe.configurations.document import MAX_BYTES, Document
 from planner.describe.files import read_text
 from planner.errors import CatalogueError, shorten
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from planner.configurations.arithmetic import whole
-from planner.configurations.shell import options_of
-from planner.configurations.table import Table
+from planner.describe.configurations.arithmetic import whole
+from planner.describe.configurations.shell import options_of
+from planner.describe.configurations.table import Table
 from planner.errors import CatalogueError, shorten
 
 __all__ = ["MAX_BYTES", "Document"]

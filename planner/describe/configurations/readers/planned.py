@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.configurations.configuration import Configuration
-from planner.configurations.document import Document
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError

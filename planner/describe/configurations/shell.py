@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planner.configurations.arithmetic import arithmetic
-from planner.configurations.words import cut, statements
+from planner.describe.configurations.arithmetic import arithmetic
+from planner.describe.configurations.words import cut, statements
 
 __all__ = ["options_of"]
 

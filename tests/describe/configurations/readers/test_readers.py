@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from planner.configurations.configuration import WIDTH_SQUARED
-from planner.configurations.document import Document
-from planner.configurations.reading import read_configuration_text, readers
+from planner.describe.configurations.configuration import WIDTH_SQUARED
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.reading import read_configuration_text, readers
 from planner.errors import PlannerError
 
 DEEPSPEED = """{

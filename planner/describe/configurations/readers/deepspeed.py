@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planner.configurations.configuration import WIDTH_SQUARED, Configuration
-from planner.configurations.document import Document
-from planner.configurations.statement import Statement
-from planner.configurations.table import Table
+from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "OPTIMIZERS", "read", "recognises", "state"]
 

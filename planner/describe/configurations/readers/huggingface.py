@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.configurations.configuration import Configuration
-from planner.configurations.document import Document
-from planner.configurations.readers import deepspeed
-from planner.configurations.readers.accelerate import fsdp_stage
-from planner.configurations.statement import Statement
-from planner.configurations.table import Table
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.readers import deepspeed
+from planner.describe.configurations.readers.accelerate import fsdp_stage
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "read", "recognises"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.configurations.configuration import Configuration
-from planner.configurations.table import Table
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.table import Table
 from planner.errors import CatalogueError, shorten
 
 __all__ = ["Statement"]
