@@ -51,7 +51,8 @@ def test_deepspeed_takes_one_pass_where_one_size_stands_alone() -> None:
     [
         (SIZES + PASSES, {"nodes": 1}, r"64 is not made by micro-batch 2 \* passes 4 \* dp 4; give "
          "as many --nodes as dp = 8 needs"),
-        (SIZES, {"nodes": 3}, r"64 is not made by micro-batch 2 \* dp 12; give --global-batch"),
+        (SIZES, {"nodes": 3}, r"64 is not made by micro-batch 2 \* dp 12; use as many --nodes "
+         "as a dp that divides 32 needs"),
         (SIZES, {}, "ds.json does not say how many ranks it runs on; give --nodes"),
         ('"train_batch_size": "auto",', {"nodes": 1}, "give --micro-batch"),
         (SIZES, {"nodes": 0}, "nodes = 0"),
