@@ -209,7 +209,9 @@ def _unequal(
             f"give as many --nodes as dp = {whole // (micro * passes)} needs, or --global-batch"
         )
     elif micro and dp and not passes and whole % micro == 0:
-        remedy = f"use as many --nodes as a dp that divides {whole // micro} needs, or --global-batch"
+        remedy = (
+            f"use as many --nodes as a dp that divides {whole // micro} needs, or --global-batch"
+        )
     else:
         remedy = "give --global-batch or --micro-batch so that they multiply"
     return f"{files.name}: the global batch {whole} is not made by {said}; {remedy}"
