@@ -227,6 +227,26 @@ def test_pages_load_at_both_widths_and_themes(
         assert page.screenshot(path=tmp_path / f"{path}.png")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read_and_headings_follow_each_other(
+    open_page: Callable[..., Any], scheme: str
+) -> None:
+    """WCAG A and AA, and the order of headings, as axe-core checks them."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright",
+        reason="no axe-core: pip install axe-playwright-python",
+    )
+    rules = {
+        "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa"]},
+        "rules": {"heading-order": {"enabled": True}},
+    }
+    for path in ("", "trust"):
+        page = open_page(path, 1280, scheme)
+        found = axe.Axe().run(page, options=rules).response["violations"]
+        said = [(rule["id"], node["html"][:200]) for rule in found for node in rule["nodes"]]
+        assert not said, path
+
+
 def test_figures_have_text_alternatives(open_page: Callable[..., Any]) -> None:
     page = open_page()
     # the browser fetches the drawing library after the page
