@@ -376,9 +376,10 @@ def test_files_to_run_are_offered() -> None:
     assert "No files to run" not in " ".join(str(item.value) for item in app.caption)
 
 
-def test_files_that_cannot_be_written_are_a_sentence() -> None:
-    app = _app(machine="summit", model="gpt2", seq="1024", precision="fp16")
+def test_files_that_cannot_be_written_are_a_sentence_and_the_next_that_can_are_offered() -> None:
+    app = _app(machine="aurora", model="llama-3.1-405b", nodes="1024", batch="2048", seq="8192")
     assert not app.exception
+    assert "Take the fastest that has files" in app.button(key="take_files").label
     assert "Files to run it (ZIP)" not in [button.label for button in app.get("download_button")]
     said = " ".join(str(item.value) for item in app.caption)
     assert "No files to run this layout" in said
