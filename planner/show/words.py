@@ -109,7 +109,7 @@ def doubt(plan: Plan) -> str:
     best, roomy = plan.best, plan.roomy
     if best is None or not best.tight:
         return ""
-    text = f"It is tight: {memory_interval(best)}. Run it once first"
+    text = f"It is tight: memory is, {memory_interval(best)}. Run it once first"
     if roomy is None:
         return text + "."
     return (
@@ -121,7 +121,7 @@ def doubt(plan: Plan) -> str:
 def memory_interval(estimate: Estimate) -> str:
     """The range in which the memory of nine of ten measured runs lay."""
     low, high = estimate.interval_memory_bytes
-    return f"90 % of measured runs took {format_bytes(low)} to {format_bytes(high)}"
+    return f"by how far 90 % of measured runs lay, {format_bytes(low)} to {format_bytes(high)}"
 
 
 def nearest(plan: Plan) -> str:
@@ -186,8 +186,8 @@ def fate(estimate: Estimate, machine: Machine) -> str:
     total = estimate.memory_bytes["total"]
     if estimate.tight:
         return (
-            f"Fits, but tight: {format_bytes(limit - total)} free per device, and "
-            f"{memory_interval(estimate)}; run it once first"
+            f"Fits, but tight: {format_bytes(limit - total)} free per device; memory is, "
+            f"{memory_interval(estimate)}: run it once first"
         )
     if estimate.fits:
         return f"Fits: {format_bytes(limit - total)} free per device"
