@@ -120,6 +120,18 @@ def mine():
     config.activation_checkpoint = FullAC.Config()
     return config
 '''
+TITAN_RETURNED = """
+def plan():
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        compile=CompileConfig(enable=True),
+        activation_checkpoint=SelectiveAC.Config(),
+        training=TrainingConfig(local_batch_size=2, seq_len=8192, enable_cpu_offload=True),
+        parallelism=ParallelismConfig(
+            data_parallel_replicate_degree=4, data_parallel_shard_degree=2
+        ),
+    )
+"""
 MEGATRON = """#!/bin/bash
 #SBATCH --nodes=16
 TP=8; PP=4                        # degrees
@@ -298,6 +310,12 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         "torchtitan",
         {"tp": 2, "dp": 8, "zero_stage": 3, "recompute": "full", "global_batch": 64},
         (),
+    ),
+    "torchtitan 0.3, returned": (
+        TITAN_RETURNED,
+        "torchtitan",
+        {"dp": 8, "replicas": 4, "micro_batch": 2, "recompute": "selective", "offload": "all-cpu"},
+        ("compile is not counted",),
     ),
     "megatron": (
         MEGATRON,
