@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from planner.describe.configurations.configuration import Configuration
@@ -183,6 +184,8 @@ def _training(said: Statement, table: Table, mesh: Table, pp: int) -> None:
 
 def _is_fp8(table: Table) -> bool:
     """Whether the products of its layers are converted."""
+    if not isinstance(table.get("model"), Mapping):
+        return False  # a Python configuration builds it
     model = table.table("model")
     model.skip(*_HARMLESS_IN_MODEL)
     return "float8" in str(model.get("converters"))

@@ -122,8 +122,9 @@ def mine():
 '''
 TITAN_RETURNED = """
 def plan():
+    model = model_registry("8B")
     return Trainer.Config(
-        model_spec=model_registry("8B"),
+        model_spec=model,
         compile=CompileConfig(enable=True),
         activation_checkpoint=SelectiveAC.Config(),
         training=TrainingConfig(local_batch_size=2, seq_len=8192, enable_cpu_offload=True),
