@@ -7,6 +7,7 @@ raises `Odd` where the answer is not finite or makes no sense.
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import math
@@ -65,7 +66,7 @@ class Refused(Exception):
 
 def odd_value(rng: random.Random) -> Any:
     """A number, a text, or something else."""
-    return rng.choice(rng.choice((_NUMBERS, _NUMBERS, _TEXTS, _OTHERS)))
+    return copy.deepcopy(rng.choice(rng.choice((_NUMBERS, _NUMBERS, _TEXTS, _OTHERS))))
 
 
 def odd_number(rng: random.Random) -> Any:
