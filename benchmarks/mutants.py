@@ -162,7 +162,7 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
         """Its specification; None for every other module."""
         if name != self.name.removesuffix(".__init__"):
             return None
-        return importlib.util.spec_from_loader(name, self, origin=str(ROOT / self.path))
+        return importlib.util.spec_from_file_location(name, ROOT / self.path, loader=self)
 
     def get_filename(self, name: str) -> str:
         """Where it would be read."""
