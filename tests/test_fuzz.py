@@ -13,7 +13,10 @@ import pytest
 from planner.errors import PlannerError
 
 ROOT = Path(__file__).parent.parent
-KINDS = ("layouts", "catalogue", "configs", "runs", "nccl-tests", "logs", "commands")
+KINDS = (
+    *("layouts", "catalogue", "configs", "runs", "nccl-tests", "logs", "commands"),
+    "configurations",
+)
 CASES = 40
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits of a process are POSIX's")
