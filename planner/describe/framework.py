@@ -210,13 +210,16 @@ class Code(Description):
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Why a job cannot be written at all; empty where it can."""
+        alone = self.other_models == "none"
+        return self.unsaid(workload) or (self.odd(model, workload.sequence_length) if alone else "")
+
+    def unsaid(self, workload: Workload) -> str:
+        """What of a workload its files cannot ask for; empty where they can all."""
         if workload.precision not in self.precisions:
-            return f"precision {workload.precision} is not written, {_either(self.precisions)} is"
+            return f"precision {workload.precision} is not written; use {_either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
-            return f"optimizer {workload.optimizer} is not written, {_either(self.optimizers)} is"
-        if self.other_models != "none":
-            return ""
-        return self.odd(model, workload.sequence_length)
+            return f"optimizer {workload.optimizer} is not written; use {_either(self.optimizers)}"
+        return ""
 
     def odd(self, model: Model, sequence_length: int) -> str:
         """What sets a model apart from all that its code builds; empty where nothing does."""

@@ -97,6 +97,9 @@ def check_job(job: BatchJob, says: Says) -> None:
     What the framework's description says of its code is what the search keeps to.
     """
     framework, name = job.framework, shorten(job.framework.name)
+    unsaid = framework.code.unsaid(job.workload)
+    if unsaid:
+        raise EmitError(f"{name}: {unsaid}")
     lacks = framework.code.lacks(job.model, job.workload)
     if lacks:
         raise EmitError(
@@ -104,6 +107,8 @@ def check_job(job: BatchJob, says: Says) -> None:
             "that can, such as deepspeed or accelerate, which run the model's own code"
         )
     says.check(job.layout, name)
+    if job.layout.world == 1:
+        return  # one rank shards nothing, whatever its stage is called
     part = framework.written(job.model, job.workload)
     try:
         check(Question(job.model, job.machine, job.workload, part), job.layout)

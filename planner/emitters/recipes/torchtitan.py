@@ -45,7 +45,7 @@ _SCHEDULES = Words(
 _CHECKPOINTING = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
 """Classes of 0.3.0's activation_checkpoint."""
 _VARIABLES = {
-    "HF_ASSETS": "the folder with the model's tokenizer, as downloaded from its hub",
+    "HF_ASSETS": "the folder of the tokenizer that belongs to the model",
     "LEARNING_RATE": "the learning rate of your recipe",
     "WARMUP_STEPS": "the steps over which it warms up",
 }
