@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Words
+from planner.emitters.limits import Says, Words
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.text import yaml_text
-from planner.errors import EmitError
 
-__all__ = ["launch_file", "recipe"]
+__all__ = ["SAYS", "launch_file", "recipe"]
+
+SAYS = Says(axes=("tp", "cp"), offload=("none", "all-cpu"), hybrid=True)
 
 _PRECISIONS = Words(
     "precision",
@@ -57,17 +58,7 @@ def recipe(job: BatchJob) -> Recipe:
 def _fsdp(job: BatchJob) -> dict[str, Any]:
     """The plugin's settings and the mesh."""
     layout = job.layout
-    if not layout.shards_states:
-        raise EmitError(
-            "ZeRO stage 0 has no setting in Accelerate's FSDP2 plugin; use a layout with stage 2 "
-            "or 3, or framework ddp"
-        )
     replicate, shard = job.sharding
-    if shard == 1 and layout.cp == 1:
-        raise EmitError(
-            f"{layout} shards over one rank, which Accelerate's FSDP2 plugin refuses; use a layout "
-            "with dp or cp above 1"
-        )
     plugin = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.shards_weights,

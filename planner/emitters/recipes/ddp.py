@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Decoders
-from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, from_checkout
+from planner.describe.model.decoders import Decoders
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Says
+from planner.emitters.queue import slot_of
+from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, Resume, from_checkout
 from planner.emitters.text import arguments_text
 
-__all__ = ["recipe"]
+__all__ = ["SAYS", "recipe"]
 
+SAYS = Says()
 _GPT2 = Decoders(
     positions=("learned",),
     norms=("layernorm", "layernorm-nobias"),
@@ -32,7 +35,18 @@ def recipe(job: BatchJob) -> Recipe:
     return Recipe(
         files=(options,),
         argument_files=(options.name,),
-        notes=(f"{source} It divides the accumulation by the ranks itself.", reads),
+        arguments=('--learning_rate="${LEARNING_RATE}"', '--warmup_iters="${WARMUP_STEPS}"'),
+        variables={
+            "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",
+            "WARMUP_STEPS": "the steps over which it warms up",
+        },
+        saves=True,
+        resume=Resume(f"{CHECKPOINTS}/ckpt.pt", ("--init_from=resume",)),
+        notes=(
+            f"{source} It divides the accumulation by the ranks itself.",
+            reads,
+            "The data is what its `dataset` names, under `data/` of its checkout.",
+        ),
     )
 
 
@@ -68,6 +82,10 @@ def _nanogpt(job: BatchJob) -> str:
         "dtype": TORCH_DTYPES[workload.precision],
         "compile": False,
         "max_iters": job.steps,
+        "lr_decay_iters": job.steps,
+        "out_dir": CHECKPOINTS,
+        "eval_interval": slot_of(job).save_every,
+        "always_save_checkpoint": True,
         "log_interval": 1,
     }
     return arguments_text(f"--{name}={value}" for name, value in values.items())

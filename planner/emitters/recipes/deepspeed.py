@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.describe.layout import OFFLOAD
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Words
+from planner.emitters.limits import Says, Words
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes.accelerate import launch_file
 from planner.emitters.text import json_text
 from planner.errors import EmitError
 
-__all__ = ["config_file", "recipe"]
+__all__ = ["SAYS", "config_file", "recipe"]
+
+SAYS = Says(offload=OFFLOAD, tiles=True)
 
 _PREFETCH_ELEMENTS = 50_000_000
 _PERSISTENT_ELEMENTS = 100_000
