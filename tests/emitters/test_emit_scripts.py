@@ -348,6 +348,7 @@ SLURM = {
     "mn5-acc": (1, 8, 64),
     "jupiter": (1, 512),
     "isambard-ai": (1, 64),
+    "jean-zay-a100": (1, 16),
     "dgx-h100": (1, 4),
 }
 
