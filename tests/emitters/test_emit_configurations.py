@@ -565,7 +565,7 @@ def test_megatron_deepspeed_offloads_with_the_optimizer_that_it_takes() -> None:
 def test_megatron_deepspeed_does_not_start_unsharded_in_bf16() -> None:
     """DeepSpeed sums bf16 gradients in fp32 only where it shards: NotImplementedError else."""
     case = ("llama-3-8b", "aurora", 2, Layout(dp=24), "megatron-deepspeed")
-    with pytest.raises(LayoutError, match="ZeRO stage 0 .* in bf16; use zero_stage = 1, 2, 3"):
+    with pytest.raises(LayoutError, match=r"ZeRO stage 0 .* in bf16; use zero_stage = 1, 2, 3"):
         files_of(*case)
     assert "ds_config.json" in files_of(*case, precision="fp16")
 
