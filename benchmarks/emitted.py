@@ -31,7 +31,6 @@ from planner.choose.search import candidates
 from planner.cost.estimate import estimate_layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
-from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
@@ -69,10 +68,12 @@ def _questions(chance: random.Random) -> Iterator[tuple[Question, int]]:
             continue
         if nodes > machine.num_nodes.value or machine.device.runtime == "cpu":
             continue
-        model, workload = chance.choice(models), _workload(chance)
+        workload = _workload(chance)
+        built = [m for m in models if framework.code.builds(m, workload) is not None]
+        model = chance.choice(built if built and chance.random() < 0.8 else models)
         longest = model.longest_sequence or workload.sequence_length
         workload = workload.replaced(sequence_length=min(longest, workload.sequence_length))
-        # half of the jobs are those that can be written: the rest should be refused
+        # few jobs are those that cannot be written: they should be refused
         lacks = framework.code.lacks(model, workload)
         if lacks and chance.random() < 0.9:
             continue

@@ -112,7 +112,6 @@ def transformers() -> Callable[[Path], Read]:
         return {
             "micro_batch": found.per_device_train_batch_size,
             "accumulation": found.gradient_accumulation_steps,
-            "recompute": "full" if found.gradient_checkpointing else "none",
         }
 
     return read
@@ -289,7 +288,7 @@ def megatron() -> Callable[[Path], Read]:
 
 
 def megatron_deepspeed() -> Callable[[Path], Read]:
-    """parse_args and validate_args of argonne-lcf/Megatron-DeepSpeed, and what its start asserts."""
+    """parse_args and validate_args of argonne-lcf/Megatron-DeepSpeed; what its start asserts."""
     sys.meta_path.append(_Absent("ezpz", "wandb", "apex", "transformer_engine", "sophia"))
     from megatron.arguments import parse_args, validate_args
 

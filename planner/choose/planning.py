@@ -159,7 +159,8 @@ def questions_for(
         built = framework.code.builds(model, workload) is not None
         if not chosen and lacks:
             continue
-        part = framework.written(model, workload) if built or not chosen else framework
+        whole = chosen and framework.code.models and not built
+        part = framework if whole else framework.written(model, workload)
         searched.append(Question(model, machine, workload, part))
     # nothing can be written: the estimates still say what the job takes
     whole = frameworks_for(chosen, machine)

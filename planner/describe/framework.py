@@ -218,6 +218,8 @@ class Code(Description):
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
+    axes_need_sharding: bool = False
+    """As `Framework.axes_need_sharding`, of its files."""
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Why a job cannot be written at all; empty where it can."""
@@ -282,8 +284,7 @@ class Framework(Description):
     unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions in which it trains without sharding anything (ZeRO-0)."""
     axes_need_sharding: bool = False
-    """Whether other axes go only with states that two ranks or more share (torchtitan and
-    Accelerate: replicas take no other axis, and precision comes with the sharding)."""
+    """Whether other axes go only with states that two ranks or more share."""
     hybrid_sharding: bool = False
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)
@@ -353,6 +354,7 @@ class Framework(Description):
         changes: dict[str, object] = {
             "zero_stages": code.zero_stages or self.zero_stages,
             "schedules": code.schedules or self.schedules,
+            "axes_need_sharding": code.axes_need_sharding or self.axes_need_sharding,
         }
         built = code.builds(model, workload)
         if built is not None and built.axes is not None:

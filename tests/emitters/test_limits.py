@@ -78,6 +78,13 @@ def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
     assert places <= set(says.offload)
 
 
+def test_what_shards_over_one_rank_is_refused() -> None:
+    """Accelerate's plugin refuses it at the start; the estimate needs no plugin."""
+    layout = Layout(tp=4, zero_stage=3, sequence_parallel=False)
+    with pytest.raises(EmitError, match="only beside states that ranks share"):
+        files_of("gpt2", "polaris", 1, layout, "accelerate")
+
+
 def test_models_that_no_code_builds_are_refused_in_one_sentence() -> None:
     with pytest.raises(EmitError, match=r"megatron-lm: its code builds no model that .* \(full\)"):
         files_of("olmo-2-7b", "polaris", 1, Layout(dp=4, zero_stage=1), "megatron-lm")
