@@ -31,7 +31,8 @@ _SITES = (
     ("lu", 2978, 128, 8, "", "standard-g", "2-00:00:00"),
     ("lud", 50, 128, 8, "", "dev-g", "3:00:00"),
     ("lus", 200, 128, 8, "", "small-g", "3-00:00:00"),
-    ("le", 3456, 32, 4, "", "boost_usr_prod", "1-00:00:00"),
+    # the QoS boost_qos_lprod goes beyond the partition's own day
+    ("le", 3456, 32, 4, "", "boost_usr_prod", "4-00:00:00"),
     ("ju", 936, 96, 4, "", "booster", "1-00:00:00"),
     ("jud", 16, 96, 4, "", "develbooster", "2:00:00"),
     ("al", 1200, 288, 4, "", "normal", "12:00:00"),
