@@ -51,6 +51,7 @@ def recipe(job: BatchJob) -> Recipe:
 
 
 def is_gpt2(job: BatchJob) -> bool:
+    """Whether the model is one that nanoGPT builds."""
     model = job.model
     return (
         not _GPT2.lacks(model, job.workload.sequence_length)
