@@ -99,7 +99,7 @@ def cases(count: int, seed: int, root: Path) -> Iterator[Case]:
         question, nodes = next(questions)
         try:
             layouts, _ = candidates(question, nodes * question.machine.node.num_devices)
-            question.machine.peak(question.workload.base_precision)
+            question.machine.peak(question.workload.precision)
         except PlannerError:
             continue
         if len(layouts):

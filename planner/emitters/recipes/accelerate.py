@@ -51,8 +51,8 @@ _OPTIMIZERS = {
 TRAINER = (
     "For a program on the Hugging Face Trainer, such as `run_clm.py` of transformers, write "
     "`export TRAINING_ARGUMENTS=training_arguments.json` into `environment.sh`: `HfArgumentParser` "
-    "reads that file where it is the only argument. Add `learning_rate`, `warmup_steps` and what your "
-    "program asks for (model, data, sequence length) to it, and let `trainer.train` resume from "
+    "reads that file where it is the only argument. Add `learning_rate`, `warmup_steps` and what "
+    "your program asks for (model, data, sequence length) to it; let `trainer.train` resume from "
     "the last checkpoint."
 )
 """How a program on the Trainer is started."""
