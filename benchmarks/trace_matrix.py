@@ -234,9 +234,8 @@ def furthest(rows: list[Row], count: int) -> list[str]:
     """The peaks furthest off, with the phase in which the traced one falls."""
     lines = ["| model | layout | stage | peak falls in | difference |", "|---|---|---:|---|---:|"]
     for row in sorted(rows, key=lambda row: -abs(row.error))[:count]:
-        sp = " sp" if row.case.layout.sequence_parallel else ""
         lines.append(
-            f"| {row.case.family} | {row.case.layout}{sp} | {row.case.stage} | {row.phase} "
+            f"| {row.case.family} | {row.case.layout} | {row.case.stage} | {row.phase} "
             f"| {100 * row.error:+.1f} % |"
         )
     return lines

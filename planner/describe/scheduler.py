@@ -16,11 +16,11 @@ class Queue(Description):
 
     name: str
     """Name given to the scheduler."""
-    min_nodes: int = Field(default=1, ge=1)
+    min_nodes: int = Field(default=1, ge=1, le=1_000_000)
     """Fewest nodes of a job."""
-    max_nodes: int = Field(ge=1)
+    max_nodes: int = Field(ge=1, le=1_000_000)
     """Most nodes of a job."""
-    max_hours: float = Field(gt=0)
+    max_hours: float = Field(gt=0, le=100_000)
     """Longest wall time [h]."""
     note: str = ""
     """What else the site says about it."""

@@ -14,6 +14,7 @@ from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.advice import guide
+from planner.choose.anatomy import Played
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate
 from planner.cost.schedules.simulate import StageTime, simulate
@@ -24,7 +25,8 @@ from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.show.figures import collectives, compare, ranks, time
+from planner.show.figures import collectives, compare, pipeline
+from planner.show.figures import layout as layouts
 from planner.units import format_bytes
 
 __all__ = ["TITLE", "page"]
@@ -217,7 +219,7 @@ def _pipeline(_: Job | None) -> None:
     timeline = simulate(
         [StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, chunks if inside else 1
     )
-    draw(time.gantt(timeline, schedule), key="pipe_gantt")
+    draw(pipeline.gantt(Played.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "
@@ -237,7 +239,7 @@ def _three(job: Job | None) -> None:
     dp = columns[2].select_slider("Data", (1, 2, 4), value=2, key="three_dp")
     axis = columns[3].segmented_control("Colour", ("tp", "dp", "pp"), default="pp", key="three_by")
     layout = Layout(tp=tp, pp=pp, dp=dp)
-    drawing = ranks.rank_map(layout, _place(job, layout.world), axis or "pp")
+    drawing = layouts.rank_map(layout, _place(job, layout.world), axis or "pp")
     draw(drawing, key="three_map")
     st.caption(escape(drawing.alt))
 
