@@ -20,7 +20,7 @@ from planner.describe.machine import Machine
 from planner.show import words
 from planner.units import counted, format_amount, format_bytes, format_rate, format_seconds
 
-__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan"]
+__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan", "show_reading"]
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
@@ -171,6 +171,15 @@ def show_estimate(
     if len(stages) > 1:
         totals = ", ".join(f"{i}: {format_bytes(sum(s.values()))}" for i, s in enumerate(stages))
         out.print(f"Memory by stage: {totals}", highlight=False)
+
+
+def show_reading(
+    estimate: Estimate, better: Estimate | None, notes: Iterable[str], out: Console
+) -> None:
+    """Print how configuration files were read, and what their framework can do instead."""
+    lines = [f"- {note}" for note in notes]
+    text = "\n".join(["How the files were read:", *lines]) if lines else "The files say it all."
+    out.print(Text(f"{text}\n{words.alternative(estimate, better)}"), highlight=False)
 
 
 def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str, Quantity]]:

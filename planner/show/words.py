@@ -10,6 +10,7 @@ from planner.units import counted, format_amount, format_bytes, format_count, fo
 
 __all__ = [
     "CODE",
+    "alternative",
     "cost",
     "fate",
     "interval",
@@ -149,6 +150,19 @@ def interval(estimate: Estimate) -> str:
     """The range in which nine of ten measured runs of this class lay."""
     low, high = estimate.interval_step_time_s
     return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
+
+
+def alternative(estimate: Estimate, better: Estimate | None) -> str:
+    """What the same framework can do for the job of a configured layout, in one sentence."""
+    mine = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
+    if better is None:
+        what = "is faster" if estimate.fits else "fits either"
+        return f"Your layout: {mine}; no layout of {estimate.framework} that was searched {what}."
+    return f"Your layout: {mine}; no layout of {estimate.framework} that was searched is faster."
+    return (
+        f"Your layout: {mine}; {better.framework} can do {format_seconds(better.step_time_s)} with "
+        f"{better.layout}."
+    )
 
 
 def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
