@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from planner.app.controls.job import Asked, Job
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.shards import shards
@@ -34,12 +35,12 @@ _REPORT = Path(__file__).parents[3] / "docs" / "accuracy.md"
 _MAX_BYTES = 5_000_000
 
 
-def page() -> None:
+def page(asked: Asked) -> None:
     """Intervals, a backtest, a log, and real shards."""
     st.title(TITLE, anchor=False)
     _intervals()
     _runs()
-    _log()
+    _log(asked.job)
     shards()
     if _REPORT.is_file():
         with st.expander("The accuracy report of this version"):
@@ -94,7 +95,7 @@ def _runs() -> None:
         data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
         result = _scored(_text(data))
     except PlannerError as error:
-        st.error(escape(str(error)), title="This file holds no runs")
+        st.error(escape(error.plain), title="This file holds no runs")
         return
     if upload is None:
         st.caption(
@@ -158,11 +159,12 @@ def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _log() -> None:
+def _log(job: Job | None) -> None:
     st.subheader("Your own log against its estimate", anchor=False)
     columns = st.columns([2, 2, 3])
     every = names("machine")
-    machine = columns[0].selectbox("Machine", every, index=every.index("polaris"), key="log_on")
+    usual = job.machine.name if job and job.machine.name in every else "polaris"
+    machine = columns[0].selectbox("Machine", every, index=every.index(usual), key="log_on")
     model = columns[1].selectbox("Model", ("as the log says", *names("model")), key="log_model")
     layout = columns[2].text_input(
         "Layout, where the log does not say",
@@ -182,15 +184,15 @@ def _log() -> None:
         return
     try:
         log = read_log_text(_text(upload.getvalue()))
-        job = read_job(
+        logged = read_job(
             log,
             load_machine(machine),
             _object(layout),
             model=None if model == "as the log says" else model,
         )
-        st.code(comparison_text(compare_with(log, job)), language=None, wrap_lines=True)
+        st.code(comparison_text(compare_with(log, logged)), language=None, wrap_lines=True)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This log cannot be compared yet")
+        st.error(escape(error.plain), title="This log cannot be compared yet")
 
 
 def _object(text: str) -> dict[str, Any] | None:
