@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import address, cached, link
+from planner.app import address, cached, link, own_files
 from planner.app.chosen import chosen, closest, kept_batch
 from planner.app.controls.fields import widget
 from planner.app.controls.job import Asked, Job
@@ -36,6 +36,7 @@ def page(asked: Asked) -> None:
     job = controls(asked)
     if job is None:
         return
+    own_files.offer(job)
     try:
         plan = cached.plan_of(job)
         found = chosen(job, plan) or closest(plan)
