@@ -16,9 +16,10 @@ from typing import Any
 
 import yaml
 
-from planner.describe.configurations.arithmetic import whole
+from planner.describe.configurations.arithmetic import parsed, whole
 from planner.describe.configurations.shell import options_of
 from planner.describe.configurations.table import Table
+from planner.describe.files import has_endless_keys
 from planner.errors import CatalogueError, shorten
 
 __all__ = ["MAX_BYTES", "Document"]
@@ -26,7 +27,6 @@ __all__ = ["MAX_BYTES", "Document"]
 MAX_BYTES = 64_000
 """Larger than any configuration of a job: PyYAML takes seconds for much more."""
 _MAX_DEPTH = 40
-_MAX_DOTS = 64
 _PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
 
 
@@ -94,8 +94,7 @@ def _is_shallow(value: Any, depth: int = 0) -> bool:
 
 
 def _toml(text: str) -> Any:
-    # the parser takes time that grows with the square of the parts of a dotted key
-    if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines()):
+    if has_endless_keys(text):
         return {}
     return tomllib.loads(text)
 
@@ -119,7 +118,7 @@ def _yaml(text: str) -> Any:
 def _python(text: str) -> Any:
     """Assignments anywhere in a module: names, and attributes as tables. Nothing is run."""
     found: dict[str, Any] = {}
-    tree = ast.parse(text)
+    tree = parsed(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             _assign(found, node.targets[0], node.value)

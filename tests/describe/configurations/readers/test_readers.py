@@ -461,3 +461,10 @@ def test_nonsense_is_refused_in_one_sentence(text: str, words: str) -> None:
 def test_a_script_that_doubles_a_variable_is_not_followed_without_end() -> None:
     text = "A=xxxxxxxxxx\n" + "A=$A$A$A\n" * 60 + "python t.py $A --num-layers 2 --seq-length 3"
     assert read_configuration_text(text, "a.sh").workload["sequence_length"] == 3
+
+
+def test_what_python_would_warn_of_is_not_said(capfd: pytest.CaptureFixture[str]) -> None:
+    from planner.describe.configurations.document import Document
+
+    assert dict(Document("x.py", "a = 1\nb = 1or 2\n").tables)["a"] == 1
+    assert capfd.readouterr().err == ""
