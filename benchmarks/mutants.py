@@ -35,12 +35,18 @@ import typer
 ROOT = Path(__file__).parent.parent
 CORE = ("planner/cost/**/*.py", "planner/choose/search.py", "planner/choose/legality.py")
 _TRACES = "tests/validate/trace/test_kept_traces.py"
+_MOMENTS = ("tests/golden/test_golden.py", "-k", "moment")
 _ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")
 _PLANS = ("tests/golden/test_golden.py", "-k", "plan-one or plan-exp or plan-polaris or plan-lora")
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
-    "cost/memory": ((_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
-    "cost/operators": ((_TRACES,), _ESTIMATES, ("tests/cost/operators", "tests/cost/memory")),
-    "cost/shards": ((_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
+    "cost/memory": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
+    "cost/operators": (
+        _MOMENTS,
+        (_TRACES,),
+        _ESTIMATES,
+        ("tests/cost/operators", "tests/cost/memory"),
+    ),
+    "cost/shards": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
     "cost/network": (("tests/cost/network",), _ESTIMATES, _PLANS),
     "cost/schedules": (("tests/cost/schedules", "tests/cost/shards"), _ESTIMATES),
     "cost/step": (_ESTIMATES, ("tests/cost/step",), ("tests/cost/test_properties.py",)),
