@@ -15,6 +15,7 @@ from planner.errors import CatalogueError, WriteError, shorten
 __all__ = [
     "has_endless_keys",
     "parse_json",
+    "parse_toml",
     "read_bytes",
     "read_text",
     "read_toml",
@@ -80,7 +81,16 @@ def has_endless_keys(text: str) -> bool:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data; CatalogueError with the line where it is malformed."""
-    text, where = read_text(path), shorten(str(path))
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """TOML text as plain data; CatalogueError with the line where it is malformed.
+
+    >>> parse_toml("nodes = 4", "profile")
+    {'nodes': 4}
+    """
+    where = shorten(where)
     nested = CatalogueError(f"{where} is nested too deeply for a description; give a flat one")
     if has_endless_keys(text):
         raise nested

@@ -33,6 +33,7 @@ LAYOUTS = (
         for zero, passes in itertools.product((0, 1, 2, 3), (2, 8))
     ),
     Layout(dp=4, zero_stage=3, offload="all-cpu"),
+    Layout(dp=4, zero_stage=3, offload="all-nvme", tiles=4),
 )
 MODELS = ("gpt2-xl", "llama-3-8b", "mixtral-8x7b")
 
