@@ -35,12 +35,18 @@ import typer
 ROOT = Path(__file__).parent.parent
 CORE = ("planner/cost/**/*.py", "planner/choose/search.py", "planner/choose/legality.py")
 _TRACES = "tests/validate/trace/test_kept_traces.py"
+_MOMENTS = ("tests/golden/test_golden.py", "-k", "moment")
 _ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")
 _PLANS = ("tests/golden/test_golden.py", "-k", "plan-one or plan-exp or plan-polaris or plan-lora")
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
-    "cost/memory": ((_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
-    "cost/operators": ((_TRACES,), _ESTIMATES, ("tests/cost/operators", "tests/cost/memory")),
-    "cost/shards": ((_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
+    "cost/memory": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
+    "cost/operators": (
+        _MOMENTS,
+        (_TRACES,),
+        _ESTIMATES,
+        ("tests/cost/operators", "tests/cost/memory"),
+    ),
+    "cost/shards": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
     "cost/network": (("tests/cost/network",), _ESTIMATES, _PLANS),
     "cost/schedules": (("tests/cost/schedules", "tests/cost/shards"), _ESTIMATES),
     "cost/step": (_ESTIMATES, ("tests/cost/step",), ("tests/cost/test_properties.py",)),
@@ -183,14 +189,14 @@ def stages(path: str) -> tuple[tuple[str, ...], ...]:
     return (first, (path,), *others)
 
 
-def killed(mutant: Mutant, seconds: int) -> str:
+def killed(mutant: Mutant, seconds: int, most: int = 9) -> str:
     """Which tests failed with a mutant, or `survived`; more than `seconds` of CPU end it, too."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        _child(mutant, write)
+        _child(mutant, write, most)
     os.close(write)
     with os.fdopen(read) as answer:
         said = answer.read()
@@ -198,7 +204,7 @@ def killed(mutant: Mutant, seconds: int) -> str:
     return said or "ended the process"
 
 
-def _child(mutant: Mutant, pipe: int) -> None:
+def _child(mutant: Mutant, pipe: int, most: int) -> None:
     """Run the stages until one fails, and say which."""
     said = "ended the process"
     with open(os.devnull, "w") as silent, contextlib.redirect_stdout(silent):
@@ -217,7 +223,7 @@ def _child(mutant: Mutant, pipe: int) -> None:
             "no:cacheprovider",
             "--no-header",
         ]
-        for stage in stages(mutant.path):
+        for stage in stages(mutant.path)[:most]:
             try:
                 code = int(pytest.main([*options, *stage]))
             except BaseException:
@@ -237,7 +243,8 @@ def main(
     count: Annotated[int, typer.Option(help="Mutants, drawn from all.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
-    seconds: Annotated[int, typer.Option(help="CPU time of one mutant.")] = 60,
+    seconds: Annotated[int, typer.Option(help="CPU time of one mutant.")] = 300,
+    most: Annotated[int, typer.Option(help="Stages of tests that run; survivors take all.")] = 9,
     check: Annotated[bool, typer.Option(help="First see that all tests pass without one.")] = False,
     output: Annotated[
         Path, typer.Option(help="Kept results; what is there is not run again.")
@@ -257,7 +264,7 @@ def main(
     for number, mutant in enumerate(chosen):
         key = (mutant.path, mutant.line, mutant.index, mutant.what)
         if key not in known:
-            known[key] = killed(mutant, seconds)
+            known[key] = killed(mutant, seconds, most)
             with output.open("a") as file:
                 file.write(json.dumps([*key, known[key]]) + "\n")
         print(f"\r{number + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)

@@ -16,9 +16,10 @@ from typing import Any
 
 import yaml
 
-from planner.describe.configurations.arithmetic import whole
+from planner.describe.configurations.arithmetic import parsed, whole
 from planner.describe.configurations.shell import options_of
 from planner.describe.configurations.table import Table
+from planner.describe.files import has_endless_keys
 from planner.errors import CatalogueError, shorten
 
 __all__ = ["CALLED", "MAX_BYTES", "Document"]
@@ -28,7 +29,6 @@ MAX_BYTES = 64_000
 CALLED = "__called__"
 """The key of what was called, beside its arguments."""
 _MAX_DEPTH = 40
-_MAX_DOTS = 64
 _PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
 
 
@@ -96,8 +96,7 @@ def _is_shallow(value: Any, depth: int = 0) -> bool:
 
 
 def _toml(text: str) -> Any:
-    # the parser takes time that grows with the square of the parts of a dotted key
-    if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines()):
+    if has_endless_keys(text):
         return {}
     return tomllib.loads(text)
 
@@ -122,7 +121,7 @@ def _python(text: str) -> Any:
     """Assignments anywhere in a module: names, and attributes as tables; and the arguments of a
     configuration that a function returns. Nothing is run."""
     found: dict[str, Any] = {}
-    tree = ast.parse(text)
+    tree = parsed(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             _assign(found, node.targets[0], node.value)

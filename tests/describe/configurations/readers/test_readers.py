@@ -524,3 +524,10 @@ def test_whatever_a_file_holds_is_read_or_refused(name: str) -> None:
         with contextlib.suppress(PlannerError):
             found = read_configuration_text(text, "a.txt")
             complete(model, machine, found, nodes=draw.choice([None, 2]))
+
+
+def test_what_python_would_warn_of_is_not_said(capfd: pytest.CaptureFixture[str]) -> None:
+    from planner.describe.configurations.document import Document
+
+    assert dict(Document("x.py", "a = 1\nb = 1or 2\n").tables)["a"] == 1
+    assert capfd.readouterr().err == ""
