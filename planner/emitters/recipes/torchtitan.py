@@ -8,7 +8,7 @@ in the file, and nothing else.
 
 from __future__ import annotations
 
-import textwrap
+import json
 from typing import Any, TypeAlias
 
 from planner.cost.shards.pipeline import EndLayers, layers_on_stage
@@ -18,7 +18,7 @@ from planner.emitters.limits import TORCH_DTYPES, Says, Words
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes import fully_shard
-from planner.emitters.text import python_call, toml_text
+from planner.emitters.text import toml_text
 
 __all__ = ["SAYS", "recipe"]
 
@@ -164,11 +164,18 @@ _PLAN = '''\
 
 def plan() -> Trainer.Config:
     """Everything that the estimate counts; nothing of a flavor's own configuration."""
-    model = {model}
-    return Trainer.Config(
-        model_spec=model,
-{sections}
+    config = Trainer.Config(
+        model_spec={model},
+        hf_assets_path=os.environ["HF_ASSETS"],
+        dump_folder=".",
+        loss=CrossEntropyLoss.Config(global_vocab_size={vocabulary}),
+        optimizer=default_adamw(lr=float(os.environ["LEARNING_RATE"])),
+        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=int(os.environ["WARMUP_STEPS"])),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+        compile=CompileConfig(enable=False),
     )
+{settings}
+    return config
 '''
 _SIZES = '''
 
@@ -177,8 +184,7 @@ def sized() -> ModelSpec:
     spec = model_registry("8B")
     width, vocabulary = {width}, {vocabulary}
     rope = ComplexRoPE.Config(dim={head}, max_seq_len={positions}, theta=500000)
-    spec.flavor = "{ours}"
-    spec.model = replace(
+    sizes = replace(
         spec.model,
         dim=width,
         vocab_size=vocabulary,
@@ -198,17 +204,17 @@ def sized() -> ModelSpec:
             attn_backend="flex",
         ),
     )
-    return spec
+    return replace(spec, flavor="{ours}", model=sizes)
 '''
 
 
 def _python(job: BatchJob, module: str, flavor: str) -> str:
     """`torchtitan_plan.py`."""
-    sections = textwrap.indent(_sections(job), " " * 8).rstrip("\n")
     text = _PLAN.format(
         imports="\n".join(_imports(job, module, flavor)),
         model=f'model_registry("{flavor}")' if flavor else "sized()",
-        sections=sections,
+        vocabulary=job.model.vocab_size,
+        settings="\n".join(f"    config.{line}" for line in _settings(job)),
     )
     return text if flavor else text + _sizes(job)
 
@@ -216,10 +222,9 @@ def _python(job: BatchJob, module: str, flavor: str) -> str:
 def _imports(job: BatchJob, module: str, flavor: str) -> list[str]:
     checkpointing = _CHECKPOINTING[job.layout.recompute]
     names = {
-        "torchtitan.components.checkpoint": "CheckpointManager",
         "torchtitan.components.loss": "CrossEntropyLoss",
         "torchtitan.components.optimizer": "LRSchedulersContainer, default_adamw",
-        "torchtitan.config": "CompileConfig, ParallelismConfig, TrainingConfig",
+        "torchtitan.config": "CompileConfig",
         "torchtitan.distributed.activation_checkpoint": checkpointing,
         "torchtitan.hf_datasets.text_datasets": "HuggingFaceTextDataLoader",
         f"torchtitan.models.{module}": "model_registry",
@@ -233,25 +238,26 @@ def _imports(job: BatchJob, module: str, flavor: str) -> list[str]:
     return first + [f"from {place} import {name}" for place, name in sorted(names.items()) if name]
 
 
-def _sections(job: BatchJob) -> str:
-    """The arguments of the configuration besides the model."""
-    checkpointing = _CHECKPOINTING[job.layout.recompute]
-    # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
-    training = {**_training(job), "disable_cuda_graphs": True}
+def _settings(job: BatchJob) -> list[str]:
+    """Assignments of what the layout decides."""
+    tables: _Tables = {
+        # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
+        "training": {**_training(job), "disable_cuda_graphs": True},
+        "parallelism": _parallelism(job, _HEAD),
+        "checkpoint": _checkpoint(job),
+    }
     lines = [
-        'hf_assets_path=os.environ["HF_ASSETS"]',
-        'dump_folder="."',
-        f"loss=CrossEntropyLoss.Config(global_vocab_size={job.model.vocab_size})",
-        'optimizer=default_adamw(lr=float(os.environ["LEARNING_RATE"]))',
-        'lr_scheduler=LRSchedulersContainer.Config(warmup_steps=int(os.environ["WARMUP_STEPS"]))',
-        'dataloader=HuggingFaceTextDataLoader.Config(dataset="c4")',
-        "compile=CompileConfig(enable=False)",
-        f"activation_checkpoint={f'{checkpointing}.Config()' if checkpointing else None}",
-        f"checkpoint={python_call('CheckpointManager.Config', _checkpoint(job))}",
-        f"training={python_call('TrainingConfig', training)}",
-        f"parallelism={python_call('ParallelismConfig', _parallelism(job, _HEAD))}",
+        f"{section}.{key} = {_literal(value)}"
+        for section, table in tables.items()
+        for key, value in table.items()
     ]
-    return ",\n".join(lines) + ","
+    checkpointing = _CHECKPOINTING[job.layout.recompute]
+    kind = f"{checkpointing}.Config()" if checkpointing else "None"
+    return [*lines, f"activation_checkpoint = {kind}"]
+
+
+def _literal(value: str | int | bool | list[list[str]]) -> str:
+    return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)
 
 
 def _sizes(job: BatchJob) -> str:
