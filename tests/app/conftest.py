@@ -30,14 +30,14 @@ _FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
 ]
-_PATIENCE_MS = 60_000
+_PATIENCE_MS = 150_000
 # the machine that runs the tests may be busy
 _RESTS = """() => new Promise(resolve => {
   let since = performance.now();
   const look = () => {
     const app = document.querySelector('[data-testid=stApp]');
     const rests = app && app.getAttribute('data-test-script-state') === 'notRunning'
-      && document.querySelector('h1') && !document.querySelector('[data-testid=stSkeleton]');
+      && document.querySelector('h1');
     if (!rests) since = performance.now();
     if (performance.now() - since > 250) resolve(true); else setTimeout(look, 25);
   };
@@ -62,6 +62,11 @@ class Browsed:
         """Wait until the page rests."""
         self.page.wait_for_function(_RESTS, timeout=_PATIENCE_MS)
         assert self.page.locator("[data-testid=stException]").count() == 0
+        return self
+
+    def drawn(self) -> Browsed:
+        """Wait until every figure is drawn: the browser fetches the library after the page."""
+        self.page.wait_for_selector("[data-testid=stSkeleton]", state="detached")
         return self
 
     def go(self, name: str) -> Browsed:

@@ -31,7 +31,7 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
     here = window()
     for path, module in PAGES.items():
         # a page has an address of its own, the first one too
-        here.open(path)
+        here.open(path).drawn()
         assert here.page.locator("h1").inner_text() == module.TITLE
         assert here.page.get_by_text("Page not found").count() == 0
         for width in (1280, 800, 390):
