@@ -211,8 +211,8 @@ def query(keys: Sequence[str] = ()) -> Wishes:
 
 def link(path: str, paths: Sequence[str]) -> str:
     """The whole address of a page, as the browser's bar shows it."""
-    base = (st.context.url or "").split("?")[0].split("#")[0]
-    head, slash, last = base.rpartition("/")
-    base = f"{head}{slash}" if last in paths else base
+    base = (st.context.url or "").split("?")[0].split("#")[0].rstrip("/")
+    head, _, last = base.rpartition("/")
+    base = head if last in paths else base
     asked = urllib.parse.urlencode(query())
-    return f"{base}{path}" + (f"?{asked}" if asked else "")
+    return f"{base}/{path}" + (f"?{asked}" if asked else "")

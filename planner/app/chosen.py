@@ -11,6 +11,7 @@ from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import LayoutError, PlannerError
+from planner.units import counted
 
 __all__ = ["chosen", "closest", "kept_batch"]
 
@@ -31,7 +32,10 @@ def chosen(job: Job, plan: Plan) -> Estimate | None:
             f"{batch:,}: step times of the two do not compare."
         )
     if layout.world != job.num_devices:
-        st.warning(f"This layout has {layout.world:,} ranks, the job {job.num_devices:,} devices.")
+        st.warning(
+            f"The layout has {counted(layout.world, 'rank')}, the job "
+            f"{counted(job.num_devices, 'device')}."
+        )
     return found
 
 

@@ -75,7 +75,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """TOML text as plain data; CatalogueError with the line where it is malformed."""
+    """TOML text as plain data; CatalogueError with the line where it is malformed.
+
+    >>> parse_toml("nodes = 4", "profile")
+    {'nodes': 4}
+    """
     where = shorten(where)
     nested = CatalogueError(f"{where} is nested too deeply for a description; give a flat one")
     if _DOTTED.search(text):

@@ -17,12 +17,15 @@ pytest.importorskip("plotly")
 from streamlit.testing.v1 import AppTest
 
 from planner.app import link
+from planner.app.chosen import kept_batch
+from planner.app.controls.job import SHORT, YOURS
 from planner.app.main import PAGES
 from planner.app.markdown import escape
 from planner.app.views.scaling import node_counts
 from planner.app.views.trust import _object, _scored, _text
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
+from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from tests import ROOT
 
@@ -404,3 +407,140 @@ def test_streamlit_finds_no_pages_of_its_own() -> None:
     """It takes a folder `pages` beside the script for an app of its own, and ours for lost."""
     assert not (ROOT / "planner" / "app" / "pages").exists()
     assert not (ROOT / "pages").exists()
+
+
+# --- one job everywhere ----------------------------------------------------------------------
+
+
+def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
+    app = _app()
+    kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area")
+    shown = {item.key for kind in kinds for item in app.get(kind)}
+    fields = {SHORT.get(name, name) for name in Workload.model_fields}
+    assert fields | {"model", "machine", "nodes", "frameworks", "set", "top"} <= shown
+    app = _app("layout")
+    labels = {item.label for kind in (*kinds, "checkbox") for item in app.get(kind)}
+    # accumulation follows from the batch
+    assert {name.replace("_", " ") for name in Layout.model_fields} - labels == {
+        "grad accumulation"
+    }
+
+
+def test_machines_and_the_first_page_say_the_same_step() -> None:
+    query = {"nodes": "12", "batch": "768"}
+    step = _app("fit", **query).success[0].value.rsplit(": ", 1)[1].removesuffix(" per step.")
+    table = next(t.value for t in _app("machines", **query).dataframe if "tokens/s" in t.value)
+    assert table["step"][0] == step
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "nodes"),
+    [("summit", "fp16", 4), ("vsc-4", "fp32", 4), ("workstation-1x4090", "bf16", 1)],
+)
+def test_controls_follow_the_machine(machine: str, precision: str, nodes: int) -> None:
+    app = _app(model="gpt2")
+    app.selectbox(key="machine").set_value(machine).run()
+    assert not app.exception
+    assert app.selectbox(key="precision").value == precision
+    assert app.number_input(key="nodes").value == nodes
+    assert not app.warning
+    assert "gpt2" in _said(app)
+    assert app.query_params == {"model": "gpt2", "machine": machine}
+
+
+def test_a_sequence_longer_than_the_models_own_is_planned() -> None:
+    app = _app(seq="32768", nodes="16")
+    assert app.number_input(key="seq").value == 32768
+    assert any("sequences of 32,768 tokens" in str(c.value) for c in app.caption)
+    assert not app.warning
+
+
+def test_what_a_link_asks_and_cannot_be_is_said_and_kept() -> None:
+    app = _app(model="lama-3-8b", precision="fp9", nodes="64", machine="workstation-1x4090")
+    said = app.warning[0].value.replace("\\", "")
+    assert "did you mean llama-3-8b" in said
+    assert "'fp9' was asked" in said
+    assert "'64' was asked, only 1 is possible; 1 is shown" in said
+    app.selectbox(key="machine").set_value("polaris").run()
+    # more nodes are there now
+    assert app.number_input(key="nodes").value == 64
+
+
+def test_usual_values_leave_the_address() -> None:
+    app = _app()
+    app.number_input(key="nodes").set_value(8).run()
+    assert app.query_params == {"nodes": "8"}
+    app.number_input(key="nodes").set_value(4).run()
+    assert app.query_params == {}
+
+
+def test_another_job_has_no_chosen_layout() -> None:
+    packed = link.pack_layout(
+        Layout(dp=16, zero_stage=3, micro_batch=1, grad_accumulation=16), "fsdp2"
+    )
+    app = _app(layout=packed)
+    assert any("Numbers of the chosen layout: dp16" in _plain(c) for c in app.caption)
+    app.number_input(key="nodes").set_value(8).run()
+    assert any("Numbers of the fastest layout" in _plain(c) for c in app.caption)
+    assert "layout" not in app.query_params
+
+
+def _plain(item: Any) -> str:
+    return str(item.value).replace("\\", "")
+
+
+def test_a_layout_of_another_batch_is_said_to_be_so() -> None:
+    packed = link.pack_layout(
+        Layout(dp=16, zero_stage=3, micro_batch=1, grad_accumulation=32), "fsdp2"
+    )
+    app = _app("layout", layout=packed)
+    assert "trains 512 sequences per step, the job 256" in app.warning[0].value
+
+
+def test_a_changed_layout_keeps_the_batch_or_is_refused() -> None:
+    assert kept_batch(Layout(dp=8, micro_batch=4), 256).global_batch == 256
+    with pytest.raises(PlannerError, match="use other degrees or a batch of 240 or 264"):
+        kept_batch(Layout(dp=8, micro_batch=3), 256)
+
+
+def test_nothing_fits_shows_the_closest_layout() -> None:
+    app = _app("layout", model="llama-3.1-405b", nodes="8")
+    assert "Does not fit" in _said(app)
+    assert "single device" not in str(app.selectbox[-1].value)
+    assert "1 rank" not in _said(app)
+
+
+def test_own_machine_is_named_and_planned() -> None:
+    text = (ROOT / "hardware_profiles" / "polaris.toml").read_text()
+    own = link.read_own(
+        text.replace("num_devices             = 4", "num_devices = 4").encode(), "m.toml"
+    )
+    app = _app(model="gpt2", profile=link.pack_own(own))
+    assert "gpt2 fits on 4 nodes of m " in _said(app)
+    assert app.selectbox(key="machine").value == YOURS
+    app.selectbox(key="machine").set_value("aurora").run()
+    assert "nodes of aurora" in _said(app)
+    assert "profile" not in app.query_params
+    app.selectbox(key="machine").set_value(YOURS).run()
+    assert "nodes of m " in _said(app)
+
+
+def test_a_nameless_config_is_called_after_what_it_holds() -> None:
+    data = {**_CONFIG, "_name_or_path": "org/tiny-llama"}
+    assert _own(data, "config.json").name == "tiny-llama"
+    assert _own(_CONFIG, "config.json").name == "own-llama"
+
+
+def test_other_numbers_of_the_machine_are_used() -> None:
+    app = _app(model="gpt2", set="device.memory_bytes=80GB")
+    assert any("74.51 GiB each" in _plain(c) for c in app.caption)
+    app = _app(model="gpt2", set="device.nothing=1")
+    assert "unknown field" in app.warning[0].value
+    assert "planner show" not in app.warning[0].value
+
+
+def test_own_links_state_what_the_page_shows() -> None:
+    app = _app("collectives", machine="aurora", ranks="12", nodes="2")
+    assert app.selectbox(key="machine").value == "aurora"
+    app.number_input(key="ranks").set_value(24).run()
+    assert app.query_params == {"machine": "aurora", "ranks": "24", "nodes": "2"}
