@@ -35,7 +35,13 @@ _PURPOSE = (
 )
 _STYLE = "<style>[data-testid=stMainBlockContainer] {padding-top: 1rem}</style>"
 # Streamlit leaves a hand's breadth for a bar that this app does not have
-_DARK = "<style>button[kind$=Active] p, [role=tab][aria-selected=true] p {color: #9CD3F5}</style>"
+_CHOSEN = (
+    "[data-testid$=Active]",
+    "[aria-checked=true]",
+    "[aria-selected=true]",
+    "[data-selected]",
+)
+_DARK = f"<style>:is({', '.join(_CHOSEN)}) p {{color: #9CD3F5 !important}}</style>"
 # on dark ground, words in the colour of buttons could not be read
 
 
