@@ -17,9 +17,8 @@ import importlib.util
 import json
 import os
 import random
-import signal
+import resource
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,12 +35,18 @@ import typer
 ROOT = Path(__file__).parent.parent
 CORE = ("planner/cost/**/*.py", "planner/choose/search.py", "planner/choose/legality.py")
 _TRACES = "tests/validate/trace/test_kept_traces.py"
+_MOMENTS = ("tests/golden/test_golden.py", "-k", "moment")
 _ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")
 _PLANS = ("tests/golden/test_golden.py", "-k", "plan-one or plan-exp or plan-polaris or plan-lora")
 ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
-    "cost/memory": ((_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
-    "cost/operators": ((_TRACES,), _ESTIMATES, ("tests/cost/operators", "tests/cost/memory")),
-    "cost/shards": ((_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
+    "cost/memory": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
+    "cost/operators": (
+        _MOMENTS,
+        (_TRACES,),
+        _ESTIMATES,
+        ("tests/cost/operators", "tests/cost/memory"),
+    ),
+    "cost/shards": (_MOMENTS, (_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
     "cost/network": (("tests/cost/network",), _ESTIMATES, _PLANS),
     "cost/schedules": (("tests/cost/schedules", "tests/cost/shards"), _ESTIMATES),
     "cost/step": (_ESTIMATES, ("tests/cost/step",), ("tests/cost/test_properties.py",)),
@@ -162,7 +167,7 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
         """Its specification; None for every other module."""
         if name != self.name.removesuffix(".__init__"):
             return None
-        return importlib.util.spec_from_loader(name, self, origin=str(ROOT / self.path))
+        return importlib.util.spec_from_file_location(name, ROOT / self.path, loader=self)
 
     def get_filename(self, name: str) -> str:
         """Where it would be read."""
@@ -184,26 +189,22 @@ def stages(path: str) -> tuple[tuple[str, ...], ...]:
     return (first, (path,), *others)
 
 
-def killed(mutant: Mutant, seconds: float) -> str:
-    """Which tests failed with a mutant: their first words; empty where it survived."""
+def killed(mutant: Mutant, seconds: int, most: int = 9) -> str:
+    """Which tests failed with a mutant, or `survived`; more than `seconds` of CPU end it, too."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _child(mutant, write)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        _child(mutant, write, most)
     os.close(write)
     with os.fdopen(read) as answer:
-        end = time.monotonic() + seconds
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > end:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return "out of time"
-            time.sleep(0.05)
-        return answer.read() or "ended the process"
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said or "ended the process"
 
 
-def _child(mutant: Mutant, pipe: int) -> None:
+def _child(mutant: Mutant, pipe: int, most: int) -> None:
     """Run the stages until one fails, and say which."""
     said = "ended the process"
     with open(os.devnull, "w") as silent, contextlib.redirect_stdout(silent):
@@ -212,8 +213,17 @@ def _child(mutant: Mutant, pipe: int) -> None:
         if mutant.what != UNCHANGED:
             sys.meta_path.insert(0, _Loader(mutant))
         said = "survived"
-        options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header"]
-        for stage in stages(mutant.path):
+        options = [
+            "-x",
+            "-q",
+            "--assert=plain",
+            "-p",
+            "no:xdist",
+            "-p",
+            "no:cacheprovider",
+            "--no-header",
+        ]
+        for stage in stages(mutant.path)[:most]:
             try:
                 code = int(pytest.main([*options, *stage]))
             except BaseException:
@@ -233,7 +243,9 @@ def main(
     count: Annotated[int, typer.Option(help="Mutants, drawn from all.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
     only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
-    seconds: Annotated[float, typer.Option(help="Limit of one mutant, wall time.")] = 240,
+    seconds: Annotated[int, typer.Option(help="CPU time of one mutant.")] = 300,
+    most: Annotated[int, typer.Option(help="Stages of tests that run; survivors take all.")] = 9,
+    check: Annotated[bool, typer.Option(help="First see that all tests pass without one.")] = False,
     output: Annotated[
         Path, typer.Option(help="Kept results; what is there is not run again.")
     ] = Path("mutants.jsonl"),
@@ -244,7 +256,7 @@ def main(
     chosen = random.Random(seed).sample(every, min(count, len(every)))
     rows = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     known = {tuple(row[:4]): row[4] for row in rows}
-    for room in ORDER:
+    for room in ORDER if check else ():
         path = next((mutant.path for mutant in chosen if f"planner/{room}" in mutant.path), None)
         if path and (said := killed(Mutant(path, 0, 0, UNCHANGED), seconds)) != "survived":
             raise SystemExit(f"{said} fails without any mutant (tests of {room}): mend that first")
@@ -252,7 +264,7 @@ def main(
     for number, mutant in enumerate(chosen):
         key = (mutant.path, mutant.line, mutant.index, mutant.what)
         if key not in known:
-            known[key] = killed(mutant, seconds)
+            known[key] = killed(mutant, seconds, most)
             with output.open("a") as file:
                 file.write(json.dumps([*key, known[key]]) + "\n")
         print(f"\r{number + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)

@@ -71,7 +71,7 @@ def plan(
         workload=workload,
         num_candidates=sum(len(part.estimates) for part in found.values()),
         ranked=tuple(ranked),
-        strategies=tuple(judge(found, questions)),
+        strategies=tuple(judge(found, questions, nodes)),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
             *notes(first, nodes, ranked[0] if ranked else None),

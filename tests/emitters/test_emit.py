@@ -165,6 +165,19 @@ def test_adapters_are_said_to_the_user() -> None:
     assert "freezes embedding." in files["README.md"]
 
 
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [("deepspeed", "gpt2"), ("accelerate", "gpt2"), ("ddp", "llama-3.2-1b"), ("fsdp2", "gpt2"),
+     ("nanotron", "llama-3-8b"), ("megatron-lm", "gpt2")],
+)  # fmt: skip
+def test_what_no_file_says_is_left_to_the_user_in_words(framework: str, model: str) -> None:
+    zero = {"ddp": 0, "nanotron": 1, "megatron-lm": 1}.get(framework, 3)
+    readme = files_of(model, "polaris", 1, Layout(dp=4, zero_stage=zero), framework)["README.md"]
+    said = readme.partition("## Start")[2].lower()
+    for word in ("data", "tokenizer", "learning rate", "warm"):
+        assert word in said, word
+
+
 def test_ranks_of_a_plan() -> None:
     job = planner.Workload(sequence_length=1024, global_batch=64)
     plan = planner.plan("gpt2", "polaris", nodes=1, workload=job, frameworks=["deepspeed"], top=3)

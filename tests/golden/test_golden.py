@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.golden.write import ANSWERS, answer, questions
+from tests.golden.moments import moments
+from tests.golden.write import ANSWERS, KEPT_MOMENTS, answer, questions
 
 DIGITS = 1e-12
 """Relative difference that other processors' vector instructions may cause."""
@@ -41,3 +42,11 @@ def test_the_answer_is_the_same(name: str) -> None:
 def test_there_are_sixty_questions_and_no_other_answers() -> None:
     assert len(QUESTIONS) >= 60
     assert {path.stem for path in ANSWERS.glob("*.json")} == set(QUESTIONS)
+
+
+def test_memory_of_every_moment_is_the_same_to_the_byte() -> None:
+    """The highest moment hides what the others hold."""
+    kept = json.loads(KEPT_MOMENTS.read_text(encoding="utf-8"))
+    found = moments()
+    assert list(found) == list(kept)
+    assert {name: found[name] for name in kept if found[name] != kept[name]} == {}

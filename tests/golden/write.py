@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli import main
+from tests.golden.moments import moments
 
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers"
+KEPT_MOMENTS = HERE / "moments.json"
 
 
 def questions() -> dict[str, list[str]]:
@@ -49,6 +51,8 @@ def write() -> None:
     for name, arguments in asked.items():
         text = json.dumps(answer(arguments), indent=1)
         (ANSWERS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    rows = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in moments().items()]
+    KEPT_MOMENTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
     for path in ANSWERS.glob("*.json"):
         if path.stem not in asked:
             path.unlink()

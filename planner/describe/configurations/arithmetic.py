@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
+from typing import Literal
 
-__all__ = ["arithmetic", "whole"]
+__all__ = ["arithmetic", "parsed", "whole"]
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -28,9 +30,17 @@ def arithmetic(text: str) -> int | None:
     (320, None, None)
     """
     try:
-        return whole(ast.parse(text.strip(), mode="eval").body)
+        tree = parsed(text.strip(), "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return whole(tree.body) if isinstance(tree, ast.Expression) else None
+
+
+def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.AST:
+    """The tree of a text that may be Python; what Python only warns of is nobody's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return compile(text, "<text>", mode, ast.PyCF_ONLY_AST)
 
 
 def whole(node: ast.expr) -> int | None:

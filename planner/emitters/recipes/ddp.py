@@ -9,7 +9,7 @@ from planner.emitters.queue import slot_of
 from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, Resume, from_checkout
 from planner.emitters.text import arguments_text
 
-__all__ = ["SAYS", "recipe"]
+__all__ = ["SAYS", "is_gpt2", "is_plain", "recipe"]
 
 SAYS = Says()
 _GPT2 = Decoders(
@@ -25,7 +25,7 @@ _GPT2 = Decoders(
 def recipe(job: BatchJob) -> Recipe:
     """`nanogpt.args` where nanoGPT can train the model, else what the program must do itself."""
     reads = f"Each rank takes {job.batches}, without a reduction in between (`no_sync`)."
-    if not _is_gpt2(job) or not _is_plain(job):
+    if not is_gpt2(job) or not is_plain(job):
         notes = ["`train.py` is your program on `DistributedDataParallel`.", reads]
         if job.layout.recompute == "full":
             notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
@@ -50,7 +50,8 @@ def recipe(job: BatchJob) -> Recipe:
     )
 
 
-def _is_gpt2(job: BatchJob) -> bool:
+def is_gpt2(job: BatchJob) -> bool:
+    """Whether the model is one that nanoGPT builds."""
     model = job.model
     return (
         not _GPT2.lacks(model, job.workload.sequence_length)
@@ -60,7 +61,7 @@ def _is_gpt2(job: BatchJob) -> bool:
     )
 
 
-def _is_plain(job: BatchJob) -> bool:
+def is_plain(job: BatchJob) -> bool:
     """Whether nanoGPT has every setting of the job."""
     workload = job.workload
     adapted = workload.lora_rank or workload.frozen

@@ -1,0 +1,71 @@
+"""Own files on a page: their job becomes the page's, and what they leave open stays the page's."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from streamlit.testing.v1 import AppTest
+
+from planner.app import link
+from planner.app.controls.job import Job
+from planner.app.own_files import wishes_of
+from planner.describe.catalogue import load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.errors import PlannerError
+
+JOB = Job(
+    load_model("llama-3-8b"),
+    load_machine("polaris"),  # 4 devices a node
+    2,
+    Workload(sequence_length=2048, global_batch=64, precision="fp16"),
+)
+DEEPSPEED = (
+    '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, '
+    '"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+)
+LAUNCH = "distributed_type: FSDP\nnum_processes: 16"
+
+
+def test_the_job_of_the_files() -> None:
+    wishes, notes = wishes_of({"ds.json": DEEPSPEED}, JOB)
+    wanted = Layout(dp=8, zero_stage=3, micro_batch=2, grad_accumulation=4)
+    assert link.unpack_layout(wishes["layout"]) == (wanted, "deepspeed")
+    # the file has the precision and the batch, the page the nodes and the sequence
+    assert (wishes["precision"], wishes["batch"]) == ("bf16", "64")
+    assert (wishes["nodes"], wishes["seq"]) == ("2", "2048")
+    assert not any("overlap" in note for note in notes)
+
+
+def test_processes_of_a_file_decide_the_nodes() -> None:
+    wishes, notes = wishes_of({"a.yaml": LAUNCH}, JOB)
+    assert wishes["nodes"] == "4"
+    layout, framework = link.unpack_layout(wishes["layout"])
+    assert (layout.dp, layout.global_batch, framework) == (16, 64, "accelerate")
+    assert any("micro-batches of one sequence" in note for note in notes)
+
+
+def test_settings_that_a_page_cannot_carry_are_said() -> None:
+    text = DEEPSPEED.replace('"stage": 3', '"stage": 2, "reduce_bucket_size": 1e6')
+    assert any("buckets and overlap" in note for note in wishes_of({"a": text}, JOB)[1])
+
+
+def test_files_of_no_job_are_refused() -> None:
+    with pytest.raises(PlannerError, match="is no configuration that is read"):
+        wishes_of({"a": "words"}, JOB)
+    with pytest.raises(PlannerError, match="no tp axis"):
+        wishes_of({"a": DEEPSPEED[:-1] + ', "tensor_parallel": {"autotp_size": 4}}'}, JOB)
+
+
+def test_the_page_asks_for_files_and_shows_their_layout() -> None:
+    app = AppTest.from_string(
+        "from planner.app.main import open_page\nopen_page('layout')", default_timeout=60
+    )
+    for name, value in {**wishes_of({"a": DEEPSPEED}, JOB)[0], "model": "llama-3-8b"}.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    assert any("configuration files" in part.label for part in app.expander)
+    assert any("ZeRO-3" in str(item.value) for item in [*app.success, *app.error])
