@@ -28,14 +28,23 @@ PAGES = {
 }
 """Pages by their path in the address, in the order of the navigation; the first opens."""
 FIRST = next(iter(PAGES))
+NAME = "Parallelism planner"
+_PURPOSE = (
+    "Which way to spread a model's training over a machine fits, how long a step takes, and how "
+    "sure that is."
+)
 _STYLE = "<style>[data-testid=stMainBlockContainer] {padding-top: 1rem}</style>"
 # Streamlit leaves a hand's breadth for a bar that this app does not have
+_DARK = "<style>button[kind$=Active] p, [role=tab][aria-selected=true] p {color: #9CD3F5}</style>"
+# on dark ground, words in the colour of buttons could not be read
 
 
 def main() -> None:
     """Draw the page that the address names."""
-    st.set_page_config(page_title="Parallelism planner", layout="wide")
+    st.set_page_config(page_title=NAME, page_icon=":material/hub:", layout="wide")
     st.html(_STYLE)
+    if st.context.theme.type == "dark":
+        st.html(_DARK)
     pages: dict[str, Page] = {}
     for path in PAGES:
         # the page that opens has the address /, whatever its path is called
@@ -58,9 +67,11 @@ def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
     """One page, for what the address asks, below links to `pages`."""
     asked, keys = _begin(path)
     if pages:
-        with st.container(horizontal=True):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f":material/hub: **{NAME}**", width="content", help=_PURPOSE)
             for other, page in pages.items():
                 st.page_link(page, query_params=address.query(keys[other]))
+    st.caption(_PURPOSE)
     if asked.reading.said:
         st.warning(escape(" ".join(asked.reading.said)))
     PAGES[path].page(asked)

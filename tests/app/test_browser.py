@@ -45,6 +45,26 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
         here.page.set_viewport_size({"width": 1280, "height": 900})
 
 
+def test_words_can_be_read_and_headings_follow_each_other(window: Callable[[], Any]) -> None:
+    """WCAG A and AA, and the order of headings, as axe-core checks them."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright",
+        reason="no axe-core: pip install axe-playwright-python",
+    )
+    rules = {
+        "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa"]},
+        "rules": {"heading-order": {"enabled": True}},
+    }
+    here = window()
+    for path in ("", "trust"):
+        for scheme in ("dark", "light"):
+            here.page.emulate_media(color_scheme=scheme)
+            here.open(path)
+            found = axe.Axe().run(here.page, options=rules).response["violations"]
+            said = [(rule["id"], node["html"][:200]) for rule in found for node in rule["nodes"]]
+            assert not said, (path, scheme)
+
+
 def test_first_page_is_read_aloud_and_reached_by_keys(window: Callable[[], Any]) -> None:
     here = window().open()
     # the browser fetches the drawing library after the page

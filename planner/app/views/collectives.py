@@ -63,20 +63,20 @@ def page(job_asked: Asked) -> None:
         st.error(escape(f"{said}; {has}. Use fewer ranks."))
         return
     drawing = figures.data_picture(asked.operation)
-    st.subheader("What it does to each rank's data", anchor=False)
+    st.header("What it does to each rank's data", anchor=False)
     draw(drawing, key="picture")
     st.caption(escape(drawing.alt))
     view = group_view(machine, asked.ranks, asked.stride)
     st.caption(escape(_seen(view)))
     left, right = st.columns(2)
     with left:
-        st.subheader("Time against size", anchor=False)
+        st.header("Time against size", anchor=False)
         draw(
             figures.times(asked.machine, asked.operation, asked.ranks, asked.stride, size),
             key="times",
         )
     with right:
-        st.subheader("Bus bandwidth, as nccl-tests defines it", anchor=False)
+        st.header("Bus bandwidth, as nccl-tests defines it", anchor=False)
         draw(
             figures.bandwidth(asked.machine, asked.operation, asked.ranks, asked.stride),
             key="bandwidth",

@@ -56,7 +56,8 @@ def page(asked: Asked) -> None:
 
 
 def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
-    say = st.success if plan.fits else st.error
+    tight = plan.best is not None and plan.best.tight
+    say = (st.warning if tight else st.success) if plan.fits else st.error
     say(escape(words.verdict(plan)))
     if found is None:
         return
@@ -80,28 +81,26 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
 
 
 def _strategies(plan: Plan, job: Job) -> None:
-    st.subheader("Memory per device, by strategy", anchor=False)
+    st.header("Memory and step, by strategy", anchor=False)
     draw(memory.strategy_bars(plan.strategies, job.machine), key="strategies")
-    _fixes(plan)
-
-
-def _fixes(plan: Plan) -> None:
-    """Why each strategy that does not fit fails, and the cheapest change that helps."""
-    rows = [
-        {
-            "does not fit": escape(v.name),
-            "why": escape(v.why),
-            "cheapest fix": escape(v.fix or ("more nodes" if v.estimate else "-")),
-        }
-        for v in plan.strategies
-        if not v.fits
-    ]
-    if rows:
+    st.caption(
+        "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
+        "fastest of all layouts is below."
+        + (
+            ""
+            if not any(v.estimate and v.estimate.tight for v in plan.strategies)
+            else " Tight: it fits by the estimate, but measured runs have taken more; run it once "
+            "first."
+        )
+    )
+    # empty columns would only take room
+    rows = [{k: escape(v) for k, v in row.items()} for row in words.strategies(plan)]
+    with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(rows, hide_index=True)
 
 
 def _ranked(plan: Plan, job: Job) -> None:
-    st.subheader("Layouts that fit, fastest first", anchor=False)
+    st.header("Layouts that fit, fastest first", anchor=False)
     limit = job.machine.device.memory_bytes.value
     rows = [_row(e, limit) for e in plan.ranked]
     packed = [link.of(e) for e in plan.ranked]
@@ -133,6 +132,10 @@ def _ranked(plan: Plan, job: Job) -> None:
         f"{plan.num_candidates:,} layouts were evaluated. Select one to study it below and on the "
         "page *One layout*."
     )
+    with st.expander("How to read a layout"):
+        st.table(
+            [{"code": code, "means": means} for code, means in words.CODE.items()], hide_index=True
+        )
 
 
 def _select(key: str, packed: list[str]) -> None:
@@ -151,6 +154,7 @@ def _row(found: Estimate, limit: float) -> dict[str, object]:
         "tokens/s": round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
+        "fits": "tight" if found.tight else "yes",
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
@@ -171,7 +175,7 @@ def _views(plan: Plan, job: Job, found: Estimate | None) -> None:
                     "Where nothing fits, the cell says how much memory the best layout lacks."
                 )
             elif name == "Memory against time":
-                draw(candidates.pareto(cached.space_of(job), limit), key="pareto")
+                draw(candidates.pareto(cached.space_of(job), limit, found), key="pareto")
             elif name == "Scaling":
                 scaling(job)
             else:
@@ -189,7 +193,7 @@ def _step(found: Estimate | None) -> None:
 def _notes(plan: Plan) -> None:
     for note in plan.notes:
         st.markdown("- " + escape(note))
-    st.markdown("**Dropped while searching**")
+    st.subheader("Dropped while searching", anchor=False)
     st.dataframe(
         [{"reason": d.reason, "combinations": d.count} for d in plan.dropped],
         hide_index=True,
@@ -199,7 +203,7 @@ def _notes(plan: Plan) -> None:
 
 
 def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
-    st.subheader("Take it away", anchor=False)
+    st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
         st.download_button(
             "Plan (JSON)",
@@ -239,3 +243,18 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
                 )
     if found is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
+        _with_files(plan, job)
+
+
+def _with_files(plan: Plan, job: Job) -> None:
+    """Offer the fastest layout that files can be written for."""
+    for number, other in enumerate(plan.ranked, 1):
+        if cached.files_of(job, link.of(other))[0]:
+            said = f"{number}. {other.layout} with {other.framework}"
+            st.button(
+                escape(f"Take the fastest that has files: {said}"),
+                key="take_files",
+                on_click=address.wish,
+                kwargs={"layout": link.of(other)},
+            )
+            return

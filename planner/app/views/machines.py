@@ -20,7 +20,7 @@ from planner.show import words
 from planner.show.figures import compare
 from planner.show.figures import machines as figures
 from planner.show.report import format_quantity, quantities
-from planner.units import format_bytes, format_seconds
+from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]
 
@@ -44,12 +44,12 @@ def page(asked: Asked) -> None:
         return
     machine = job.machine
     st.markdown(
-        f"**{escape(machine.title)}**: {machine.num_nodes.value:,.0f} nodes with "
-        f"{machine.node.num_devices} devices each ({escape(machine.device.name)})."
+        f"**{escape(machine.title)}**: {counted(machine.num_nodes.value, 'node')} with "
+        f"{counted(machine.node.num_devices, 'device')} each ({escape(machine.device.name)})."
     )
     left, right = st.columns([3, 2])
     with left:
-        st.subheader("One node and its way out", anchor=False)
+        st.header("One node and its way out", anchor=False)
         drawing = figures.topology(machine)
         draw(drawing, key="topology")
         st.caption(escape(drawing.alt))
@@ -61,7 +61,7 @@ def page(asked: Asked) -> None:
 
 
 def _queues(machine: Machine) -> None:
-    st.subheader("Queues", anchor=False)
+    st.header("Queues", anchor=False)
     if not machine.scheduler.queues:
         st.caption("No queues are known.")
         return
@@ -84,13 +84,13 @@ def _queues(machine: Machine) -> None:
 
 def _doubts(machine: Machine) -> None:
     if machine.notes:
-        st.subheader("Doubts", anchor=False)
+        st.header("Doubts", anchor=False)
         for note in machine.notes:
             st.markdown("- " + escape(note))
 
 
 def _facts(machine: Machine) -> None:
-    st.subheader("Every number, with its source", anchor=False)
+    st.header("Every number, with its source", anchor=False)
     rows = [
         {
             "quantity": key.replace("_", " "),
@@ -138,7 +138,7 @@ def _spelled(source: str, machine: Machine) -> str:
 
 
 def _compare(job: Job) -> None:
-    st.subheader("The same job on another machine", anchor=False)
+    st.header("The same job on another machine", anchor=False)
     other = load_machine(
         st.selectbox(
             "Compare with",
@@ -179,8 +179,8 @@ def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:
         "devices": plan.num_devices,
         "layout": f"{best.layout} [{best.framework}]",
         "step": format_seconds(best.step_time_s),
-        "tokens/s": round(best.tokens_per_s),
+        "tokens/s": format_amount(best.tokens_per_s),
         "MFU [%]": round(100 * best.mfu, 1),
         "memory": format_bytes(best.memory_bytes["total"]),
-        "node-hours, 1,000 steps": round(plan.node_hours(best), 2),
+        "node-hours": f"{format_amount(plan.node_hours(best))} for {words.cost(plan, best)[0]}",
     }

@@ -127,7 +127,7 @@ def _use(layout: Layout, framework: str, job: Job) -> None:
 
 
 def _fate(found: Estimate, job: Job) -> None:
-    say = st.success if found.fits else st.error
+    say = (st.warning if found.tight else st.success) if found.fits else st.error
     say(
         escape(
             f"{words.fate(found, job.machine)}. {words.layout_words(found.layout)} with "
@@ -138,7 +138,7 @@ def _fate(found: Estimate, job: Job) -> None:
 
 
 def _where(found: Estimate, job: Job) -> None:
-    st.subheader("Which rank sits where", anchor=False)
+    st.header("Which rank sits where", anchor=False)
     layout = found.layout
     present = [axis for axis in _AXES if getattr(layout, axis) > 1] or ["dp"]
     axis = st.segmented_control(
@@ -154,7 +154,7 @@ def _where(found: Estimate, job: Job) -> None:
 
 
 def _carried(found: Estimate, job: Job, packed: str) -> None:
-    st.subheader("What each link carries", anchor=False)
+    st.header("What each link carries", anchor=False)
     carried = cached.axes_of(job, packed)
     rows = [
         {
@@ -187,19 +187,20 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
     )
     draw(layouts.link_loads(carried, job.machine, found.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
+    st.header("Where the step's time goes", anchor=False)
     draw(time.waterfall(found), key="parts")
 
 
 def _when(found: Estimate, job: Job, packed: str) -> None:
-    st.subheader("What happens when", anchor=False)
+    st.header("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
     stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
     draw(pipeline.gantt(step, found.layout.schedule), key="gantt")
     st.caption(f"{words.waiting(found)} {pipeline.whats_drawn(step)}")
-    st.subheader("Memory over the step", anchor=False)
+    st.header("Memory over the step", anchor=False)
     draw(pipeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:
-        st.subheader("Memory by stage", anchor=False)
+        st.header("Memory by stage", anchor=False)
         draw(memory.stage_bars(stages, limit), key="stages")
-    st.subheader("Memory of the host", anchor=False)
+    st.header("Memory of the host", anchor=False)
     draw(memory.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")

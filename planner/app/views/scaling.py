@@ -14,8 +14,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from planner.app import cached
 from planner.app.controls.job import Job
 from planner.app.draw import draw
-from planner.show.figures.time import ScalePoint
+from planner.show.figures.time import ScalePoint, above_one
 from planner.show.figures.time import scaling as drawn
+from planner.units import format_amount, format_seconds
 
 __all__ = ["node_counts", "scaling"]
 
@@ -88,9 +89,10 @@ def _sized(job: Job, nodes: int, weak: bool) -> Job:
 
 
 def _show(points: list[ScalePoint], job: Job) -> None:
-    columns = st.columns(3)
-    for column, what in zip(columns, ("time", "efficiency", "node-hours"), strict=True):
+    shown = {"time": "Step time", "efficiency": "Efficiency", "node-hours": "Node-hours"}
+    for column, (what, title) in zip(st.columns(3), shown.items(), strict=True):
         with column:
+            st.subheader(title, anchor=False)
             draw(drawn(points, what), key=f"scale_{what}")
     rows = []
     for point in points:
@@ -100,8 +102,8 @@ def _show(points: list[ScalePoint], job: Job) -> None:
         rows.append(
             {
                 "nodes": point.nodes,
-                "step [s]": point.step_time_s,
-                "node-hours": point.node_hours,
+                "step": format_seconds(point.step_time_s) if point.step_time_s else "-",
+                "node-hours": format_amount(point.node_hours) if point.step_time_s else "-",
                 "queues": ", ".join(f"{q.name} {q.max_hours:g} h" for q in queues) or "none known",
                 "best layout": point.layout,
             }
@@ -113,4 +115,5 @@ def _show(points: list[ScalePoint], job: Job) -> None:
         alt="Per number of nodes: step time, node-hours, queues and best layout.",
     )
     unit = "the tokens asked for" if job.workload.tokens else "1,000 steps"
-    st.caption(f"Node-hours are for {unit}. The dotted line is perfect scaling.")
+    said = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
+    st.caption(said.strip())

@@ -56,7 +56,7 @@ def _slot() -> list[_Running]:
 
 def shards() -> None:
     """Controls and results of a live validation."""
-    st.subheader("Run real shards on this machine's CPU", anchor=False)
+    st.header("Run real shards on this machine's CPU", anchor=False)
     if importlib.util.find_spec("torch") is None:
         st.info("This needs PyTorch, which is not installed here: pip install torch.")
         return
