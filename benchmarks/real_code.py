@@ -1,0 +1,258 @@
+"""Real code: third-party training code, run on tensors without data, beside the estimate.
+
+    python benchmarks/real_code.py --packages DIR      # writes docs/real_code.md; an hour
+
+Each case builds a model with somebody else's code, shards it with that code, and follows every
+storage over one step. Results are kept in a file (`--kept`), so that a run that was stopped goes
+on where it was, and a change of a formula is compared again without running anything. DIR holds
+the packages, one folder each: `torchtitan-0.2.2`, `torchtitan-0.3.0`, `nanogpt` (its model.py),
+and `deps` with what they import; `pip install --no-deps --target` makes them. transformers,
+accelerate and deepspeed are imported from where Python finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.referee.configs import configuration  # noqa: E402
+from planner.cost.memory.peak import device_memory  # noqa: E402
+from planner.cost.shards.stages import Stages  # noqa: E402
+from planner.describe.catalogue import load_framework, load_machine, load_model  # noqa: E402
+from planner.describe.layout import Layout  # noqa: E402
+from planner.describe.model.huggingface import from_config  # noqa: E402
+from planner.describe.question import Question  # noqa: E402
+from planner.describe.workload import Workload  # noqa: E402
+
+KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "real_code.md"
+GIB = 2**30
+_NOT_FOLLOWED = ("runtime_context", "allocator_reserve")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step of one rank of somebody's code."""
+
+    code: str
+    """As the table calls it."""
+    worker: str
+    """Module of `benchmarks.referee` that runs it."""
+    model: str
+    framework: str
+    layout: Layout
+    sequence: int
+    attention: str = "flash"
+    package: str = ""
+    """Folder of packages that it imports first."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of results."""
+        options = "".join(f" {name}={value}" for name, value in self.options.items())
+        eager = " eager" if self.attention == "eager" else ""
+        shape = f"s{self.sequence} {self.layout}{eager}{options}"
+        return f"{self.code} | {self.model} | {shape}"
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the worker is told."""
+        attention = {"flash": "sdpa"}.get(self.attention, self.attention)
+        return {
+            "config": configuration(load_model(self.model)),
+            "layout": self.layout.model_dump(),
+            "sequence": self.sequence,
+            "attention": attention,
+            **self.options,
+        }
+
+    @property
+    def question(self) -> Question:
+        """The same, as the planner is asked."""
+        model = load_model(self.model)
+        if self.worker == "huggingface":
+            model = from_config(configuration(model), self.model)
+        workload = Workload(
+            sequence_length=self.sequence,
+            global_batch=self.layout.global_batch,
+            attention=self.attention,
+            dropout=0.0,
+        )
+        return Question(model, load_machine("dgx-h100"), workload, load_framework(self.framework))
+
+
+def cases() -> Iterator[Case]:
+    """All cases, cheap ones of each code first."""
+    yield from _torchtitan("0.2.2", "fsdp2")
+    yield from _torchtitan("0.3.0", "fsdp2")
+    yield from _nanogpt()
+    yield from _huggingface()
+
+
+def _layout(dp: int, zero: int = 3, **more: Any) -> Layout:
+    return Layout(dp=dp, zero_stage=zero, sequence_parallel=more.get("tp", 1) > 1, **more)
+
+
+def _torchtitan(version: str, framework: str) -> Iterator[Case]:
+    flavors = {"8B": "llama-3-8b", "70B": "llama-3-70b", "405B": "llama-3.1-405b"}
+    full, selective = {"recompute": "full"}, {"recompute": "selective"}
+    chosen: list[tuple[str, int, Layout, dict[str, Any]]] = [
+        ("8B", 8192, _layout(8), {}),
+        ("8B", 8192, _layout(8, **full), {}),
+        ("8B", 8192, _layout(8, **selective), {}),
+        ("8B", 8192, _layout(8, 2, grad_accumulation=2, **full), {}),
+        ("8B", 4096, _layout(8, 2, micro_batch=2), {}),
+        ("8B", 8192, _layout(8, tp=8, micro_batch=2), {}),
+        ("8B", 8192, _layout(8, tp=8, micro_batch=2, **full), {}),
+        ("8B", 8192, _layout(16, tp=4, **selective), {}),
+        ("8B", 8192, _layout(32, dp_shard=8, **full), {}),
+        ("70B", 8192, _layout(256, **full), {}),
+        ("70B", 8192, _layout(32, tp=8, micro_batch=4, **full), {}),
+        ("405B", 8192, _layout(64, tp=8, micro_batch=2, **full), {}),
+    ]
+    if version.startswith("0.2"):
+        chosen.insert(1, ("8B", 8192, _layout(8), {"reshard": "always"}))
+    else:
+        chosen.insert(1, ("8B", 8192, _layout(8), {"plain_loss": True}))
+    for flavor, sequence, layout, options in chosen:
+        yield Case(
+            code=f"torchtitan {version}",
+            worker="torchtitan",
+            model=flavors[flavor],
+            framework=framework,
+            layout=layout,
+            sequence=sequence,
+            package=f"torchtitan-{version}",
+            options={"flavor": flavor, **options},
+        )
+
+
+def _nanogpt() -> Iterator[Case]:
+    for model, micro_batch in (("gpt2", 12), ("gpt2-medium", 8), ("gpt2-xl", 4)):
+        layout = Layout(micro_batch=micro_batch, grad_accumulation=2)
+        yield Case("nanoGPT", "nanogpt", model, "ddp", layout, 1024, package="nanogpt")
+
+
+def _huggingface() -> Iterator[Case]:
+    full = {"recompute": "full"}
+    chosen: list[tuple[str, int, Layout, str]] = [
+        ("llama-3-8b", 4096, _layout(8), "flash"),
+        ("llama-3-8b", 8192, _layout(8, **full), "flash"),
+        ("llama-3-8b", 2048, _layout(8, grad_accumulation=2), "eager"),
+        ("llama-2-7b", 4096, _layout(8, micro_batch=2, **full), "flash"),
+        ("llama-2-7b", 2048, _layout(8, 2, micro_batch=4), "flash"),
+        ("llama-2-13b", 4096, _layout(16), "flash"),
+        ("mistral-7b", 4096, _layout(16, micro_batch=2, **full), "flash"),
+        ("mistral-7b", 4096, _layout(16), "flash"),
+        ("qwen2.5-7b", 4096, _layout(8), "flash"),
+        ("qwen3-8b", 4096, _layout(8), "flash"),
+        ("qwen3-8b", 4096, _layout(8, 2, **full), "flash"),
+        ("llama-3.2-1b", 4096, _layout(4, micro_batch=4), "flash"),
+        ("llama-3.2-3b", 4096, _layout(8, micro_batch=2, **full), "flash"),
+        ("olmo-2-7b", 4096, _layout(16), "flash"),
+        ("phi-3-mini", 4096, _layout(8), "flash"),
+        ("gpt-neox-20b", 2048, _layout(16, micro_batch=2), "flash"),
+        ("gpt-neox-20b", 2048, _layout(16, **full), "flash"),
+        ("gpt2", 1024, _layout(2, micro_batch=12), "flash"),
+        ("gpt2-xl", 1024, _layout(8, micro_batch=8), "flash"),
+        ("gpt2-xl", 1024, _layout(8, micro_batch=8, **full), "flash"),
+        ("gemma-2-27b", 4096, _layout(16, **full), "eager"),
+        ("gemma-2-27b", 4096, _layout(16), "eager"),
+        ("llama-3-70b", 4096, _layout(64, **full), "flash"),
+        ("qwen2.5-72b", 4096, _layout(64), "flash"),
+    ]
+    for model, sequence, layout, attention in chosen:
+        yield Case(
+            "transformers + Accelerate",
+            "huggingface",
+            model,
+            "accelerate",
+            layout,
+            sequence,
+            attention,
+        )
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, Any]]:
+    """Results by key; those in the file are not made again, and one case runs at a time."""
+    found = {}
+    if path.exists():
+        found = {row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())}
+    todo = [case for case in chosen if case.key not in found]
+    for number, case in enumerate(todo, 1):
+        print(f"{number} of {len(todo)}: {case.key}", file=sys.stderr, flush=True)
+        result = _run(case, packages)
+        if "error" in result:
+            print(f"  {result['error']}", file=sys.stderr, flush=True)
+            continue
+        found[case.key] = result
+        with path.open("a") as file:
+            file.write(json.dumps({"key": case.key, "result": result}) + "\n")
+    return found
+
+
+def _run(case: Case, packages: Path) -> dict[str, Any]:
+    """One case in a process of its own: packages of different releases never meet."""
+    paths = [ROOT, packages / case.package, packages / "deps"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = ["nice", "-n", "10", sys.executable, "-m", "benchmarks.referee", case.worker]
+    done = subprocess.run(
+        command,
+        input=json.dumps(case.request),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "no message"}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def estimated(case: Case) -> float:
+    """The estimate of the same: the peak without context and the allocator's reserve [B]."""
+    parts, _ = device_memory(Stages.every(case.question, case.layout))
+    sizes = (value for name, value in parts.items() if name not in _NOT_FOLLOWED)
+    return float(np.max(sum(sizes)))
+
+
+def main(
+    packages: Annotated[Path, typer.Option(help="Folders of third-party packages.")] = Path(),
+    kept: Annotated[Path, typer.Option(help="Where results are kept.")] = KEPT,
+    output: Annotated[Path, typer.Option(help="The page to write.")] = PAGE,
+    only: Annotated[str, typer.Option(help="Only cases whose key holds this.")] = "",
+) -> None:
+    """Run what is missing, and write the page."""
+    chosen = [case for case in cases() if only in case.key]
+    found = ran(kept, chosen, packages)
+    errors = []
+    for case in chosen:
+        if case.key in found:
+            real, said = found[case.key]["peak"], estimated(case)
+            errors.append(said / real - 1)
+            print(f"{100 * errors[-1]:+6.2f} %  {real / GIB:8.2f} {said / GIB:8.2f}  {case.key}")
+    sizes = [abs(error) for error in errors]
+    print(len(sizes), "cases; median", 100 * median(sizes), "worst", 100 * max(sizes))
+
+
+if __name__ == "__main__":
+    typer.run(main)
