@@ -12,6 +12,7 @@ accelerate and deepspeed are imported from where Python finds them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -34,6 +35,7 @@ from planner.cost.shards.stages import Stages  # noqa: E402
 from planner.describe.catalogue import load_framework, load_machine, load_model  # noqa: E402
 from planner.describe.layout import Layout  # noqa: E402
 from planner.describe.model.huggingface import from_config  # noqa: E402
+from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.question import Question  # noqa: E402
 from planner.describe.workload import Workload  # noqa: E402
 
@@ -55,6 +57,8 @@ class Case:
     layout: Layout
     sequence: int
     attention: str = "flash"
+    layers: int = 0
+    """Layers of the model; 0: all of them."""
     package: str = ""
     """Folder of packages that it imports first."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -64,15 +68,26 @@ class Case:
         """Its name in the file of results."""
         options = "".join(f" {name}={value}" for name, value in self.options.items())
         eager = " eager" if self.attention == "eager" else ""
-        shape = f"s{self.sequence} {self.layout}{eager}{options}"
-        return f"{self.code} | {self.model} | {shape}"
+        few = f" {self.layers} layers" if self.layers else ""
+        return f"{self.code} | {self.model} | s{self.sequence} {self.layout}{eager}{few}{options}"
+
+    @property
+    def described(self) -> Model:
+        """The model, from its config.json where the code has one."""
+        model = load_model(self.model)
+        fields = configuration(model, self.layers or model.num_layers)
+        if self.worker == "huggingface":
+            return from_config(fields, self.model)
+        return model.replaced(num_layers=self.layers) if self.layers else model
 
     @property
     def request(self) -> dict[str, Any]:
         """What the worker is told."""
+        model = load_model(self.model)
         attention = {"flash": "sdpa"}.get(self.attention, self.attention)
         return {
-            "config": configuration(load_model(self.model)),
+            "config": configuration(model, self.layers or model.num_layers),
+            "layers": self.layers,
             "layout": self.layout.model_dump(),
             "sequence": self.sequence,
             "attention": attention,
@@ -82,24 +97,26 @@ class Case:
     @property
     def question(self) -> Question:
         """The same, as the planner is asked."""
-        model = load_model(self.model)
-        if self.worker == "huggingface":
-            model = from_config(configuration(model), self.model)
         workload = Workload(
             sequence_length=self.sequence,
             global_batch=self.layout.global_batch,
             attention=self.attention,
             dropout=0.0,
         )
-        return Question(model, load_machine("dgx-h100"), workload, load_framework(self.framework))
+        machine, framework = load_machine("dgx-h100"), load_framework(self.framework)
+        return Question(self.described, machine, workload, framework)
 
 
 def cases() -> Iterator[Case]:
-    """All cases, cheap ones of each code first."""
-    yield from _torchtitan("0.2.2", "fsdp2")
-    yield from _torchtitan("0.3.0", "fsdp2")
-    yield from _nanogpt()
+    """All cases; a few have all layers, where the others have eight."""
     yield from _huggingface()
+    yield from _torchtitan("0.3.0", "torchtitan")
+    yield from _nanogpt()
+    yield from _torchtitan("0.2.2", "fsdp2")
+
+
+_FEW = 8
+"""Layers of a model where not all of them are run."""
 
 
 def _layout(dp: int, zero: int = 3, **more: Any) -> Layout:
@@ -127,14 +144,15 @@ def _torchtitan(version: str, framework: str) -> Iterator[Case]:
         chosen.insert(1, ("8B", 8192, _layout(8), {"reshard": "always"}))
     else:
         chosen.insert(1, ("8B", 8192, _layout(8), {"plain_loss": True}))
-    for flavor, sequence, layout, options in chosen:
+    for number, (flavor, sequence, layout, options) in enumerate(chosen):
         yield Case(
             code=f"torchtitan {version}",
             worker="torchtitan",
             model=flavors[flavor],
-            framework=framework,
+            framework="fsdp2" if "plain_loss" in options else framework,
             layout=layout,
             sequence=sequence,
+            layers=0 if version == "0.2.2" and number < 8 else _FEW,
             package=f"torchtitan-{version}",
             options={"flavor": flavor, **options},
         )
@@ -174,7 +192,7 @@ def _huggingface() -> Iterator[Case]:
         ("llama-3-70b", 4096, _layout(64, **full), "flash"),
         ("qwen2.5-72b", 4096, _layout(64), "flash"),
     ]
-    for model, sequence, layout, attention in chosen:
+    for number, (model, sequence, layout, attention) in enumerate(chosen):
         yield Case(
             "transformers + Accelerate",
             "huggingface",
@@ -183,6 +201,7 @@ def _huggingface() -> Iterator[Case]:
             layout,
             sequence,
             attention,
+            0 if model == "llama-3-8b" and number < 2 else _FEW,
         )
 
 
@@ -191,38 +210,44 @@ def _huggingface() -> Iterator[Case]:
 
 def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, Any]]:
     """Results by key; those in the file are not made again, and one case runs at a time."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     if path.exists():
         found = {row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())}
     todo = [case for case in chosen if case.key not in found]
-    for number, case in enumerate(todo, 1):
-        print(f"{number} of {len(todo)}: {case.key}", file=sys.stderr, flush=True)
-        result = _run(case, packages)
-        if "error" in result:
-            print(f"  {result['error']}", file=sys.stderr, flush=True)
-            continue
-        found[case.key] = result
-        with path.open("a") as file:
-            file.write(json.dumps({"key": case.key, "result": result}) + "\n")
+    for (worker, package), group in itertools.groupby(todo, lambda c: (c.worker, c.package)):
+        with _process(worker, packages / package, packages / "deps") as process:
+            for case in group:
+                print(case.key, file=sys.stderr, flush=True)
+                result = _asked(process, case)
+                if "error" in result:
+                    print(f"  {result['error']}", file=sys.stderr, flush=True)
+                    continue
+                found[case.key] = result
+                with path.open("a") as file:
+                    file.write(json.dumps({"key": case.key, "result": result}) + "\n")
     return found
 
 
-def _run(case: Case, packages: Path) -> dict[str, Any]:
-    """One case in a process of its own: packages of different releases never meet."""
-    paths = [ROOT, packages / case.package, packages / "deps"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    command = ["nice", "-n", "10", sys.executable, "-m", "benchmarks.referee", case.worker]
-    done = subprocess.run(
-        command,
-        input=json.dumps(case.request),
-        env=environment,
-        capture_output=True,
+def _process(worker: str, *packages: Path) -> subprocess.Popen[str]:
+    """A process for the cases of one code: packages of different releases never meet."""
+    paths = os.pathsep.join(map(str, (ROOT, *packages)))
+    return subprocess.Popen(
+        ["nice", "-n", "5", sys.executable, "-m", "benchmarks.referee", worker],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
-        check=False,
     )
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "no message"}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
+    """What a process answers to a case."""
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(case.request) + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    return dict(json.loads(answer)) if answer else {"error": "the process ended"}
 
 
 # --- the page ------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from planner.describe.model.model import Model
 __all__ = ["configuration"]
 
 
-def configuration(model: Model) -> dict[str, Any]:
+def configuration(model: Model, layers: int) -> dict[str, Any]:
     """The fields of a config.json with the sizes of a model, without dropout."""
     if model.family == "gpt2":
         return {
             "model_type": "gpt2",
             "vocab_size": model.vocab_size,
             "n_embd": model.hidden_size,
-            "n_layer": model.num_layers,
+            "n_layer": layers,
             "n_head": model.num_heads,
             "n_positions": model.max_sequence_length,
             "resid_pdrop": 0.0,
@@ -28,7 +28,7 @@ def configuration(model: Model) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "intermediate_size": model.ffn_size,
-        "num_hidden_layers": model.num_layers,
+        "num_hidden_layers": layers,
         "num_attention_heads": model.num_heads,
         "num_key_value_heads": model.num_kv_heads,
         "max_position_embeddings": model.max_sequence_length,

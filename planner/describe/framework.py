@@ -35,7 +35,8 @@ class States(Description):
     gradient_bytes: float = Field(ge=0)
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
     unsharded_gradient_bytes: float = Field(default=0, ge=0)
-    """Further gradients that no ZeRO stage below 3 shards (flat buckets of DDP) [B/parameter]."""
+    """Further gradients below ZeRO-2: flat buckets of DDP, 16-bit ones beside fp32 sums
+    (DeepSpeed's BF16_Optimizer, for ZeRO-1 alone) [B/parameter]."""
     master_bytes: float = Field(ge=0)
     """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
     cached_weight_bytes: float = Field(default=0, ge=0)
@@ -122,6 +123,10 @@ class Buffers(Description):
     """Elements of one gradient-reduction bucket; 0 where gradients reduce in place."""
     num_reduce_buckets: int = Field(default=1, ge=0, le=8)
     """Buckets alive at once (2 where reduction overlaps backward)."""
+    num_sharded_buckets: int = Field(default=0, ge=0, le=8)
+    """The same where weights are sharded (ZeRO-3); 0: as many."""
+    whole_buckets: bool = False
+    """Whether a bucket is allocated whole, however small the model (DeepSpeed)."""
     gather_bucket_elements: float = Field(default=0, ge=0)
     """Elements of one parameter-gathering bucket (ZeRO-1 and 2 after the step)."""
     num_prefetched_layers: int = Field(default=1, ge=0, le=8)

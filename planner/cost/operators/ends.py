@@ -82,7 +82,7 @@ def head(sizes: Sizes, block: Block) -> Block:
         saved=(
             *saved,
             Saved("head.input", e * h, "gathered"),
-            kept,
+            *kept,
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(
                 "head.output",
@@ -90,19 +90,23 @@ def head(sizes: Sizes, block: Block) -> Block:
                 "sharded",
                 only_piped=True,
             ),
+            # pieces of the sequence add their gradients of the stream into an fp32 one
+            Saved("head.gradient", FP32 * h * (sizes.kernels.loss_chunks > 1), "replicated"),
         ),
         working=(working,),
     )
 
 
-def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
+def _loss(
+    sizes: Sizes, vocab: int
+) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
     """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
     e, kernels = sizes.element, sizes.kernels
-    cast, eager = e + FP32 if e < FP32 else 0, kernels.loss == "eager"
+    cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
-        kept = FP32 + e * kernels.keeps_logits + e * sizes.model.logits_softcap
+        kept, beside = FP32, e * (kernels.keeps_logits + sizes.model.logits_softcap)
     elif kernels.loss == "vocab-parallel":
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
@@ -113,7 +117,11 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, Saved, tuple[Saved, ...]
     piece = vocab / kernels.loss_chunks
     return (
         Pointwise("loss", forward * vocab, backward * vocab, "sharded", 4),
-        Saved("loss.logits", kept * piece, "sharded"),
+        (
+            Saved("loss.logits", kept * piece, "sharded", until_loss=True),
+            # the 16-bit logits, and the tanh that softly caps them
+            Saved("loss.output", beside * piece, "sharded"),
+        ),
         (
             Saved("loss.gradient", working * piece, "sharded"),
             # loss over a split vocabulary exponentiates once more

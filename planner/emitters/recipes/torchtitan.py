@@ -149,7 +149,7 @@ def _parallelism(job: BatchJob, head: str) -> dict[str, Any]:
     table: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "always" if layout.shards_weights else "never",
+        "fsdp_reshard_after_forward": _reshard(job),
         "tensor_parallel_degree": layout.tp,
         "pipeline_parallel_degree": layout.pp,
         "context_parallel_degree": layout.cp,
@@ -160,6 +160,13 @@ def _parallelism(job: BatchJob, head: str) -> dict[str, Any]:
         table["pipeline_parallel_microbatch_size"] = layout.micro_batch
         table["module_fqns_per_model_part"] = _chunks(job, head)
     return table
+
+
+def _reshard(job: BatchJob) -> str:
+    """When weights are sharded again: "default" leaves the head's gathered until its backward."""
+    if not job.layout.shards_weights:
+        return "never"
+    return "always" if job.layout.pp > 1 else "default"
 
 
 def _chunks(job: BatchJob, head: str) -> list[list[str]]:
