@@ -22,11 +22,17 @@ from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, shorten
-from planner.evidence.logs.read import RunLog
+from planner.evidence.logs.steps import RunLog
 
 __all__ = ["Job", "read_job"]
 
-_FIELDS = ("layout", "model", "workload", "framework")
+_FIELDS: dict[str, tuple[type, str]] = {
+    "layout": (dict, 'an object, such as {"dp": 4}'),
+    "model": (str, 'a name, such as "llama-3-8b"'),
+    "workload": (dict, 'an object, such as {"sequence_length": 4096}'),
+    "framework": (str, 'a name, such as "fsdp2"'),
+}
+"""What a file may state of a job."""
 _CLOSE = 0.005
 
 
@@ -63,6 +69,7 @@ def read_job(
         fields["sequence_length"] = sequence_length
     if precision is not None:
         fields["precision"] = precision
+    Workload.described(fields, where="workload")  # what is stated is sound before it is used
     if "sequence_length" not in fields:
         fields["sequence_length"] = _sequence(log, described, assumed)
     spread = _batch(spread, stated["layout"], fields, log, assumed)
@@ -86,19 +93,24 @@ def _stated(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
         where = shorten(str(layout))
         try:
             data = json.loads(read_text(Path(layout).expanduser()))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CatalogueError(
                 f"{where} is not valid JSON: {shorten(str(error))}; correct that line"
             ) from None
     if not isinstance(data, dict):
         raise CatalogueError(f'{where} must hold an object, such as {{"dp": 4, "tp": 2}}')
-    if isinstance(data.get("best"), dict):
+    if "best" in data:
+        if not isinstance(data["best"], dict):
+            raise CatalogueError(f'{where}: "best" must be an object; give a plan that found one')
         data = {**data["best"], "model": data.get("model"), "workload": data.get("workload")}
     if "layout" not in data and not set(data) & set(_FIELDS):
         return {"layout": data}
-    if not isinstance(data.get("layout", {}), dict):
-        raise CatalogueError(f'{where}: "layout" must be an object, such as {{"dp": 4}}')
-    return {"layout": {}, **{name: data[name] for name in _FIELDS if data.get(name)}}
+    stated = {name: data[name] for name in _FIELDS if data.get(name) is not None}
+    for name, value in stated.items():
+        kind, example = _FIELDS[name]
+        if not isinstance(value, kind):
+            raise CatalogueError(f'{where}: "{name}" must be {example}')
+    return {"layout": {}, **stated}
 
 
 def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
