@@ -212,7 +212,9 @@ def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, A
     """Results by key; those in the file are not made again, and one case runs at a time."""
     found: dict[str, dict[str, Any]] = {}
     if path.exists():
-        found = {row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())}
+        found = {
+            row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())
+        }
     todo = [case for case in chosen if case.key not in found]
     for (worker, package), group in itertools.groupby(todo, lambda c: (c.worker, c.package)):
         with _process(worker, packages / package, packages / "deps") as process:
@@ -243,7 +245,8 @@ def _process(worker: str, *packages: Path) -> subprocess.Popen[str]:
 
 def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
     """What a process answers to a case."""
-    assert process.stdin and process.stdout
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(json.dumps(case.request) + "\n")
     process.stdin.flush()
     answer = process.stdout.readline()
@@ -260,23 +263,92 @@ def estimated(case: Case) -> float:
     return float(np.max(sum(sizes)))
 
 
+@dataclass(frozen=True)
+class Row:
+    """A case, what its code took, and what the estimate says [B]."""
+
+    case: Case
+    real: float
+    estimate: float
+
+    @property
+    def error(self) -> float:
+        """Estimate over real, minus one."""
+        return self.estimate / self.real - 1
+
+    def __str__(self) -> str:
+        case = self.case
+        notes = [name for name, here in (("sp", case.layout.sequence_parallel),) if here]
+        notes += ["eager attention"] * (case.attention == "eager")
+        notes += [
+            f"{name} {value}" if value is not True else name.replace("_", " ")
+            for name, value in case.options.items()
+            if name != "flavor"
+        ]
+        layers = case.layers or load_model(case.model).num_layers
+        cells = (case.code, case.framework, case.model, layers, case.sequence, case.layout)
+        return (
+            f"| {' | '.join(map(str, cells))}{''.join(f', {note}' for note in notes)} "
+            f"| {self.real / GIB:.2f} | {self.estimate / GIB:.2f} | {100 * self.error:+.2f} % |"
+        )
+
+
+def page(rows: list[Row]) -> str:
+    """The whole of docs/real_code.md."""
+    sizes = [abs(row.error) for row in rows]
+    head = ("code", "framework", "model", "layers", "tokens", "layout", "real", "estimate", "")
+    lines = [
+        INTRODUCTION,
+        f"{len(rows)} cases: median {100 * median(sizes):.2f} %, worst {100 * max(sizes):.2f} %, "
+        f"{sum(size <= 0.01 for size in sizes)} within 1 %. GiB.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * 3 + "---:|" * 2 + "---|" + "---:|" * 3,
+        *map(str, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = """\
+# Third-party code beside the estimate
+
+Written by `benchmarks/real_code.py`; do not edit by hand.
+
+Each row is one step of one rank of somebody else's code: their model, their way to shard it, their
+loss and their loop, on tensors without data under a process group of which one rank exists, with
+torch 2.13. Every storage is followed; *real* is their highest sum. The estimate is the total
+without the device's context and the allocator's reserve.
+
+- torchtitan 0.2.2 and 0.3.0 (PyPI): their Llama 3 and `parallelize_llama`, with
+  `fsdp_reshard_after_forward = "default"` where the layout is ZeRO-3, as `planner emit` writes.
+  0.3.0 runs its chunked loss and flex attention, and the backend `partial_dtensor`: its default,
+  `spmd_types`, needs a later torch.
+- transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16, and a
+  plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
+- nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
+
+What a CPU does otherwise than CUDA is replaced: RMS norm of torch by a kernel that keeps its input and
+one number a row; flex attention by the flash kernel, which keeps the same tensors; the name of the flash
+kernel is added to torchtitan's list of what selective recompute keeps; nanoGPT's loss runs in
+fp32, as CUDA's autocast has it. Whether a row holds several sequences, which transformers looks up in
+the positions' values, is answered with no. Clipping of gradients, learning rates and data are left out.
+"""
+
+
 def main(
     packages: Annotated[Path, typer.Option(help="Folders of third-party packages.")] = Path(),
     kept: Annotated[Path, typer.Option(help="Where results are kept.")] = KEPT,
     output: Annotated[Path, typer.Option(help="The page to write.")] = PAGE,
-    only: Annotated[str, typer.Option(help="Only cases whose key holds this.")] = "",
+    only: Annotated[str, typer.Option(help="Only cases whose name holds this.")] = "",
+    run: Annotated[bool, typer.Option(help="Run what is not kept yet.")] = True,
 ) -> None:
     """Run what is missing, and write the page."""
     chosen = [case for case in cases() if only in case.key]
-    found = ran(kept, chosen, packages)
-    errors = []
-    for case in chosen:
-        if case.key in found:
-            real, said = found[case.key]["peak"], estimated(case)
-            errors.append(said / real - 1)
-            print(f"{100 * errors[-1]:+6.2f} %  {real / GIB:8.2f} {said / GIB:8.2f}  {case.key}")
-    sizes = [abs(error) for error in errors]
-    print(len(sizes), "cases; median", 100 * median(sizes), "worst", 100 * max(sizes))
+    found = ran(kept, chosen if run else [], packages)
+    known = [case for case in chosen if case.key in found]
+    rows = [Row(case, found[case.key]["peak"], estimated(case)) for case in known]
+    output.write_text(page(rows))
+    print(f"{len(rows)} of {len(chosen)} cases; wrote {output}", file=sys.stderr)
 
 
 if __name__ == "__main__":

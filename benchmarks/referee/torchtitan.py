@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any
 

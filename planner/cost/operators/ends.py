@@ -97,9 +97,7 @@ def head(sizes: Sizes, block: Block) -> Block:
     )
 
 
-def _loss(
-    sizes: Sizes, vocab: int
-) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
+def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
     """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
     e, kernels = sizes.element, sizes.kernels
     cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
