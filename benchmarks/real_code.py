@@ -216,7 +216,8 @@ def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, A
             row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())
         }
     todo = [case for case in chosen if case.key not in found]
-    for (worker, package), group in itertools.groupby(todo, lambda c: (c.worker, c.package)):
+    groups = itertools.groupby(todo, lambda case: (case.worker, case.package))
+    for (worker, package), group in groups:
         with _process(worker, packages / package, packages / "deps") as process:
             for case in group:
                 print(case.key, file=sys.stderr, flush=True)
@@ -278,8 +279,7 @@ class Row:
 
     def __str__(self) -> str:
         case = self.case
-        notes = [name for name, here in (("sp", case.layout.sequence_parallel),) if here]
-        notes += ["eager attention"] * (case.attention == "eager")
+        notes = ["eager attention"] * (case.attention == "eager")
         notes += [
             f"{name} {value}" if value is not True else name.replace("_", " ")
             for name, value in case.options.items()
@@ -323,15 +323,15 @@ without the device's context and the allocator's reserve.
   `fsdp_reshard_after_forward = "default"` where the layout is ZeRO-3, as `planner emit` writes.
   0.3.0 runs its chunked loss and flex attention, and the backend `partial_dtensor`: its default,
   `spmd_types`, needs a later torch.
-- transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16, and a
-  plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
+- transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16,
+  and a plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
 - nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
 
-What a CPU does otherwise than CUDA is replaced: RMS norm of torch by a kernel that keeps its input and
-one number a row; flex attention by the flash kernel, which keeps the same tensors; the name of the flash
-kernel is added to torchtitan's list of what selective recompute keeps; nanoGPT's loss runs in
-fp32, as CUDA's autocast has it. Whether a row holds several sequences, which transformers looks up in
-the positions' values, is answered with no. Clipping of gradients, learning rates and data are left out.
+What a CPU does otherwise than CUDA is replaced: torch's RMS norm by a kernel that keeps its input
+and one number a row; flex attention by the flash kernel, which keeps the same tensors; the name of
+the flash kernel joins torchtitan's list of what selective recompute keeps; nanoGPT's loss runs in
+fp32, as CUDA's autocast has it. Whether a row holds several sequences, which transformers looks up
+in the positions' values, is answered with no. Clipping of gradients and data are left out.
 """
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -84,10 +85,9 @@ def _build_02(case):
     parallelize._op_sac_save_list.add(_FLASH_ON_CPU)
     dims = ParallelDims(etp=1, **_degrees(layout))
     dims.build_mesh()
-    arguments = llama3_args[case["flavor"]]
-    arguments.max_seq_len = case["sequence"]
-    if case.get("layers"):
-        arguments.n_layers = case["layers"]
+    arguments = replace(llama3_args[case["flavor"]], max_seq_len=case["sequence"])
+    if case["layers"]:
+        arguments = replace(arguments, n_layers=case["layers"])
     with torch.device("meta"):
         model = Transformer(arguments)
     model.train()
@@ -133,7 +133,7 @@ def _build_03(case):
     dims = ParallelDims(spmd_backend=parallelism.spmd_backend, **_degrees(layout))
     dims.build_mesh()
     config = llama3_configs[case["flavor"]](attn_backend="flex")
-    if case.get("layers"):
+    if case["layers"]:
         config.layers = config.layers[: case["layers"]]
     config.update_from_config(config=_Sizes(parallelism))
     for layer in config.layers:
