@@ -74,7 +74,9 @@ class Case:
     @property
     def key(self) -> str:
         """Its name in the file of traces."""
-        name = f"{self.family} {self.layout} sp{int(self.layout.sequence_parallel)} s{self.stage}"
+        # files of traces are older than the words for sequence parallelism
+        words = self.layout.replaced(sequence_parallel=False)
+        name = f"{self.family} {words} sp{int(self.layout.sequence_parallel)} s{self.stage}"
         return f"deep {name}" if self.deep else name
 
     @property

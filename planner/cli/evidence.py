@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import FITS, REFUSED_ROWS, AsJson, MachineName
+from planner.cli.options import FITS, REFUSED_ROWS, AsJson, Files, MachineName, read_files
 from planner.describe.catalogue import load_machine
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError
@@ -124,6 +124,7 @@ def compare_command(
         Path | None,
         typer.Option(help="JSON of the job: a layout, or what `estimate --json` printed."),
     ] = None,
+    files: Files = None,
     model: Annotated[str | None, typer.Option(help="Model, where the file states none.")] = None,
     framework: Annotated[str | None, typer.Option("--framework", "-f")] = None,
     seq_length: Annotated[int | None, typer.Option("--seq-length")] = None,
@@ -141,10 +142,12 @@ def compare_command(
     from planner.evidence.logs.report import comparison_dict, comparison_text
     from planner.evidence.logs.scalars import chosen_columns
 
+    if files and layout:
+        raise PlannerError("--layout and --from both state the job; give one of them")
     result = compare_log(
         log,
         machine,
-        layout,
+        read_files(files) or layout,
         chosen_columns(column or []),
         model=model,
         framework=framework,

@@ -102,7 +102,7 @@ def _named(job: BatchJob, admitting: list[Queue]) -> Queue:
         raise EmitError(f"{job.where} has no scheduler and so no queue {job.queue}; use no --queue")
     if not job.machine.scheduler.queues:
         # nothing is known of its limits: the site will say
-        return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e6)
+        return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e5)
     for queue in admitting:
         if job.queue == queue.name or job.queue in _asked(queue):
             return queue
