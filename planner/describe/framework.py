@@ -56,7 +56,8 @@ class States(Description):
     gradient_bytes: BytesPerElement
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
     unsharded_gradient_bytes: BytesPerElement = 0
-    """Further gradients that no ZeRO stage below 3 shards (flat buckets of DDP) [B/parameter]."""
+    """Further gradients below ZeRO-2: flat buckets of DDP, 16-bit ones beside fp32 sums
+    (DeepSpeed's BF16_Optimizer, for ZeRO-1 alone) [B/parameter]."""
     master_bytes: BytesPerElement
     """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
     cached_weight_bytes: BytesPerElement = 0
@@ -73,7 +74,8 @@ class Kernels(Description):
     """Which kernels run, and what they keep."""
 
     fused_norm: bool
-    """One kernel per normalisation, saving its input (else decomposed: fp32 copies saved)."""
+    """One kernel per RMS normalisation, saving its input (else decomposed: fp32 copies saved);
+    a LayerNorm is always one."""
     fused_activation: bool
     """Bias and non-linearity (or the gate's product) in one kernel."""
     fused_residual: bool
@@ -91,16 +93,19 @@ class Kernels(Description):
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
     tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place;
     fused-copy: the same with the gradient beside the logits."""
+    loss_chunks: int = Field(default=1, ge=1, le=1024)
+    """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
+    loss); the head's gradient is summed over them before it is reduced."""
     loss_metrics: int = Field(default=0, ge=0, le=8)
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
     """Whether the 16-bit logits stay referenced until backward (eager loss)."""
     residual_bytes: int = Field(default=0, ge=0, le=8)
     """Bytes per element of the residual stream; 0: the compute precision [B]."""
-    repeats_kv: bool = False
-    """Whether grouped keys and values are expanded to all heads before attention."""
-    copies_attention_output: bool = False
-    """Whether the attention output is copied into another memory order before projection."""
+    transformers_blocks: bool = False
+    """Whether layers are those of transformers as they are written (`written` of a model): some
+    activations in elementary operations, eager attention over keys and values that are repeated
+    for every head."""
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
@@ -139,6 +144,10 @@ class Buffers(Description):
     """Elements of one gradient-reduction bucket; 0 where gradients reduce in place."""
     num_reduce_buckets: int = Field(default=1, ge=0, le=8)
     """Buckets alive at once (2 where reduction overlaps backward)."""
+    num_sharded_buckets: int = Field(default=0, ge=0, le=8)
+    """The same where weights are sharded (ZeRO-3); 0: as many."""
+    whole_buckets: bool = False
+    """Whether a bucket is allocated whole, however small the model (DeepSpeed)."""
     gather_bucket_elements: Elements = 0
     """Elements of one parameter-gathering bucket (ZeRO-1 and 2 after the step)."""
     num_prefetched_layers: int = Field(default=1, ge=0, le=8)

@@ -74,6 +74,8 @@ class Activations(Arrays):
     """The largest layer."""
     logits: Float
     """Kept by the head, and its loss gradient."""
+    loss: Float
+    """Of that, what is gone when the loss's backward ends."""
     sequence_buffer: Float
     """The stream gathered for a tensor-parallel region (sequence parallelism)."""
     buffers: StageBuffers
@@ -96,7 +98,7 @@ def stage_activations(stages: Stages) -> Activations:
     """
     layouts, workload = stages.layouts, stages.question.workload
     num = in_flight(layouts, stages.stage)
-    kept, logits, layer = _sums(stages, num)
+    kept, logits, loss, layer = _sums(stages, num)
     stream = stages.tokens * stages.blocks[0].width * workload.compute_bytes
     gathered = np.where(layouts.splits_sequence & (layouts.tp > 1), stream, 0.0)
     return Activations(
@@ -105,22 +107,26 @@ def stage_activations(stages: Stages) -> Activations:
         in_flight=num,
         layer=layer,
         logits=logits,
+        loss=loss,
         sequence_buffer=gathered + np.zeros_like(kept),
         buffers=_stage_buffers(stages, stream, num),
     )
 
 
-def _sums(stages: Stages, num: Float) -> tuple[Float, Float, LayerActivations]:
-    """Activations in flight and logits of a stage, and its largest layer."""
+def _sums(stages: Stages, num: Float) -> tuple[Float, Float, Float, LayerActivations]:
+    """Activations in flight, logits and loss of a stage, and its largest layer."""
     question, layouts = stages.question, stages.layouts
     zero, one = np.zeros(stages.shape), np.ones(stages.shape)
-    kept, logits = zero, zero
+    kept, logits, loss = zero, zero, zero
     largest = LayerActivations(zero, zero, zero, zero, one, one)
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         if block.kind == "head":
             waiting = np.where(runs_forward_ahead(layouts), num, 1.0)
             each = saved_bytes(question, _always(block), layouts)
-            logits = logits + count * (each * waiting + _loss(question, block, layouts))
+            working = _loss(question, block, layouts)
+            used = tuple(item for item in block.saved if item.until_loss)
+            logits = logits + count * (each * waiting + working)
+            loss = loss + count * (saved_bytes(question, used, layouts) + working)
             continue
         if block.kind == "layer":
             layer = _layer(question, block, layouts)
@@ -128,7 +134,7 @@ def _sums(stages: Stages, num: Float) -> tuple[Float, Float, LayerActivations]:
             kept = kept + count * layer.kept * num
         else:
             kept = kept + count * saved_bytes(question, _always(block), layouts) * num
-    return kept, logits, largest
+    return kept, logits, loss, largest
 
 
 def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) -> Float:

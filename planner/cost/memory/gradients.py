@@ -29,6 +29,8 @@ class Reduction(Arrays):
     """Gradients when sums over all passes are reduced; the sharded ones without such sums."""
     buckets: Float
     """Buckets that exist throughout."""
+    in_loss: Float
+    """Beside them: the head's gradient where the loss runs piece by piece."""
     in_last_layer: Float
     """Beside them: gradients that the layer has already, and the head's reduction."""
     after_last_layer: Float
@@ -76,7 +78,7 @@ class _Sizes:
         self.kept, self.gradients = kept, gradients
         self.params, self.layouts, self.size = stages.params, stages.layouts, stages.states
         framework, layouts = stages.question.framework, stages.layouts
-        self.buffers = framework.buffers
+        self.buffers, self.loss_chunks = framework.buffers, framework.kernels.loss_chunks
         self.element = float(stages.question.workload.compute_bytes)
         self.layer = self.params.largest_layer / layouts.tiles
         self.parallel = layouts.num_replicas > 1
@@ -109,6 +111,7 @@ class _Sizes:
             at_end=np.where(self.once, sums, np.maximum(before, self.gradients)),
             summed=np.where(self.once, self.summed(), self.gradients),
             buckets=buckets,
+            in_loss=self.in_loss(),
             in_last_layer=buckets + early + tied + head,
             after_last_layer=buckets + computing + tied + reduced + late + outputs + copies,
             of_layer=computing,
@@ -119,6 +122,18 @@ class _Sizes:
             of_sums=np.where(self.late, table + params.embedding * ahead, self.groups()),
             gather_bucket=self.gather_bucket(),
         )
+
+    def in_loss(self) -> Float:
+        """The head's gradient where every piece of the loss adds to it.
+
+        An fp32 sum beside the temporaries of the last piece; when those are gone, the input and
+        the output of its reduction beside the sum.
+        """
+        if self.loss_chunks == 1:
+            return np.zeros(np.shape(self.params.head))
+        ahead = self.buffers.reduce_input_bytes
+        reducing = self.params.head * (2 * ahead + self.output_bytes) - self.kept.loss
+        return np.where(self.split, np.maximum(self.params.head * ahead, reducing), 0.0)
 
     def before(self) -> Float:
         """Gradients that exist while activations are at their peak.
@@ -183,9 +198,11 @@ class _Sizes:
 
     def buckets(self) -> Float:
         """Buckets of gradients to be reduced."""
-        elements = np.minimum(self.buffers.reduce_bucket_elements, self.params.trainable)
-        size = self.buffers.num_reduce_buckets * elements * self.size.reduce_bytes
-        return np.where(self.parallel, size, 0.0)
+        buffers, whole = self.buffers, self.buffers.reduce_bucket_elements
+        elements = whole if buffers.whole_buckets else np.minimum(whole, self.params.trainable)
+        sharded = buffers.num_sharded_buckets or buffers.num_reduce_buckets
+        number = np.where(self.layouts.shards_weights, sharded, buffers.num_reduce_buckets)
+        return np.where(self.parallel, number * elements * self.size.reduce_bytes, 0.0)
 
     def gather_bucket(self) -> Float:
         """The bucket that gathers updated weights."""

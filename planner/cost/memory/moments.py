@@ -105,7 +105,7 @@ def loss(w: Worksheet) -> Alive:
         gradients=w.reduction.before,
         activations=w.kept.kept,
         logits_and_loss=w.kept.logits,
-        communication_buffers=w.stage_buffers + w.reduction.buckets,
+        communication_buffers=w.stage_buffers + w.reduction.buckets + w.reduction.in_loss,
     )
 
 

@@ -55,7 +55,7 @@ def resident(stages: Stages) -> Resident:
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
     unsharded = params.trainable * size.unsharded_gradient_bytes
-    gradients = gradients + np.where(layouts.shards_weights, 0.0, unsharded)
+    gradients = gradients + np.where(layouts.shards_gradients, 0.0, unsharded)
     gradients = gradients + params.weight_shapes * framework.buffers.placeholder_bytes
     optimizer = stages.optimizer_state_bytes
     if not size.sharded_weight_bytes:

@@ -33,7 +33,8 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     model, e, name = sizes.model, sizes.element, "cross_attention" if cross else "attention"
     h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
     gemms, qk_dim, v_dim, latent = _projections(sizes, name)
-    keys = heads if sizes.kernels.repeats_kv else kv
+    eager = sizes.workload.attention == "eager"
+    keys = heads if eager and sizes.kernels.transformers_blocks else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
     saved = [
         Saved(f"{name}.input", e * h, "gathered"),
@@ -42,10 +43,10 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
         *latent,
     ]
     pointwise: list[Pointwise] = []
-    if sizes.kernels.copies_attention_output:
-        saved.append(Saved(f"{name}.out.copy", e * out, "sharded"))
-        pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
-    if sizes.workload.attention == "flash":
+    if sizes.kernels.transformers_blocks:
+        found = _as_written(sizes, name, (q, k, out))
+        saved, pointwise = [*saved, *found.saved], [*pointwise, *found.pointwise]
+    if not eager:
         statistics = FP32 * heads
         saved.append(Saved(f"{name}.logsumexp", statistics, "sharded", of_attention=not cross))
     else:
@@ -53,12 +54,29 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
         saved, pointwise = [*saved, *scores.saved], [*pointwise, *scores.pointwise]
     pointwise += _rotary(sizes, name, (heads + kv) * qk_dim)
     if model.qk_norm != "none":
-        width = e * (heads + kv) * qk_dim
-        saved.append(Saved(f"{name}.qk_norm", width, "sharded"))
-        pointwise.append(Pointwise(f"{name}.qk_norm", 2 * width, 4 * width, "sharded", 2))
+        width = (heads + kv) * qk_dim
+        saved.append(Saved(f"{name}.qk_norm", sizes.norm_bytes(e) * width, "sharded"))
+        moved = 2 * e * width
+        pointwise.append(Pointwise(f"{name}.qk_norm", moved, 2 * moved, "sharded", 2))
     causal = kind.causal and not cross
     core = Attention(heads, kv, qk_dim, v_dim, causal, kind.window if causal else 0)
     return Operators(gemms, (core,), tuple(pointwise), tuple(saved))
+
+
+def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operators:
+    """What transformers' attention keeps and copies beside queries, keys, values and output."""
+    (q, k, out), e, written = widths, sizes.element, sizes.model.written
+    eager = sizes.workload.attention == "eager"
+    saved, pointwise = [], []
+    if written.joined_qkv and sizes.model.position == "rope":
+        # the joined product stays while the values, a view of it, are kept
+        saved.append(Saved(f"{name}.rotated", e * (q + k), "sharded"))
+    if written.joined_rotary or eager:
+        # the kernel's output has the memory order of its queries
+        pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
+    if written.joined_rotary and not eager:
+        saved.append(Saved(f"{name}.out.copy", e * out, "sharded"))
+    return Operators(pointwise=tuple(pointwise), saved=tuple(saved))
 
 
 def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, tuple[Saved, ...]]:
@@ -93,7 +111,7 @@ def _scores(sizes: Sizes, name: str) -> Operators:
     """Attention scores in memory, per head and key: softmax, dropout and its mask."""
     heads, e, m = sizes.model.num_heads, sizes.element, sizes.mask
     fused = sizes.kernels.fused_softmax
-    softmax = sizes.kernels.softmax_bytes or e
+    softmax = (sizes.kernels.softmax_bytes or e) + e * sizes.model.attention_softcap
     kept = softmax + (m + e) * bool(m)
     passes = 2 * e if fused else 8 * e
     dropout = (2 * e + m) * bool(m)

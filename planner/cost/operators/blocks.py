@@ -15,7 +15,7 @@ from planner.cost.operators import ends
 from planner.cost.operators.attention import attention
 from planner.cost.operators.backward import after_ffn, kept_selectively, working
 from planner.cost.operators.feed_forward import dense, routed
-from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.cost.operators.sizes import Operators, Sizes
 from planner.describe.framework import Framework
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
@@ -105,13 +105,15 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
 def _norms(sizes: Sizes, count: int) -> Operators:
     """Normalisations with their input, and the residual additions between them."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
-    if sizes.kernels.fused_norm:
+    fused = sizes.kernels.fused_norm or sizes.model.norm != "rmsnorm"
+    if fused:
         norm = Pointwise("norm", (r + e) * h, (2 * r + 2 * e) * h, num_kernels=1)
-        kept = Saved("norm.input", r * h, "residual")
     else:
         # to fp32, square, mean, scale, back to 16 bits, weight: every result in memory
         norm = Pointwise("norm", 36.0 * h, 60.0 * h, num_kernels=6)
-        kept = Saved("norm.input", (FP32 + e) * h, "residual")
+    kept = Saved("norm.input", sizes.norm_bytes(r) * h, "residual")
+    # norms of parallel branches read the same input
+    inputs = 1 if fused and sizes.model.parallel_residual else count
     if sizes.kernels.fused_residual:
         add = Pointwise("residual", (e + 2 * r + m) * h, (3 * r + m + e * bool(m)) * h)
     else:
@@ -121,5 +123,5 @@ def _norms(sizes: Sizes, count: int) -> Operators:
     additions = 1 if sizes.model.parallel_residual else min(count, 2)
     dropped = (Saved("dropout.mask", m * h, "residual"),) * (additions * bool(m))
     return Operators(
-        pointwise=(norm,) * count + (add,) * additions, saved=(kept,) * count + dropped
+        pointwise=(norm,) * count + (add,) * additions, saved=(kept,) * inputs + dropped
     )

@@ -35,7 +35,7 @@ def embedding(sizes: Sizes, block: Block) -> Block:
         saved.append(Saved("embedding.dropout.mask", m * h, "residual"))
     if model.embedding_norm:
         pointwise.append(Pointwise("embedding.norm", 2 * r * h, 4 * r * h))
-        saved.append(Saved("embedding.norm.input", r * h, "residual"))
+        saved.append(Saved("embedding.norm.input", sizes.norm_bytes(r) * h, "residual"))
     gemms: tuple[Gemm, ...] = ()
     if model.vision is not None:
         patch = model.vision.num_channels * model.vision.patch_size**2
@@ -71,7 +71,7 @@ def head(sizes: Sizes, block: Block) -> Block:
     saved: tuple[Saved, ...] = ()
     if model.final_norm:
         pointwise = (Pointwise("final_norm", (r + e) * h, (2 * r + 2 * e) * h),)
-        saved = (Saved("final_norm.input", r * h, "residual"),)
+        saved = (Saved("final_norm.input", sizes.norm_bytes(r) * h, "residual"),)
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
     loss, kept, working = _loss(sizes, vocab)
@@ -82,7 +82,7 @@ def head(sizes: Sizes, block: Block) -> Block:
         saved=(
             *saved,
             Saved("head.input", e * h, "gathered"),
-            kept,
+            *kept,
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(
                 "head.output",
@@ -90,37 +90,39 @@ def head(sizes: Sizes, block: Block) -> Block:
                 "sharded",
                 only_piped=True,
             ),
+            # pieces of the sequence add their gradients of the stream into an fp32 one
+            Saved("head.gradient", FP32 * h * (sizes.kernels.loss_chunks > 1), "replicated"),
         ),
         working=(working,),
     )
 
 
-def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
+def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple[Saved, ...]]:
     """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
-    e = sizes.element
-    cast = e + FP32 if e < FP32 else 0
-    if sizes.kernels.loss == "eager":
+    e, kernels = sizes.element, sizes.kernels
+    cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
+    if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
-        kept = FP32 + (e if sizes.kernels.keeps_logits else 0)
-    elif sizes.kernels.loss == "vocab-parallel":
+        kept, beside = FP32, e * (kernels.keeps_logits + sizes.model.logits_softcap)
+    elif kernels.loss == "vocab-parallel":
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
     else:
         forward, backward, kept = 3 * e, 2 * e, e
-        working = e if sizes.kernels.loss == "fused-copy" else 0
-    forward += 2 * e * sizes.kernels.loss_metrics
+        working = e if kernels.loss == "fused-copy" else 0
+    forward += 2 * e * kernels.loss_metrics
+    piece = vocab / kernels.loss_chunks
     return (
         Pointwise("loss", forward * vocab, backward * vocab, "sharded", 4),
-        Saved("loss.logits", kept * vocab, "sharded"),
         (
-            Saved("loss.gradient", working * vocab, "sharded"),
+            Saved("loss.logits", kept * piece, "sharded", until_loss=True),
+            # the 16-bit logits, and the tanh that softly caps them
+            Saved("loss.output", beside * piece, "sharded"),
+        ),
+        (
+            Saved("loss.gradient", working * piece, "sharded"),
             # loss over a split vocabulary exponentiates once more
-            Saved(
-                "loss.softmax",
-                FP32 * vocab * (sizes.kernels.loss == "eager"),
-                "sharded",
-                only_split=True,
-            ),
+            Saved("loss.softmax", FP32 * piece * eager, "sharded", only_split=True),
         ),
     )

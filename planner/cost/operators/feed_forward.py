@@ -10,6 +10,11 @@ from planner.describe.model.weights import shared_size
 __all__ = ["dense", "routed"]
 
 
+_WRITTEN_OUT = {"": 1, "gelu_new": 4, "gelu_fast": 7}
+"""Tensors that autograd keeps of an activation beside its output: its input, and where it is
+written out each operand of its products (transformers 5.23, activations.py)."""
+
+
 def dense(sizes: Sizes, width: int) -> Operators:
     """The dense feed-forward of a layer.
 
@@ -91,7 +96,7 @@ def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Op
         kept = 2 if fused else 3  # gate, up, and the activated gate where not fused
     else:
         forward, backward = (2, 3) if fused else (4, 5)
-        kept = 1
+        kept = _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
     kernels = 1 if fused else 2
     operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
     entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)

@@ -60,6 +60,22 @@ class Sizes:
         return max(self.kernels.residual_bytes, self.element)
 
     @property
+    def writes_activation(self) -> bool:
+        """Whether an activation runs in elementary operations where transformers writes it so."""
+        return self.kernels.transformers_blocks and not self.kernels.fused_activation
+
+    def norm_bytes(self, entering: int) -> int:
+        """What a norm keeps of an element that enters with so many bytes [B].
+
+        Written out, an RMS norm keeps its fp32 input and the normalised one, which is fp32 too
+        where it is scaled before it is rounded.
+        """
+        if self.kernels.fused_norm or self.model.norm != "rmsnorm":
+            return entering
+        exact = self.kernels.transformers_blocks and self.model.written.exact_norm_weight
+        return FP32 + (FP32 if exact else self.element)
+
+    @property
     def mask(self) -> int:
         """An element of a dropout mask, 0 without dropout [B]."""
         chosen = self.workload.dropout

@@ -138,6 +138,8 @@ class Saved:
     """Whether fused attention keeps it for its own backward (output, softmax statistics)."""
     until_ffn: bool = False
     """Whether it is freed when the gradients of the feed-forward's weights are complete."""
+    until_loss: bool = False
+    """Whether it is freed when the backward of the loss has used it."""
     only_split: bool = False
     """Whether it exists only where the tp group has more than one rank."""
     only_piped: bool = False

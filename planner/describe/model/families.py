@@ -29,6 +29,8 @@ class Family:
     """Switches that would add weights which Model does not describe."""
     note: str = ""
     """What is left out."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """How transformers writes its blocks, beyond what a file says."""
 
 
 _LLAMA = {
@@ -263,17 +265,31 @@ _PARALLEL = {"norms_per_layer": 1, "parallel_residual": True, "head_bias": True}
 _NO_HEADS = "encoder with its pooler; the pretraining heads are not counted"
 _NO_MTP = "multi-token-prediction modules are not counted"
 
+_EXACT = {"exact_norm_weight": True}
+_JOINED = {"joined_qkv": True, "joined_rotary": True}
+
 FAMILIES: dict[str, Family] = {
     "llama": Family(shapes.llama, _LLAMA | {"attention_bias": False, "mlp_bias": False}),
     "granite": Family(shapes.llama, _LLAMA | {"attention_bias": False, "mlp_bias": False}),
     "mistral": Family(shapes.llama, _MISTRAL),
     "qwen2": Family(shapes.llama, _QWEN2, {"qkv_bias": True}),
     "qwen3": Family(shapes.llama, _QWEN3, {"qk_norm": "head"}),
-    "phi3": Family(shapes.llama, _LLAMA | {"sliding_window": None, "resid_pdrop": 0.0}),
-    "olmo2": Family(shapes.llama, _LLAMA | {"attention_bias": False}, {"qk_norm": "full"}),
-    "gemma": Family(shapes.llama, _GEMMA),
-    "gemma2": Family(shapes.llama, _GEMMA2, {"norms_per_layer": 4}),
-    "gemma3_text": Family(shapes.llama, _GEMMA3, {"norms_per_layer": 4, "qk_norm": "head"}),
+    "phi3": Family(
+        shapes.llama, _LLAMA | {"sliding_window": None, "resid_pdrop": 0.0}, written=_JOINED
+    ),
+    "olmo2": Family(
+        shapes.llama, _LLAMA | {"attention_bias": False}, {"qk_norm": "full"}, written=_EXACT
+    ),
+    "gemma": Family(shapes.llama, _GEMMA, written=_EXACT),
+    "gemma2": Family(
+        shapes.llama,
+        _GEMMA2,
+        {"norms_per_layer": 4, "attention_softcap": True, "logits_softcap": True},
+        written=_EXACT,
+    ),
+    "gemma3_text": Family(
+        shapes.llama, _GEMMA3, {"norms_per_layer": 4, "qk_norm": "head"}, written=_EXACT
+    ),
     "mixtral": Family(
         shapes.mixtral,
         _MISTRAL | {"sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2},
@@ -295,6 +311,7 @@ FAMILIES: dict[str, Family] = {
         shapes.dense,
         _DENSE | {"attention_bias": True, "use_parallel_residual": True, "hidden_dropout": 0.0},
         {"mlp_bias": True},
+        written=_JOINED,
     ),
     "phi": Family(
         shapes.dense,
@@ -303,6 +320,7 @@ FAMILIES: dict[str, Family] = {
         | {"resid_pdrop": 0.0},
         _PARALLEL | _BIASES,
         refused=("qk_layernorm",),
+        written={"joined_rotary": True},
     ),
     "starcoder2": Family(
         shapes.dense,

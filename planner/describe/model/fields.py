@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
+from planner.describe.model.shapes import WrittenActivation
 from planner.errors import DescriptionError, shorten
 
 __all__ = ["Fields", "activation_of", "shown"]
@@ -148,6 +149,12 @@ class Fields:
         if known := activation_of(self.defaults.get(key) if value is None else value):
             return known
         raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu or silu")
+
+    def written_activation(self) -> str:
+        """The activation that transformers writes out in elementary operations; else empty."""
+        keys = ("activation_function", "hidden_activation", "hidden_act")
+        names = [str(self.raw(key) or self.defaults[key]) for key in keys if self.reads(key)]
+        return next((name for name in names if name in get_args(WrittenActivation)), "")
 
     def sequence(self, key: str, kind: type) -> list[Any]:
         """A list of `kind`; empty where the file says null or nothing."""

@@ -76,6 +76,7 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
     described = {
         **spec.read(values),
         **spec.fixed,
+        "written": {**spec.written, "activation": values.written_activation()},
         "name": _printable(name) or family,
         "family": family,
         "source": "config.json",

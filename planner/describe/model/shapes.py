@@ -13,6 +13,9 @@ __all__ = ["ConvStage", "Convolutional", "Experts", "LatentAttention", "Shapes",
 _MAX_ROWS = 1_000_000_000
 
 
+WrittenActivation = Literal["", "gelu_new", "gelu_fast"]
+
+
 class Experts(Description):
     """Mixture-of-experts feed-forward layers."""
 
@@ -68,6 +71,22 @@ class Vision(Description):
     """Edge of a patch [pixels]."""
     num_channels: int = Field(default=3, ge=1, le=1000)
     """Image channels."""
+
+
+class Written(Description):
+    """How transformers writes a family's blocks, where that decides what autograd keeps.
+
+    Frameworks that bring blocks of their own do not read it.
+    """
+
+    activation: WrittenActivation = ""
+    """Its name of an activation that it writes out in elementary operations; empty: one kernel."""
+    exact_norm_weight: bool = False
+    """Whether an RMS norm multiplies by its weight before it rounds to 16 bits (Gemma, OLMo 2)."""
+    joined_qkv: bool = False
+    """Whether queries, keys and values are views of one product (GPT-NeoX, Phi-3)."""
+    joined_rotary: bool = False
+    """Whether rotated and other parts of queries are joined, in another memory order."""
 
 
 class ConvStage(Description):
@@ -183,6 +202,10 @@ class Shapes(Description):
     """Whether an encoder ends in a dense pooler (BERT, ViT)."""
     output_head: bool = True
     """Whether a projection to the vocabulary follows (False for bare encoders and ViT)."""
+    attention_softcap: bool = False
+    """Whether attention scores pass a tanh (Gemma 2), which fused kernels do not offer."""
+    logits_softcap: bool = False
+    """Whether logits pass a tanh (Gemma 2)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability in training; 0 keeps no masks."""
     sliding_window: int = Field(default=0, ge=0, le=_MAX_ROWS)
@@ -195,6 +218,8 @@ class Shapes(Description):
     """Latent attention (MLA); absent otherwise."""
     vision: Vision | None = None
     """Patch embedding; absent in language models."""
+    written: Written = Written()
+    """How transformers writes its blocks."""
     convolutional: Convolutional | None = None
     """Stages of a convolutional network; absent in transformers."""
     reported_params: int = Field(default=0, ge=0, le=10**18)

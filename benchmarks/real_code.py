@@ -1,0 +1,355 @@
+"""Real code: third-party training code, run on tensors without data, beside the estimate.
+
+    python benchmarks/real_code.py --packages DIR      # writes docs/real_code.md; an hour
+
+Each case builds a model with somebody else's code, shards it with that code, and follows every
+storage over one step. Results are kept in a file (`--kept`), so that a run that was stopped goes
+on where it was, and a change of a formula is compared again without running anything. DIR holds
+the packages, one folder each: `torchtitan-0.2.2`, `torchtitan-0.3.0`, `nanogpt` (its model.py),
+and `deps` with what they import; `pip install --no-deps --target` makes them. transformers,
+accelerate and deepspeed are imported from where Python finds them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.referee.configs import configuration  # noqa: E402
+from planner.cost.memory.peak import device_memory  # noqa: E402
+from planner.cost.shards.stages import Stages  # noqa: E402
+from planner.describe.catalogue import load_framework, load_machine, load_model  # noqa: E402
+from planner.describe.layout import Layout  # noqa: E402
+from planner.describe.model.huggingface import from_config  # noqa: E402
+from planner.describe.model.model import Model  # noqa: E402
+from planner.describe.question import Question  # noqa: E402
+from planner.describe.workload import Workload  # noqa: E402
+
+KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "real_code.md"
+GIB = 2**30
+_NOT_FOLLOWED = ("runtime_context", "allocator_reserve")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step of one rank of somebody's code."""
+
+    code: str
+    """As the table calls it."""
+    worker: str
+    """Module of `benchmarks.referee` that runs it."""
+    model: str
+    framework: str
+    layout: Layout
+    sequence: int
+    attention: str = "flash"
+    layers: int = 0
+    """Layers of the model; 0: all of them."""
+    package: str = ""
+    """Folder of packages that it imports first."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of results."""
+        options = "".join(f" {name}={value}" for name, value in self.options.items())
+        eager = " eager" if self.attention == "eager" else ""
+        few = f" {self.layers} layers" if self.layers else ""
+        return f"{self.code} | {self.model} | s{self.sequence} {self.layout}{eager}{few}{options}"
+
+    @property
+    def described(self) -> Model:
+        """The model, from its config.json where the code has one."""
+        model = load_model(self.model)
+        fields = configuration(model, self.layers or model.num_layers)
+        if self.worker == "huggingface":
+            return from_config(fields, self.model)
+        return model.replaced(num_layers=self.layers) if self.layers else model
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the worker is told."""
+        model = load_model(self.model)
+        attention = {"flash": "sdpa"}.get(self.attention, self.attention)
+        return {
+            "config": configuration(model, self.layers or model.num_layers),
+            "layers": self.layers,
+            "layout": self.layout.model_dump(),
+            "sequence": self.sequence,
+            "attention": attention,
+            **self.options,
+        }
+
+    @property
+    def question(self) -> Question:
+        """The same, as the planner is asked."""
+        workload = Workload(
+            sequence_length=self.sequence,
+            global_batch=self.layout.global_batch,
+            attention=self.attention,
+            dropout=0.0,
+        )
+        machine, framework = load_machine("dgx-h100"), load_framework(self.framework)
+        return Question(self.described, machine, workload, framework)
+
+
+def cases() -> Iterator[Case]:
+    """All cases; a few have all layers, where the others have eight."""
+    yield from _huggingface()
+    yield from _torchtitan("0.3.0", "torchtitan")
+    yield from _nanogpt()
+    yield from _torchtitan("0.2.2", "fsdp2")
+
+
+_FEW = 8
+"""Layers of a model where not all of them are run."""
+
+
+def _layout(dp: int, zero: int = 3, **more: Any) -> Layout:
+    return Layout(dp=dp, zero_stage=zero, sequence_parallel=more.get("tp", 1) > 1, **more)
+
+
+def _torchtitan(version: str, framework: str) -> Iterator[Case]:
+    flavors = {"8B": "llama-3-8b", "70B": "llama-3-70b", "405B": "llama-3.1-405b"}
+    full, selective = {"recompute": "full"}, {"recompute": "selective"}
+    chosen: list[tuple[str, int, Layout, dict[str, Any]]] = [
+        ("8B", 8192, _layout(8), {}),
+        ("8B", 8192, _layout(8, **full), {}),
+        ("8B", 8192, _layout(8, **selective), {}),
+        ("8B", 8192, _layout(8, 2, grad_accumulation=2, **full), {}),
+        ("8B", 4096, _layout(8, 2, micro_batch=2), {}),
+        ("8B", 8192, _layout(8, tp=8, micro_batch=2), {}),
+        ("8B", 8192, _layout(8, tp=8, micro_batch=2, **full), {}),
+        ("8B", 8192, _layout(16, tp=4, **selective), {}),
+        ("8B", 8192, _layout(32, dp_shard=8, **full), {}),
+        ("70B", 8192, _layout(256, **full), {}),
+        ("70B", 8192, _layout(32, tp=8, micro_batch=4, **full), {}),
+        ("405B", 8192, _layout(64, tp=8, micro_batch=2, **full), {}),
+    ]
+    if version.startswith("0.2"):
+        chosen.insert(1, ("8B", 8192, _layout(8), {"reshard": "always"}))
+    else:
+        chosen.insert(1, ("8B", 8192, _layout(8), {"plain_loss": True}))
+    for number, (flavor, sequence, layout, options) in enumerate(chosen):
+        yield Case(
+            code=f"torchtitan {version}",
+            worker="torchtitan",
+            model=flavors[flavor],
+            framework="fsdp2" if "plain_loss" in options else framework,
+            layout=layout,
+            sequence=sequence,
+            layers=0 if version == "0.2.2" and number < 8 else _FEW,
+            package=f"torchtitan-{version}",
+            options={"flavor": flavor, **options},
+        )
+
+
+def _nanogpt() -> Iterator[Case]:
+    for model, micro_batch in (("gpt2", 12), ("gpt2-medium", 8), ("gpt2-xl", 4)):
+        layout = Layout(micro_batch=micro_batch, grad_accumulation=2)
+        yield Case("nanoGPT", "nanogpt", model, "ddp", layout, 1024, package="nanogpt")
+
+
+def _huggingface() -> Iterator[Case]:
+    full = {"recompute": "full"}
+    chosen: list[tuple[str, int, Layout, str]] = [
+        ("llama-3-8b", 4096, _layout(8), "flash"),
+        ("llama-3-8b", 8192, _layout(8, **full), "flash"),
+        ("llama-3-8b", 2048, _layout(8, grad_accumulation=2), "eager"),
+        ("llama-2-7b", 4096, _layout(8, micro_batch=2, **full), "flash"),
+        ("llama-2-7b", 2048, _layout(8, 2, micro_batch=4), "flash"),
+        ("llama-2-13b", 4096, _layout(16), "flash"),
+        ("mistral-7b", 4096, _layout(16, micro_batch=2, **full), "flash"),
+        ("mistral-7b", 4096, _layout(16), "flash"),
+        ("qwen2.5-7b", 4096, _layout(8), "flash"),
+        ("qwen3-8b", 4096, _layout(8), "flash"),
+        ("qwen3-8b", 4096, _layout(8, 2, **full), "flash"),
+        ("llama-3.2-1b", 4096, _layout(4, micro_batch=4), "flash"),
+        ("llama-3.2-3b", 4096, _layout(8, micro_batch=2, **full), "flash"),
+        ("olmo-2-7b", 4096, _layout(16), "flash"),
+        ("phi-3-mini", 4096, _layout(8), "flash"),
+        ("gpt-neox-20b", 2048, _layout(16, micro_batch=2), "flash"),
+        ("gpt-neox-20b", 2048, _layout(16, **full), "flash"),
+        ("gpt2", 1024, _layout(2, micro_batch=12), "flash"),
+        ("gpt2-xl", 1024, _layout(8, micro_batch=8), "flash"),
+        ("gpt2-xl", 1024, _layout(8, micro_batch=8, **full), "flash"),
+        ("gemma-2-27b", 4096, _layout(16, **full), "eager"),
+        ("gemma-2-27b", 4096, _layout(16), "eager"),
+        ("llama-3-70b", 4096, _layout(64, **full), "flash"),
+        ("qwen2.5-72b", 4096, _layout(64), "flash"),
+    ]
+    for number, (model, sequence, layout, attention) in enumerate(chosen):
+        yield Case(
+            "transformers + Accelerate",
+            "huggingface",
+            model,
+            "accelerate",
+            layout,
+            sequence,
+            attention,
+            0 if model == "llama-3-8b" and number < 2 else _FEW,
+        )
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, Any]]:
+    """Results by key; those in the file are not made again, and one case runs at a time."""
+    found: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        found = {
+            row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())
+        }
+    todo = [case for case in chosen if case.key not in found]
+    groups = itertools.groupby(todo, lambda case: (case.worker, case.package))
+    for (worker, package), group in groups:
+        with _process(worker, packages / package, packages / "deps") as process:
+            for case in group:
+                print(case.key, file=sys.stderr, flush=True)
+                result = _asked(process, case)
+                if "error" in result:
+                    print(f"  {result['error']}", file=sys.stderr, flush=True)
+                    continue
+                found[case.key] = result
+                with path.open("a") as file:
+                    file.write(json.dumps({"key": case.key, "result": result}) + "\n")
+    return found
+
+
+def _process(worker: str, *packages: Path) -> subprocess.Popen[str]:
+    """A process for the cases of one code: packages of different releases never meet."""
+    paths = os.pathsep.join(map(str, (ROOT, *packages)))
+    return subprocess.Popen(
+        ["nice", "-n", "5", sys.executable, "-m", "benchmarks.referee", worker],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
+    """What a process answers to a case."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(case.request) + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    return dict(json.loads(answer)) if answer else {"error": "the process ended"}
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def estimated(case: Case) -> float:
+    """The estimate of the same: the peak without context and the allocator's reserve [B]."""
+    parts, _ = device_memory(Stages.every(case.question, case.layout))
+    sizes = (value for name, value in parts.items() if name not in _NOT_FOLLOWED)
+    return float(np.max(sum(sizes)))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case, what its code took, and what the estimate says [B]."""
+
+    case: Case
+    real: float
+    estimate: float
+
+    @property
+    def error(self) -> float:
+        """Estimate over real, minus one."""
+        return self.estimate / self.real - 1
+
+    def __str__(self) -> str:
+        case = self.case
+        notes = ["eager attention"] * (case.attention == "eager")
+        notes += [
+            f"{name} {value}" if value is not True else name.replace("_", " ")
+            for name, value in case.options.items()
+            if name != "flavor"
+        ]
+        layers = case.layers or load_model(case.model).num_layers
+        cells = (case.code, case.framework, case.model, layers, case.sequence, case.layout)
+        return (
+            f"| {' | '.join(map(str, cells))}{''.join(f', {note}' for note in notes)} "
+            f"| {self.real / GIB:.2f} | {self.estimate / GIB:.2f} | {100 * self.error:+.2f} % |"
+        )
+
+
+def page(rows: list[Row]) -> str:
+    """The whole of docs/real_code.md."""
+    sizes = [abs(row.error) for row in rows]
+    head = ("code", "framework", "model", "layers", "tokens", "layout", "real", "estimate", "")
+    lines = [
+        INTRODUCTION,
+        f"{len(rows)} cases: median {100 * median(sizes):.2f} %, worst {100 * max(sizes):.2f} %, "
+        f"{sum(size <= 0.01 for size in sizes)} within 1 %. GiB.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * 3 + "---:|" * 2 + "---|" + "---:|" * 3,
+        *map(str, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = """\
+# Third-party code beside the estimate
+
+Written by `benchmarks/real_code.py`; do not edit by hand.
+
+Each row is one step of one rank of somebody else's code: their model, their way to shard it, their
+loss and their loop, on tensors without data under a process group of which one rank exists, with
+torch 2.13. Every storage is followed; *real* is their highest sum. The estimate is the total
+without the device's context and the allocator's reserve.
+
+- torchtitan 0.2.2 and 0.3.0 (PyPI): their Llama 3 and `parallelize_llama`, with
+  `fsdp_reshard_after_forward = "default"` where the layout is ZeRO-3, as `planner emit` writes.
+  0.3.0 runs its chunked loss and flex attention, and the backend `partial_dtensor`: its default,
+  `spmd_types`, needs a later torch.
+- transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16,
+  and a plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
+- nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
+
+What a CPU does otherwise than CUDA is replaced: torch's RMS norm by a kernel that keeps its input
+and one number a row; flex attention by the flash kernel, which keeps the same tensors; the name of
+the flash kernel joins torchtitan's list of what selective recompute keeps; nanoGPT's loss runs in
+fp32, as CUDA's autocast has it. Whether a row holds several sequences, which transformers looks up
+in the positions' values, is answered with no. Clipping of gradients and data are left out.
+"""
+
+
+def main(
+    packages: Annotated[Path, typer.Option(help="Folders of third-party packages.")] = Path(),
+    kept: Annotated[Path, typer.Option(help="Where results are kept.")] = KEPT,
+    output: Annotated[Path, typer.Option(help="The page to write.")] = PAGE,
+    only: Annotated[str, typer.Option(help="Only cases whose name holds this.")] = "",
+    run: Annotated[bool, typer.Option(help="Run what is not kept yet.")] = True,
+) -> None:
+    """Run what is missing, and write the page."""
+    chosen = [case for case in cases() if only in case.key]
+    found = ran(kept, chosen if run else [], packages)
+    known = [case for case in chosen if case.key in found]
+    rows = [Row(case, found[case.key]["peak"], estimated(case)) for case in known]
+    output.write_text(page(rows))
+    print(f"{len(rows)} of {len(chosen)} cases; wrote {output}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    typer.run(main)

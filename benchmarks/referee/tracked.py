@@ -1,0 +1,127 @@
+"""Tracked: one training step on tensors without data, under a process group of one rank."""
+
+# torch and its users leave much untyped
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.validate.sharding import adapter
+from planner.validate.sharding.timeline import Direction, Phase, StorageTimeline
+
+__all__ = ["Job", "Tracked", "measure", "world"]
+
+
+@dataclass
+class Job:
+    """What is stepped: a sharded model with storage, its optimizer, and one micro-batch's pass."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    forward: Callable[[], Any]
+    """Returns what stays referenced through backward, the loss first."""
+    passes: int = 1
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Context of a forward and backward pass."""
+    batch: list[torch.Tensor] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def world(ranks: int) -> Iterator[None]:
+    """A process group of `ranks` of which only the first exists."""
+    with adapter.fake_world(0, ranks):
+        yield
+
+
+class Tracked:
+    """Bytes of a step: the peak, what is resident, what is alive when backward starts."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.timeline = job, StorageTimeline()
+        self.kept: Any = None
+
+    def run(self) -> dict[str, Any]:
+        """One step after the optimizer's states exist."""
+        job, timeline = self.job, self.timeline
+        for param in job.model.parameters():
+            if param.requires_grad:
+                param.grad = torch.empty_like(param)
+        job.optimizer.step()
+        job.optimizer.zero_grad(set_to_none=True)
+        with timeline:
+            timeline.restart()
+            self._watch()
+            timeline.phase = Phase(Direction.FORWARD)
+            timeline.moment("begin")
+            for _ in range(job.passes):
+                self._pass()
+            timeline.moment("reduced")
+            timeline.phase = Phase(Direction.OPTIMIZER)
+            job.optimizer.step()
+            timeline.phase = Phase(Direction.END)
+            job.optimizer.zero_grad(set_to_none=True)
+            timeline.moment("end")
+        return self._readout()
+
+    def _pass(self) -> None:
+        self.timeline.phase = Phase(Direction.FORWARD)
+        with self.job.around():
+            # what a loop's variables hold lives until they are assigned again
+            self.kept = self.job.forward()
+            loss = self.kept[0] if isinstance(self.kept, tuple) else self.kept
+            self.timeline.moment("loss")
+            self.timeline.phase = Phase(Direction.BACKWARD)
+            loss.backward()
+
+    def _watch(self) -> None:
+        job, watch = self.job, self.timeline.watch
+        self.weights = {watch(param) for param in job.model.parameters()}
+        self.states = {
+            watch(value)
+            for state in job.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor) and value.dim()
+        }
+        for tensor in (*job.batch, *job.model.buffers()):
+            watch(tensor)
+
+    def _readout(self) -> dict[str, Any]:
+        timeline, moments = self.timeline, self.timeline.moments
+        peaks = timeline.peaks(moments["begin"], moments["end"])
+        phase = max(peaks, key=lambda name: peaks[name][0])
+
+        def alive(moment: str) -> dict[int, int]:
+            return {live.key: live.bytes for live in timeline.live(moments[moment])}
+
+        begin, loss, reduced = alive("begin"), alive("loss"), alive("reduced")
+        known = self.weights | self.states
+        return {
+            "peak": peaks[phase][0],
+            "phase": str(phase),
+            "phases": {str(name): size for name, (size, _) in peaks.items()},
+            "weights": sum(size for key, size in begin.items() if key in self.weights),
+            "optimizer_states": sum(size for key, size in begin.items() if key in self.states),
+            "gradients": sum(size for key, size in reduced.items() if key not in begin),
+            "at_loss": sum(size for key, size in loss.items() if key not in known),
+            "torch": torch.__version__,
+        }
+
+
+def measure(build: Callable[[], Callable[[], Job]], ranks: int) -> dict[str, Any]:
+    """One step: `build` shards a model on meta; what it returns gives it storage.
+
+    Meshes need real data, storage is fake, so the two are apart.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(world(ranks))
+        materialise = build()
+        stack.enter_context(adapter.quiet_propagation())
+        stack.enter_context(adapter.fake_mode())
+        return Tracked(materialise()).run()

@@ -1,0 +1,88 @@
+"""Third-party code that ran beside the estimate: its peaks, as docs/real_code.md has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.memory.activations import stage_activations
+from planner.cost.memory.gradients import reduction
+from planner.cost.memory.peak import device_memory
+from planner.cost.memory.weights import resident
+from planner.cost.shards.stages import Stages
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.model.huggingface import from_config
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+
+GIB = 2**30
+
+
+def question(model: str, framework: str, layers: int, sequence: int, eager: bool) -> Question:
+    """A model of the catalogue with some of its layers."""
+    found = load_model(model)
+    window = min(found.num_window_layers, layers // 2)
+    return Question(
+        found.replaced(num_layers=layers or found.num_layers, num_window_layers=window),
+        load_machine("dgx-h100"),
+        Workload(sequence_length=sequence, attention="eager" if eager else "flash", dropout=0.0),
+        load_framework(framework),
+    )
+
+
+# torch 2.13; transformers 5.23 under Accelerate 1.15, torchtitan 0.2.2 and 0.3.0
+@pytest.mark.parametrize(
+    ("framework", "model", "layers", "sequence", "layout", "gib"),
+    [
+        ("accelerate", "llama-3-8b", 0, 4096, Layout(dp=8, zero_stage=3), 43.69),
+        ("accelerate", "qwen3-8b", 8, 4096, Layout(dp=8, zero_stage=3), 19.87),
+        ("accelerate", "gpt2-xl", 4, 1024, Layout(dp=8, zero_stage=3, micro_batch=8), 8.594),
+        ("accelerate", "gemma-2-27b", 4, 4096, Layout(dp=16, zero_stage=3), 43.94),
+        ("accelerate", "olmo-2-7b", 8, 4096, Layout(dp=16, zero_stage=3), 16.19),
+        ("accelerate", "phi-3-mini", 8, 4096, Layout(dp=8, zero_stage=3), 8.35),
+        ("accelerate", "gpt-neox-20b", 8, 2048, Layout(dp=16, zero_stage=3, micro_batch=2), 22.15),
+        ("fsdp2", "llama-3-8b", 0, 8192, Layout(dp=8, zero_stage=3), 65.10),
+        ("torchtitan", "llama-3-8b", 0, 8192, Layout(dp=8, zero_stage=3), 58.02),
+        ("torchtitan", "llama-3-8b", 0, 8192, Layout(dp=8, zero_stage=3, recompute="full"), 18.86),
+    ],
+)
+def test_peaks_of_third_party_code(
+    framework: str, model: str, layers: int, sequence: int, layout: Layout, gib: float
+) -> None:
+    asked = question(model, framework, layers, sequence, model == "gemma-2-27b")
+    parts, _ = device_memory(Stages.every(asked, layout))
+    left_out = ("runtime_context", "allocator_reserve")
+    peak = float(np.max(sum(size for name, size in parts.items() if name not in left_out)))
+    assert peak / GIB == pytest.approx(gib, rel=0.01)
+
+
+# DeepSpeed 0.19.8 on two ranks, a Llama of 51.6 M parameters, after backward [bytes/parameter]
+@pytest.mark.parametrize(
+    ("framework", "stage", "gradients", "bucket"),
+    [
+        ("deepspeed", 2, 1.0, None),
+        ("deepspeed", 3, 1.0, 1e9),
+        ("megatron-deepspeed", 1, 6.0, None),
+        ("megatron-deepspeed", 2, 2.0, None),
+        ("megatron-deepspeed", 3, 2.0, 2e9),
+    ],
+)
+def test_gradients_of_a_deepspeed_engine(
+    framework: str, stage: int, gradients: float, bucket: float | None
+) -> None:
+    asked = question("gpt2", framework, 0, 1024, False)
+    stages = Stages.every(asked, Layout(dp=2, zero_stage=stage))
+    stay = resident(stages).gradients
+    params = stages.params.unsharded
+    assert np.max(stay / params) == pytest.approx(gradients)
+    if bucket is not None:
+        found = reduction(stages, stage_activations(stages), stay).buckets
+        assert np.max(found) == bucket
+
+
+def test_a_config_says_how_transformers_writes_the_model() -> None:
+    sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 32}
+    plain = {"model_type": "gpt2", **sizes, "activation_function": "gelu"}
+    assert from_config({"model_type": "gpt2", **sizes}, "tiny").written.activation == "gelu_new"
+    assert from_config(plain, "tiny").written.activation == ""
