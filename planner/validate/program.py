@@ -124,7 +124,9 @@ def run_command(
     """Train small shards on real ranks, and check them.
 
     Losses and final parameters must equal the single process; bytes per step and rank must be
-    exact; times count where the cores were ours.
+    exact, peaks of memory within 10 % of the estimate; times count where the cores were ours.
+    Exit codes: 0 as expected, 1 bytes, states or a peak are not, 2 wrong use, a rank that failed
+    or disagrees, 130 interrupted.
     """
     from planner.validate.train.run import RunOptions, exit_code, run, run_text
 

@@ -75,6 +75,8 @@ def head(sizes: Sizes, block: Block) -> Block:
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
     loss, kept, working = _loss(sizes, vocab)
+    # in fp32 only the eager loss makes a tensor of its own
+    apart = e < FP32 or sizes.kernels.loss == "eager"
     return replace(
         block,
         gemms=(Gemm("head", vocab, h, "column", quantizable=False),),
@@ -86,7 +88,7 @@ def head(sizes: Sizes, block: Block) -> Block:
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(
                 "head.output",
-                e * vocab * (not sizes.kernels.keeps_logits and e < FP32),
+                e * vocab * (apart and not sizes.kernels.keeps_logits),
                 "sharded",
                 only_piped=True,
             ),

@@ -87,7 +87,8 @@ def _framework(case: dict[str, Any]) -> Framework:
     """The software of a strategy, as `planner.validate.train.trainer` builds it."""
     if case["strategy"] in ("single", "ddp", "zero1"):
         return load_framework("ddp")
-    framework = load_framework("fsdp2")
+    # every stage gets as many layers, where torchtitan gives its ends fewer
+    framework = load_framework("fsdp2").replaced(balance="layers")
     # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
     states = framework.full.replaced(optimizer_temporary_bytes=4.0)
     if case["spread"]["zero_stage"] < 2:

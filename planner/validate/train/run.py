@@ -250,10 +250,30 @@ def run_text(results: dict[str, Any]) -> str:
             f"{times['num_not_scored']} not scored"
         )
     lines += [f"left out: {reason}" for reason in results.get("skipped", [])]
+    lines.append(_verdict(results["cases"]))
     return "\n".join(lines)
 
 
+def _differences(case: dict[str, Any]) -> list[str]:
+    """What of a case is not as expected; its results equal the single process, or it has none."""
+    found = {
+        "bytes sent": case["bytes_equal"],
+        "states": case["state_bytes_equal"],
+        "peak": case.get("peak_within", True),
+    }
+    return [name for name, as_expected in found.items() if not as_expected]
+
+
+def _verdict(cases: list[dict[str, Any]]) -> str:
+    """Which cases are not as expected, and in what."""
+    wrong = [(case, _differences(case)) for case in cases if _differences(case)]
+    if not wrong:
+        return f"all {len(cases)} cases as expected"
+    named = "; ".join(f"{c['task']} {c['strategy']}: {', '.join(what)}" for c, what in wrong)
+    return f"{len(wrong)} of {len(cases)} cases NOT AS EXPECTED ({named})"
+
+
 def exit_code(results: dict[str, Any] | None) -> int:
-    """0 where everything is as expected, 1 where bytes differ."""
+    """0 where everything is as expected, 1 where bytes, states or a peak are not."""
     cases = results["cases"] if results else []
-    return 0 if all(c["bytes_equal"] and c["state_bytes_equal"] for c in cases) else 1
+    return 1 if any(_differences(case) for case in cases) else 0

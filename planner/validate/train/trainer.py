@@ -159,7 +159,8 @@ class Trainer:
         losses: list[Tensor] = []
         inputs = (x,) if first else ()
         target = {"target": y, "losses": losses} if last else {}
-        self.schedule.step(*inputs, **target)
+        # outputs are dropped at once, as in torchtitan
+        self.schedule.step(*inputs, **target, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).mean() if last else None
 
     def _reduce_partial(self) -> None:
