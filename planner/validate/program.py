@@ -156,7 +156,7 @@ def run_command(
 def _sizes(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise PlannerError(
             f'sizes = {text[:60]!r} is no JSON; give for example {{"mlp": {{"width": 256}}}}'
         ) from None

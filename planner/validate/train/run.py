@@ -6,6 +6,7 @@ rank, exactly. Then times, where the cores were ours.
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -13,8 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.catalogue import load_machine
-from planner.errors import PlannerError
-from planner.validate.ranks.rank import Rank, RankError, external_rank, num_cores
+from planner.errors import PlannerError, shorten
+from planner.validate.ranks.rank import (
+    Rank,
+    RankError,
+    external_rank,
+    num_cores,
+    within_reason,
+)
 from planner.validate.results import ResultsFile
 from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
 from planner.validate.train.strategies import STRATEGIES, TASKS, spread_of
@@ -22,6 +29,7 @@ from planner.validate.train.strategies import STRATEGIES, TASKS, spread_of
 __all__ = ["RunOptions", "exit_code", "run", "run_text"]
 
 MAX_WORLD = 64
+FAULTS = ("die", "hang", "disagree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class RunOptions:
     profile: str = ""
     """Machine name or profile; the planner's own estimate of the GPT cases stands beside them."""
     fault: str = ""
-    """For tests: `kind:rank:step`, kind one of die, hang, disagree."""
+    """For tests: `kind:rank:step`, kind one of FAULTS."""
 
 
 def run(options: RunOptions) -> dict[str, Any] | None:
@@ -121,8 +129,7 @@ def _check(options: RunOptions, world: int) -> None:
             f"world = {world} must lie between 1 and {MAX_WORLD}; for more ranks start under "
             "torchrun, mpiexec or srun"
         )
-    if options.limit_s < 5:
-        raise RankError(f"limit = {options.limit_s} s must be at least 5 s")
+    within_reason(options.limit_s)
     if options.timed_steps < 0 or options.attempts < 1:
         raise RankError(
             f"steps = {options.timed_steps} must not be negative, and attempts = "
@@ -132,6 +139,13 @@ def _check(options: RunOptions, world: int) -> None:
         name in TASKS and isinstance(fields, dict) for name, fields in options.sizes.items()
     ):
         raise RankError('sizes must name sizes by task, such as {"mlp": {"width": 256}}')
+    if options.fault and not re.fullmatch(
+        rf"({'|'.join(FAULTS)}):\d{{1,4}}:\d{{1,4}}", options.fault
+    ):
+        raise RankError(
+            f"fault = {shorten(options.fault, 40)!r} must be KIND:RANK:STEP with a kind of "
+            f"{', '.join(FAULTS)}; give for example die:1:2"
+        )
     for name in options.strategies:
         if name != "all" and name not in STRATEGIES:
             raise RankError(f"unknown strategy {name!r}; use all or {', '.join(STRATEGIES)}")
