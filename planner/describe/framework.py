@@ -80,6 +80,10 @@ class Kernels(Description):
     """Whether grouped keys and values are expanded to all heads before attention."""
     copies_attention_output: bool = False
     """Whether the attention output is copied into another memory order before projection."""
+    keeps_latent_keys: bool = False
+    """Whether values of latent attention are a view that keeps the keys beside them alive."""
+    rescales_for_sinks: bool = False
+    """Whether attention sinks rescale the attention output, rather than its kernel knowing them."""
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""

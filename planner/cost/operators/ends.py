@@ -72,6 +72,9 @@ def head(sizes: Sizes, block: Block) -> Block:
     if model.final_norm:
         pointwise = (Pointwise("final_norm", (r + e) * h, (2 * r + 2 * e) * h),)
         saved = (Saved("final_norm.input", r * h, "residual"),)
+    if model.pooler:
+        # the pooled token is a view that keeps the others alive
+        saved += (Saved("pooler.input", e * h, "residual"),)
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
     loss, kept, working = _loss(sizes, vocab)

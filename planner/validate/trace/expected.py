@@ -150,7 +150,8 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
         times, element = count, _ACCUMULATED
     for weight in block.weights:
         routes = weight.part == "router" and weight.columns > 1
-        per_token = weight.part in ("norm", "position")
+        # what an embedding holds whole is used per token, as norms are
+        per_token = weight.part in ("norm", "position") or block.kind == "embedding"
         if weight.split == "replicated" and (
             weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
         ):

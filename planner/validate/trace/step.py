@@ -85,7 +85,7 @@ class _Step:
         self.rope = self.stage.tables(rows, torch.device("cpu"), dtype)
         self.stage.default_rope = self.rope
         self.batches = [
-            (torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long))
+            (self._inputs(shape, dtype), torch.zeros(shape, dtype=torch.long))
             for _ in range(self.layout.grad_accumulation)
         ]
         self.pipeline = None
@@ -98,6 +98,14 @@ class _Step:
                 self._loss,
                 stage_tensors(self.model, self.layout, self.workload, self.index, dtype),
             )
+
+    def _inputs(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Numbers of tokens, or patches: one token stands for the image."""
+        vision = self.model.vision
+        if vision is None:
+            return torch.zeros(shape, dtype=torch.long)
+        width = vision.num_channels * vision.patch_size**2
+        return torch.zeros(shape[0], shape[1] - 1, width, dtype=dtype)
 
     # --- phases ------------------------------------------------------------------------------
 

@@ -124,6 +124,15 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             dropout > 0,
             f"dropout = {dropout:g} is not traced; use a workload with dropout 0",
         ),
+        (
+            layout.tp > 1 and (model.latent_attention is not None or model.qk_norm == "full"),
+            f"tp = {layout.tp} is not traced with latent attention and norms over all heads, "
+            "whose sharding torch leaves to each program; use tp = 1",
+        ),
+        (
+            layout.sequence_parallel and layout.tp > 1 and model.pooler,
+            "sequence parallelism is not traced with a pooler, which reads one token; leave it out",
+        ),
         (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
     ]
     for found, message in wrong:

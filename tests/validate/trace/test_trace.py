@@ -199,9 +199,61 @@ def test_refusals_say_what_to_do(degrees: dict[str, object], message: str) -> No
 
 
 @pytest.mark.slow
-def test_unbuilt_models_are_refused() -> None:
-    with pytest.raises(TraceError, match="latent attention"):
-        compare_trace("deepseek-v3", world=8, zero_stage=3)
+def test_unbuilt_models_are_refused(tracer: Tracer) -> None:
+    with pytest.raises(TraceError, match="relative positions are not built"):
+        _compared(tracer, "t5-11b", 512, 8, zero_stage=3)
+
+
+FAMILIES = [
+    # four norms a layer, tied table
+    ("gemma-2-27b", {"tp": 2, "sequence_parallel": True, "zero_stage": 3}),
+    # norms over all heads
+    ("olmo-2-7b", {"zero_stage": 3, "recompute": "selective"}),
+    # latent attention, a dense layer before experts and a shared one
+    ("deepseek-v3", {"zero_stage": 3, "recompute": "full"}),
+    # norm of the embedding, token types, pooler, no logits
+    ("bert-large", {"zero_stage": 2}),
+    # sinks, biases of router and experts
+    ("gpt-oss-20b", {"zero_stage": 3}),
+    # ALiBi, norm of the embedding on a part of the tokens
+    ("bloom-176b", {"tp": 2, "sequence_parallel": True, "zero_stage": 2}),
+    # patches
+    ("vit-h-14", {"zero_stage": 3, "micro_batch": 8}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "degrees"), FAMILIES)
+def test_families(tracer: Tracer, name: str, degrees: dict[str, Any]) -> None:
+    layout = Layout(**{"dp": 16 // degrees.get("tp", 1), **degrees})
+    model = load_model(name).replaced(num_layers=3, dropout=0.0)
+    if model.experts and model.experts.num_dense_layers:
+        model = model.replaced(experts=model.experts.replaced(num_dense_layers=1).model_dump())
+    sequence = 257 if model.vision else 512
+    asked = question(model, sequence_length=sequence, global_batch=layout.global_batch)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    for part in comparison.parts[:3]:
+        assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    assert abs(comparison.parts[3].error) < 0.01, report_text(comparison)
+    assert abs(comparison.parts[-1].error) < 0.02, report_text(comparison)
+    for item in comparison.collectives:
+        assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees", "message"),
+    [
+        ("deepseek-v3", {"tp": 2, "dp": 4}, "not traced with latent attention"),
+        ("olmo-2-7b", {"tp": 2, "dp": 4}, "norms over all heads"),
+        ("bert-large", {"tp": 2, "dp": 4, "sequence_parallel": True}, "with a pooler"),
+    ],
+)
+def test_what_torch_leaves_open_is_refused(
+    name: str, degrees: dict[str, Any], message: str
+) -> None:
+    asked = question(load_model(name).replaced(dropout=0.0))
+    with pytest.raises(LayoutError, match=message):
+        trace(asked, Layout(**degrees))
 
 
 def test_collectives_of_ddp_are_one_reduction_per_group() -> None:
