@@ -163,6 +163,7 @@ def _pipeline(sums: _Sums, question: Question, layout: Layout, stage: int) -> No
     tokens = layout.micro_batch * question.workload.sequence_length
     split = layout.tp if layout.sequence_parallel else 1
     size = tokens * question.model.hidden_size * question.workload.compute_bytes / split
-    neighbours = (stage > 0) + (stage < layout.pp - 1)
+    # every chunk has a neighbour before it and one after it
+    neighbours = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
     for name in ("send", "receive"):
         sums.add(name, "pp", neighbours * layout.grad_accumulation, size)

@@ -83,13 +83,17 @@ def trace(
     rounding and reserve, communicator buffers. Many traces can share a `tracer`.
     """
     _check(question, layout, stage)
-    first, dense, count = _layers(question, layout, stage)
+    _, dense, count = _layers(question, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
-    if full_depth or count <= depths[-1]:
+    if full_depth or count <= depths[-1] or layout.vpp > 1:
         depths = (count,)
     with Tracer() if tracer is None else nullcontext(tracer) as worker:
         answers = [
-            worker.ask(_request(question, layout, stage, optimizer, first, depth))
+            worker.ask(
+                _request(
+                    question, layout, stage, optimizer, _chunks(question, layout, stage, depth)
+                )
+            )
             for depth in depths
         ]
     result = answers[0]
@@ -106,7 +110,6 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
         (layout.cp > 1, f"cp = {layout.cp} is not traced; use cp = 1"),
         (layout.ep > 1, f"ep = {layout.ep} is not traced; use ep = 1"),
-        (layout.vpp > 1, f"vpp = {layout.vpp} is not traced; use vpp = 1"),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
             question.workload.optimizer != "adamw",
@@ -159,13 +162,32 @@ def requests_of(question: Question, layout: Layout) -> list[dict[str, Any]]:
     found = []
     for stage in range(layout.pp):
         _check(question, layout, stage)
-        first, _, count = _layers(question, layout, stage)
-        found.append(_request(question, layout, stage, "fused", first, count))
+        chunks = _chunks(question, layout, stage, _layers(question, layout, stage)[2])
+        found.append(_request(question, layout, stage, "fused", chunks))
+    return found
+
+
+def _chunks(question: Question, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
+    """First layer and number of layers of every chunk of a stage.
+
+    A chunk is a stage of a pipeline as long as all chunks; a single one is traced at `depth`.
+    """
+    if layout.vpp == 1:
+        return [(_layers(question, layout, stage)[0], depth)]
+    longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
+    found = []
+    for number in range(layout.vpp):
+        first, _, count = _layers(question, longer, stage + number * layout.pp)
+        found.append((first, count))
     return found
 
 
 def _request(
-    question: Question, layout: Layout, stage: int, optimizer: str, first: int, depth: int
+    question: Question,
+    layout: Layout,
+    stage: int,
+    optimizer: str,
+    chunks: list[tuple[int, int]],
 ) -> dict[str, Any]:
     return {
         "model": question.model.model_dump(),
@@ -173,8 +195,7 @@ def _request(
         "workload": question.workload.model_dump(),
         "stage": stage,
         "optimizer": optimizer,
-        "first_layer": first,
-        "num_layers": depth,
+        "chunks": chunks,
     }
 
 
