@@ -117,11 +117,17 @@ def run_command(
         Path | None, typer.Option("--output", "-o", help="Results as JSON, resumed if there.")
     ] = None,
     sizes: Annotated[str, typer.Option(help='Such as {"mlp": {"width": 256}}.')] = "{}",
+    model: Annotated[
+        str, typer.Option(help="Train this instead: model name, TOML file or config.json.")
+    ] = "",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="The model as it is, not reduced.")
+    ] = False,
     as_json: AsJson = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use no accelerator.")] = False,
     fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> int:
-    """Train small shards on real ranks, and check them.
+    """Train small shards on real ranks, and check them; with --model those of your own model.
 
     Losses and final parameters must equal the single process; bytes per step and rank must be
     exact, peaks of memory within 10 % of the estimate; times count where the cores were ours.
@@ -134,7 +140,7 @@ def run_command(
         os.environ["PLANNER_CPU"] = "1"
     options = RunOptions(
         strategies=tuple(strategy or ("all",)),
-        tasks=tuple(task or TASKS),
+        tasks=tuple(task or (() if model else TASKS)),
         world=world,
         timed_steps=steps,
         attempts=attempts,
@@ -143,6 +149,8 @@ def run_command(
         sizes=_sizes(sizes),
         profile=profile,
         fault=fault,
+        model=model,
+        exact=exact,
     )
     try:
         results = run(options)

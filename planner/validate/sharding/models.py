@@ -24,6 +24,9 @@ Part = int | Literal["embedding", "head", "output"]
 """A part of a stage that forward enters: a layer by its number, or an end."""
 
 
+_ROPE_BASE = 10_000.0
+
+
 def _plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, eps)
 
@@ -157,11 +160,9 @@ class Stage(nn.Module):
         """Cosine and sine of the rotary positions, as (sequence, 1, width / 2)."""
         if not self.rope:
             return None
-        shape = (rows, 1, self.dim // 2)
-        return (
-            torch.ones(shape, device=device, dtype=dtype),
-            torch.zeros(shape, device=device, dtype=dtype),
-        )
+        halves = torch.arange(self.dim // 2, device=device) / (self.dim // 2)
+        angles = torch.outer(torch.arange(rows, device=device).float(), _ROPE_BASE**-halves)
+        return angles.cos().to(dtype).unsqueeze(1), angles.sin().to(dtype).unsqueeze(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (or patches) or the stream in, the stream or logits out."""

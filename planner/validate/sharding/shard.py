@@ -34,7 +34,7 @@ from planner.validate.sharding.experts import ExpertFeedForward
 from planner.validate.sharding.flash import OPERATOR as FLASH_ATTENTION
 from planner.validate.sharding.models import Stage
 
-__all__ = ["Meshes", "apply", "optimizer_groups"]
+__all__ = ["Meshes", "apply", "optimizer_groups", "tensor_parallel"]
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 
@@ -73,7 +73,7 @@ def compute_dtype(workload: Workload) -> torch.dtype:
 def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> None:
     """Split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
-        _tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
+        tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
     stage.tie()
     if layout.recompute != "none":
         _recompute(stage, layout.recompute)
@@ -119,7 +119,13 @@ def _placement(stage: Stage, ranks: int) -> Callable[[nn.Parameter], Shard | Non
     return choose
 
 
-def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
+def tensor_parallel(
+    stage: Stage, mesh: DeviceMesh, sequence: bool, *, whole_logits: bool = False
+) -> None:
+    """Columns then rows, one reduction per pair and direction; logits whole or split.
+
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+    """
     stream = Shard(1) if sequence else Replicate()
     plan: dict[str, Any] = {}
     if stage.first:
@@ -131,7 +137,9 @@ def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
                 plan["embedding_norm"] = SequenceParallel(use_local_output=True)
     if stage.head is not None:
         plan["head"] = ColwiseParallel(
-            input_layouts=stream, output_layouts=Shard(-1), use_local_output=False
+            input_layouts=stream,
+            output_layouts=Replicate() if whole_logits else Shard(-1),
+            use_local_output=whole_logits,
         )
     if stage.norm is not None and sequence:
         plan["norm"] = SequenceParallel()

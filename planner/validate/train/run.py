@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from planner.describe.catalogue import load_machine
+from planner.describe.catalogue import load_machine, load_model
 from planner.errors import PlannerError, shorten
 from planner.validate.ranks.rank import (
     Rank,
@@ -24,11 +24,13 @@ from planner.validate.ranks.rank import (
 )
 from planner.validate.results import ResultsFile
 from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
-from planner.validate.train.strategies import STRATEGIES, TASKS, spread_of
+from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
 
 __all__ = ["RunOptions", "exit_code", "run", "run_text"]
 
 MAX_WORLD = 64
+_SEQUENCE = 128
+"""Tokens of a sequence of a model of one's own, where none are asked."""
 FAULTS = ("die", "hang", "disagree")
 
 
@@ -46,8 +48,12 @@ class RunOptions:
     """A rank without progress for this long is taken to hang [s]."""
     output: Path | None = None
     """JSON of the results; cases that it holds are not run again."""
-    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sizes of a task that differ from its defaults."""
+    model: str = ""
+    """A model of one's own beside the tasks: catalogue name, config.json or its folder."""
+    exact: bool = False
+    """Whether the model is run as it is, not reduced."""
     profile: str = ""
     """Machine name or profile; the planner's own estimate of the GPT cases stands beside them."""
     fault: str = ""
@@ -63,6 +69,8 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     outer = external_rank(options.limit_s)
     world = outer.world if outer else options.world
     _check(options, world)
+    if options.model:
+        options = _with_model(options)
     machine = load_machine(options.profile) if options.profile else None
     cases, skipped = _cases(options, world)
     writes = outer is None or outer.rank == 0
@@ -98,6 +106,21 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     if writes:
         results.save()
     return results.as_dict() if writes else None
+
+
+def _with_model(options: RunOptions) -> RunOptions:
+    """The options with a model of one's own as one more task."""
+    from planner.validate.train.reduced import RULES, reduced, untied_model
+
+    model, asked = load_model(options.model), options.sizes.get(OWN_MODEL, {})
+    sequence = asked.get("sequence", _SEQUENCE)
+    made = untied_model(model)
+    if not options.exact and isinstance(sequence, int):
+        made = reduced(model, sequence)
+        print(f"{model.name} is run reduced ({RULES}); --exact leaves it", file=sys.stderr)
+    described = {**asked, "sequence": sequence, "model": made.model_dump(mode="json")}
+    sizes = {**options.sizes, OWN_MODEL: described}
+    return replace(options, tasks=(*options.tasks, OWN_MODEL), sizes=sizes)
 
 
 def _times(cases: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +159,8 @@ def _check(options: RunOptions, world: int) -> None:
             f"{options.attempts} must be at least 1"
         )
     if not isinstance(options.sizes, dict) or not all(
-        name in TASKS and isinstance(fields, dict) for name, fields in options.sizes.items()
+        name in (*TASKS, OWN_MODEL) and isinstance(fields, dict)
+        for name, fields in options.sizes.items()
     ):
         raise RankError('sizes must name sizes by task, such as {"mlp": {"width": 256}}')
     if options.fault and not re.fullmatch(
@@ -230,7 +254,7 @@ def case_line(case: dict[str, Any]) -> str:
     """One case in one line."""
     sent = max(case["sent_bytes_per_rank"])
     text = (
-        f"{case['task']:4}{case['strategy']:12}world {case['world']}  equal to 1 process "
+        f"{case['task']:6}{case['strategy']:12}world {case['world']}  equal to 1 process "
         f"(loss {case['loss_error']:.0e})  {sent / 1e6:9.3f} MB sent, "
         f"{'as expected' if case['bytes_equal'] else 'NOT AS EXPECTED'}"
     )
