@@ -52,6 +52,8 @@ def trace_command(
     tp: Annotated[int, typer.Option("--tp")] = 1,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", "--sp")] = False,
     pp: Annotated[int, typer.Option("--pp")] = 1,
+    vpp: Annotated[int, typer.Option("--vpp", help="Chunks per stage, interleaved.")] = 1,
+    cp: Annotated[int, typer.Option("--cp")] = 1,
     stage: Annotated[int, typer.Option(help="Pipeline stage to trace.")] = 0,
     zero: Annotated[int, typer.Option("--zero")] = 3,
     recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
@@ -69,7 +71,7 @@ def trace_command(
     from planner.describe.workload import Workload
     from planner.validate.trace.report import compare_trace, report_json, report_text
 
-    others = tp * pp
+    others = tp * pp * cp
     workload = Workload.described(
         {
             "sequence_length": seq_length,
@@ -87,12 +89,14 @@ def trace_command(
         workload=workload,
         tp=tp,
         pp=pp,
+        vpp=vpp,
+        cp=cp,
         zero_stage=zero,
         recompute=recompute,
         micro_batch=micro_batch,
         grad_accumulation=accumulation,
         sequence_parallel=sequence_parallel,
-        schedule="1f1b" if pp > 1 else "none",
+        schedule=("1f1b" if vpp == 1 else "interleaved-1f1b") if pp > 1 else "none",
     )
     print(report_json(found) if as_json else report_text(found))
     return 0

@@ -45,6 +45,8 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     if sizes.kernels.copies_attention_output:
         saved.append(Saved(f"{name}.out.copy", e * out, "sharded"))
         pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
+    elif sizes.kernels.copies_ring_output:
+        saved.append(Saved(f"{name}.out.copy", e * out, "sharded", only_context=True))
     if sizes.workload.attention == "flash":
         statistics = FP32 * heads
         saved.append(Saved(f"{name}.logsumexp", statistics, "sharded", of_attention=not cross))

@@ -140,6 +140,8 @@ class Saved:
     """Whether it is freed when the gradients of the feed-forward's weights are complete."""
     only_split: bool = False
     """Whether it exists only where the tp group has more than one rank."""
+    only_context: bool = False
+    """Whether it exists only where the context group has more than one rank."""
     only_piped: bool = False
     """Whether it exists only in a pipeline."""
 

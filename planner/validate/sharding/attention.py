@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial
 
 from planner.describe.model.model import Model
 from planner.validate.sharding.flash import alibi_slopes, flash_attention
+from planner.validate.sharding.ring import ring_attention
 
 __all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_part", "norm_of"]
 
@@ -61,6 +62,7 @@ class Core(nn.Module):
         self.eager, self.causal = eager, model.kind == "decoder"
         self.num_heads, self.alibi = model.num_heads, model.position == "alibi"
         self.head_shard = 0
+        self.ring: Any = None
         self.plain = not self.alibi and model.latent_attention is None
         if model.attention_sinks:
             self.sinks = nn.Parameter(torch.empty(model.num_heads))
@@ -70,6 +72,8 @@ class Core(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self.eager:
             out = self._eager(q, k, v)
+        elif self.ring is not None:
+            out = ring_attention(q, k, v, self.ring)
         elif self.plain and not hasattr(self, "sinks"):
             grouped = k.shape[1] < q.shape[1]
             out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)

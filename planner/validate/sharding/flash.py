@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["OPERATOR", "alibi_slopes", "flash_attention"]
+__all__ = ["OPERATOR", "alibi_slopes", "flash_attention", "flash_gradients"]
 
 _NAME = "planner::flash_attention"
 
@@ -37,13 +37,14 @@ def flash_attention(
 
 
 @torch.library.custom_op(f"{_NAME}_backward", mutates_args=())
-def _backward(
+def flash_gradients(
     gradient: Tensor,
     of_rows: Tensor | None,
     saved: list[Tensor],
     causal: bool,
     slopes: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values; `saved` are these, the output and its rows."""
     q, k, v, out, rows = saved
     gradient = gradient.float()
     weights = (_scores(q, k, causal, slopes) - rows.unsqueeze(-1)).exp()
@@ -67,7 +68,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, causal: bool, slopes: list[float]) -> tup
     return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-@_backward.register_fake
+@flash_gradients.register_fake
 def _(
     gradient: Tensor,
     of_rows: Tensor | None,
@@ -88,7 +89,7 @@ def _gradients(  # type: ignore[no-untyped-def]
     ctx, gradient: Tensor, of_rows: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     saved = list(ctx.saved_tensors)
-    return *_backward(gradient, of_rows, saved, ctx.causal, ctx.slopes), None, None
+    return *flash_gradients(gradient, of_rows, saved, ctx.causal, ctx.slopes), None, None
 
 
 flash_attention.register_autograd(_gradients, setup_context=_keep)

@@ -44,7 +44,7 @@ def stage_tensors(
         raise LayoutError(
             f"pp = {layout.pp} is not traced with patches or a pooler; use pp = 1 for {model.name}"
         )
-    rows = workload.sequence_length
+    rows = workload.sequence_length // layout.cp
     local = rows // layout.tp if layout.sequence_parallel else rows
     stream = torch.empty(
         layout.micro_batch, local, model.hidden_size, dtype=dtype, requires_grad=True

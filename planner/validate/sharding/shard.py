@@ -41,11 +41,15 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """Device meshes of one rank, with tp fastest, then the data axis, then pp."""
+    """Device meshes of one rank, with tp fastest, then the data axis, then pp.
+
+    The data axis is that of replicas with their context ranks.
+    """
 
     data: DeviceMesh
     tensor: DeviceMesh | None
     pipeline: DeviceMesh | None
+    context: DeviceMesh | None
 
     @classmethod
     def of(cls, layout: Layout) -> Meshes:
@@ -62,7 +66,13 @@ class Meshes:
             data,
             world["tp"] if layout.tp > 1 else None,
             world["pp"] if layout.pp > 1 else None,
+            cls._context(layout) if layout.cp > 1 else None,
         )
+
+    @staticmethod
+    def _context(layout: Layout) -> DeviceMesh:
+        shape = (layout.pp, layout.dp, layout.cp, layout.tp)
+        return init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "cp", "tp"))["cp"]
 
 
 def compute_dtype(workload: Workload) -> torch.dtype:
@@ -74,6 +84,10 @@ def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> N
     """Split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
         tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
+    if meshes.context is not None:
+        for module in stage.modules():
+            if isinstance(module, Core):
+                module.ring = meshes.context.get_group()
     stage.tie()
     if layout.recompute != "none":
         _recompute(stage, layout.recompute)

@@ -87,7 +87,7 @@ class _Step:
             fused=self.kind == "fused",
             foreach=self.kind == "foreach",
         )
-        rows = self.workload.sequence_length
+        rows = self.workload.sequence_length // self.layout.cp
         dtype = shard.compute_dtype(self.workload)
         shape = (self.layout.micro_batch, rows)
         self.rope = next(iter(self.stages.values())).tables(rows, torch.device("cpu"), dtype)
@@ -301,6 +301,8 @@ def _axes(layout: Layout) -> Any:
             return "pp"
         if stride >= layout.tp * shard_ranks and shard_ranks < data:
             return "dp_replicate"
+        if layout.cp > 1 and stride == layout.tp and size == layout.cp < data:
+            return "cp"
         if stride >= layout.tp and size <= data:
             return "dp_shard" if shard_ranks < data else "dp"
         return "tp" if size <= layout.tp else "world"

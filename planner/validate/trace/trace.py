@@ -16,6 +16,7 @@ import numpy as np
 
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
+from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.errors import LayoutError
 from planner.validate.trace.tracer import TraceError, Tracer
@@ -108,7 +109,20 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
     dropout = model.dropout if asked is None else asked
     wrong = [
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
-        (layout.cp > 1, f"cp = {layout.cp} is not traced; use cp = 1"),
+        (
+            layout.cp > 1 and (not _rings(model) or question.workload.attention != "flash"),
+            f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
+            "or latent projections; use cp = 1",
+        ),
+        (
+            layout.cp > 1 and layout.recompute == "selective",
+            "selective recompute is not traced with context parallelism; use none or full",
+        ),
+        (
+            question.workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
+            f"sequence_length = {question.workload.sequence_length} must be a multiple of 2 cp = "
+            f"{2 * layout.cp}: each rank has an early and a late piece",
+        ),
         (layout.ep > 1, f"ep = {layout.ep} is not traced; use ep = 1"),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
@@ -141,6 +155,12 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
     for found, message in wrong:
         if found:
             raise LayoutError(message)
+
+
+def _rings(model: Model) -> bool:
+    """Whether torch's ring attention runs a model."""
+    plain = model.latent_attention is None and not model.attention_sinks
+    return model.kind == "decoder" and plain and model.position != "alibi"
 
 
 def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, int]:
