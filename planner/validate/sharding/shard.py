@@ -147,8 +147,8 @@ def tensor_parallel(
         if sequence and stage.position is not None:
             plan["position"] = SequenceParallel(sequence_dim=0, use_local_output=True)
             stage.num_row_shards, stage.row_shard = mesh.size(), mesh.get_local_rank()
-            if stage.embedding_norm is not None:
-                plan["embedding_norm"] = SequenceParallel(use_local_output=True)
+        if sequence and stage.embedding_norm is not None:
+            plan["embedding_norm"] = SequenceParallel(use_local_output=True)
     if stage.head is not None:
         plan["head"] = ColwiseParallel(
             input_layouts=stream,
