@@ -7,7 +7,7 @@
 # make app    set up .venv with the explorer and open it in a browser
 # make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
 # make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
-# make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md
+# make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md and kept.jsonl
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -2,6 +2,9 @@
 
     python benchmarks/trace_matrix.py            # writes docs/validation.md; about 20 minutes
 
+It also writes `tests/validate/trace/kept.jsonl`: 260 of the traces, with which a test compares the
+estimate where there is no torch.
+
 Two sets of cases: three models of real widths and few layers, over every ZeRO stage, tensor and
 sequence parallelism, pipelines and recompute modes at three world sizes; and models of full depth
 (traced at two depths and extended), where peaks are those of real trainings. Traces are kept in a
@@ -14,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import queue
+import random
 import sys
 import threading
 import time
@@ -36,6 +40,7 @@ from planner.validate.trace.tracer import Tracer
 
 ROOT = Path(__file__).parent.parent
 KEPT, PAGE = Path("trace_matrix.jsonl"), ROOT / "docs" / "validation.md"
+FIXTURE, FIXED = ROOT / "tests" / "validate" / "trace" / "kept.jsonl", 260
 WORLDS = (8, 64, 1024)
 MODELS = {"GPT": "gpt3-175b", "Llama": "llama-3-8b", "MoE": "mixtral-8x7b"}
 DEEP = {"GPT": ("ptdp-18b", 2048), "Llama": ("llama-3-8b", 8192), "MoE": ("mixtral-8x7b", 4096)}
@@ -60,6 +65,13 @@ LAYERS = {1: 3, 4: 6}
 PASSES = {1: 2, 4: 5}
 DEEP_PASSES = {1: 2, 4: 8}
 EXACT = ("weights", "gradients", "optimizer_states")
+COMPARED = {
+    "start_of_backward_bytes": ("activations", "gathered_parameters", "receive_buffers"),
+    "loss_parts_bytes": ("logits", "temporaries"),
+    "peak_parts_bytes": (),
+    "phases_bytes": (),
+}
+"""What a comparison reads of a trace's tables."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,9 @@ class Case:
     @property
     def key(self) -> str:
         """Its name in the file of traces."""
-        name = f"{self.family} {self.layout} sp{int(self.layout.sequence_parallel)} s{self.stage}"
+        # files of traces are older than the words for sequence parallelism
+        words = self.layout.replaced(sequence_parallel=False)
+        name = f"{self.family} {words} sp{int(self.layout.sequence_parallel)} s{self.stage}"
         return f"deep {name}" if self.deep else name
 
     @property
@@ -193,6 +207,23 @@ def compared(case: Case, made: dict[str, Any]) -> Comparison:
     return compare(case.question, case.layout, again)
 
 
+# --- fixture ---------------------------------------------------------------------------------
+
+
+def fixture(pairs: list[tuple[Case, Comparison]]) -> str:
+    """A sample of the traces, without what no comparison reads, and how far the estimate is off."""
+    lines = []
+    for case, comparison in sorted(random.Random(9).sample(pairs, FIXED), key=lambda p: p[0].key):
+        made = comparison.trace.as_dict()
+        del made["layout"]
+        for name, parts in COMPARED.items():
+            made[name] = {part: made[name][part] for part in parts if part in made[name]}
+        off = {p.name: round(p.error, 6) for p in comparison.parts if p.name not in EXACT}
+        row = {"key": case.key, "differences": off, "trace": made}
+        lines.append(json.dumps(row, separators=(",", ":")) + "\n")
+    return "".join(lines)
+
+
 # --- page ------------------------------------------------------------------------------------
 
 
@@ -245,9 +276,8 @@ def furthest(rows: list[Row], count: int) -> list[str]:
     """The peaks furthest off, with the phase in which the traced one falls."""
     lines = ["| model | layout | stage | peak falls in | difference |", "|---|---|---:|---|---:|"]
     for row in sorted(rows, key=lambda row: -abs(row.error))[:count]:
-        sp = " sp" if row.case.layout.sequence_parallel else ""
         lines.append(
-            f"| {row.case.family} | {row.case.layout}{sp} | {row.case.stage} | {row.phase} "
+            f"| {row.case.family} | {row.case.layout} | {row.case.stage} | {row.phase} "
             f"| {100 * row.error:+.1f} % |"
         )
     return lines
@@ -385,6 +415,7 @@ def main(
     failed = [(case, item["error"]) for case, item in made if "error" in item]
     pairs = [(case, compared(case, item)) for case, item in made if "error" not in item]
     output.write_text(page(pairs, failed, pairs[0][1].trace.torch.split("+")[0]))
+    FIXTURE.write_text(fixture(pairs))
     print(f"\n{len(pairs)} cases, {len(failed)} not traced; wrote {output}", file=sys.stderr)
 
 

@@ -5,10 +5,13 @@
 True
 """
 
+from planner.choose.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.reading import read_configuration
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -20,6 +23,7 @@ from planner.errors import PlannerError
 __version__ = "0.1.0"
 
 __all__ = [
+    "Configuration",
     "Estimate",
     "Framework",
     "Layout",
@@ -30,8 +34,10 @@ __all__ = [
     "Workload",
     "emit",
     "estimate",
+    "estimate_configuration",
     "load_framework",
     "load_machine",
     "load_model",
     "plan",
+    "read_configuration",
 ]

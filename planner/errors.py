@@ -3,6 +3,7 @@
     PlannerError(ValueError)
     |-- UnknownNameError      a model, machine, framework or field that no catalogue holds
     |-- CatalogueError        a catalogue or configuration file that cannot be read
+    |-- WriteError            a file that cannot be written
     |-- DescriptionError      a description whose numbers are impossible or implausible
     |-- LayoutError           degrees that do not fit the model, the machine or the framework
     `-- EmitError             a layout that a framework's own files or a job script cannot express
@@ -22,6 +23,7 @@ __all__ = [
     "LayoutError",
     "PlannerError",
     "UnknownNameError",
+    "WriteError",
 ]
 
 
@@ -51,6 +53,10 @@ class UnknownNameError(PlannerError):
 
 class CatalogueError(PlannerError):
     """A file that is missing, unreadable or not in the expected form."""
+
+
+class WriteError(PlannerError):
+    """A file that cannot be written; what was there before is unchanged."""
 
 
 class DescriptionError(PlannerError):

@@ -13,6 +13,8 @@ from planner.errors import DescriptionError, shorten
 
 __all__ = [
     "GIB",
+    "counted",
+    "format_amount",
     "format_bytes",
     "format_count",
     "format_rate",
@@ -90,8 +92,8 @@ def format_rate(value: float, unit: str = "B/s") -> str:
     """
     for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+            return f"{_three(value / scale)} {prefix}{unit}"
+    return f"{_three(value)} {unit}"
 
 
 def format_count(value: float) -> str:
@@ -102,8 +104,51 @@ def format_count(value: float) -> str:
     """
     for prefix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale:
-            return f"{value / scale:.3g} {prefix}"
-    return f"{value:.3g}"
+            return f"{_three(value / scale)} {prefix}"
+    return _three(value)
+
+
+def format_amount(value: float) -> str:
+    """An estimated amount, such as node-hours: three digits, as more would feign precision.
+
+    >>> format_amount(13_224_257), format_amount(131_234), format_amount(2007.4), format_amount(0.5)
+    ('13.2 M', '131,000', '2,010', '0.5')
+    """
+    if abs(value) >= 1e6:
+        return format_count(value)
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else _three(value)
+
+
+def counted(number: float, thing: str) -> str:
+    """A whole number of things, in the singular where it is one.
+
+    >>> counted(1, "node"), counted(12_288, "device")
+    ('1 node', '12,288 devices')
+    """
+    return f"{number:,.0f} {thing}{'' if number == 1 else 's'}"
+
+
+def _three(value: float) -> str:
+    """Three significant digits and no exponent, but for what is below every unit.
+
+    >>> _three(999.7), _three(81.58), _three(1.9e-7)
+    ('1000', '81.6', '1.9e-07')
+    """
+    return f"{float(f'{value:.3g}'):g}"
+
+
+_DURATIONS = (
+    ("ns", 1e-9, 1e3),
+    ("us", 1e-6, 1e3),
+    ("ms", 1e-3, 1e3),
+    ("s", 1.0, 1e3),
+    ("min", 60.0, 120.0),
+    ("h", 3600.0, 48.0),
+    ("d", 86400.0, 1000.0),
+    ("years", 365.25 * 86400.0, float("inf")),
+)
+# name, seconds, and how many of them one still counts in that unit
 
 
 def format_seconds(value: float) -> str:
@@ -111,13 +156,10 @@ def format_seconds(value: float) -> str:
 
     >>> format_seconds(0.285), format_seconds(81.58), format_seconds(4e5), format_seconds(2e-5)
     ('285 ms', '81.6 s', '4.63 d', '20 us')
+    >>> format_seconds(3625), format_seconds(2.81e8), format_seconds(1.9e-10)
+    ('60.4 min', '8.9 years', '0.19 ns')
     """
-    if value == 0:
-        return "0 s"
-    for unit, scale in (("d", 86400.0), ("h", 3600.0)):
-        if abs(value) >= 2 * scale:
-            return f"{value / scale:.3g} {unit}"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}" if abs(value) < 1e3 * scale else f"{value:.0f} s"
-    return f"{value:.2g} s"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f} s"
+    unit, scale, _ = next(d for d in _DURATIONS if float(f"{abs(value) / d[1]:.3g}") < d[2])
+    return f"{_three(value / scale)} {unit}"

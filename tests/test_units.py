@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from planner.errors import DescriptionError
 from planner.units import (
     GIB,
+    counted,
+    format_amount,
     format_bytes,
     format_count,
     format_rate,
@@ -123,7 +125,13 @@ def test_gib_is_binary_and_gb_decimal() -> None:
         (81.58, "81.6 s"),
         (4e5, "4.63 d"),
         (7200, "2 h"),
-        (1e-9, "1e-09 s"),
+        (1e-9, "1 ns"),
+        (1.9e-10, "0.19 ns"),
+        (0.9997, "1 s"),
+        (999.7, "16.7 min"),
+        (3625, "60.4 min"),
+        (3600 * 1008, "42 d"),
+        (3.25e3 * 86400, "8.9 years"),
     ],
 )
 def test_format_seconds(value: float, text: str) -> None:
@@ -133,7 +141,8 @@ def test_format_seconds(value: float, text: str) -> None:
 @given(st.floats(min_value=1e-6, max_value=1e9))
 def test_format_seconds_reads_back(value: float) -> None:
     number, unit = format_seconds(value).split()
-    scale = {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+    scale = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}.get(unit, 86400.0)
+    scale *= 365.25 if unit == "years" else 1
     assert float(number) * scale == pytest.approx(value, rel=6e-3)
 
 
@@ -148,3 +157,18 @@ def test_format_rate_and_count() -> None:
     assert format_rate(0) == "0 B/s"
     assert format_count(8_030_261_248) == "8.03 B"
     assert format_count(512) == "512"
+
+
+def test_an_estimate_has_three_digits() -> None:
+    # thirteen digits of an estimate with an interval of 30 % would be a lie
+    assert format_amount(10_635_697.9474) == "10.6 M"
+    assert format_amount(5_247_592) == "5.25 M"
+    assert format_amount(13_224) == "13,200"
+    assert format_amount(0.1234) == "0.123"
+    assert format_amount(0) == "0"
+
+
+def test_one_is_singular() -> None:
+    assert counted(1, "device") == "1 device"
+    assert counted(0, "rank") == "0 ranks"
+    assert counted(1024, "node") == "1,024 nodes"

@@ -11,12 +11,11 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.controls import Job
-from planner.choose.anatomy import Axis, axes, stage_times
+from planner.choose.anatomy import Axis, Played, axes, played
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.space import Space, space
 from planner.cost.estimate import Estimate, stage_memory
-from planner.cost.schedules.simulate import StageTime
 from planner.describe.question import Question
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
@@ -27,10 +26,10 @@ __all__ = [
     "estimate_of",
     "files_of",
     "plan_of",
+    "played_of",
     "scale_point",
     "space_of",
     "stage_memory_of",
-    "stage_times_of",
 ]
 
 _HASH: dict[Any, Any] = {Job: lambda job: job.key}
@@ -65,9 +64,9 @@ def estimate_of(job: Job, packed: str) -> Estimate:
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def stage_times_of(job: Job, packed: str) -> tuple[StageTime, ...]:
-    """Seconds of one micro-batch on every stage of a layout."""
-    return stage_times(job.model, job.machine, job.workload, estimate_of(job, packed))
+def played_of(job: Job, packed: str) -> Played:
+    """The step of a layout, event by event."""
+    return played(job.model, job.machine, job.workload, estimate_of(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)

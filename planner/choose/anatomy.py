@@ -1,7 +1,8 @@
-"""Anatomy: one layout taken apart: its stages' times, its axes and what they carry."""
+"""Anatomy: one layout taken apart: its step played event by event, its axes and what they carry."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
-from planner.cost.schedules.simulate import StageTime
+from planner.cost.schedules.simulate import StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
@@ -20,7 +21,18 @@ from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 
-__all__ = ["Axis", "axes", "rank_axes", "stage_times"]
+__all__ = ["AFTER_PASSES", "Axis", "Played", "axes", "played", "rank_axes", "stage_times"]
+
+AFTER_PASSES = (
+    "parameter_gathering",
+    "gradient_reduction",
+    "offload",
+    "optimizer",
+    "parameter_update_gathering",
+)
+"""Parts of the step that no schedule plays, in the order in which they are drawn after it."""
+_MOST_TASKS = 8_000
+# passes of a played step: half a second of work; what the middle repeats beyond is left out
 
 
 def question_of(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Question:
@@ -46,6 +58,75 @@ def stage_times(
             blocked_s=float(found.transfer.blocks_s[stage]),
         )
         for stage in range(estimate.layout.pp)
+    )
+
+
+@dataclass(frozen=True)
+class Played:
+    """The step of an estimate, event by event, and as long as the estimate says.
+
+    Passes last what the estimate says. A schedule that is played is a little longer or shorter
+    than its closed form where stages differ; that, and micro-batches that are not played, are
+    made up for in the middle of the step, where the schedule repeats itself.
+    """
+
+    timeline: Timeline
+    micro_batches: int
+    """Of the step; the timeline may play fewer."""
+    passes_s: float
+    """Until the last pass ends, as estimated [s]."""
+    after_s: dict[str, float]
+    """What follows the passes, by part [s]."""
+
+    @classmethod
+    def whole(cls, timeline: Timeline) -> Played:
+        """A schedule on its own, which nothing follows."""
+        return cls(timeline, timeline.num_micro_batches, timeline.makespan_s, {})
+
+    @property
+    def step_s(self) -> float:
+        """Length of the step [s]."""
+        return self.passes_s + sum(self.after_s.values())
+
+    @functools.cached_property
+    def played_s(self) -> float:
+        """Length of the timeline [s]."""
+        return self.timeline.makespan_s
+
+    @property
+    def middle_s(self) -> float:
+        """Where in the timeline the difference to the estimate is made up for [s]."""
+        return self.played_s / 2
+
+    def instant_s(self, time_s: float) -> float:
+        """When in the step an instant of the timeline is [s]."""
+        moved = self.passes_s - self.played_s
+        return time_s if time_s <= self.middle_s else time_s + moved
+
+    @functools.cached_property
+    def idle_s(self) -> float:
+        """Waiting of the stage that works longest, while passes run [s]."""
+        repeats = self.micro_batches / self.timeline.num_micro_batches
+        computed = [
+            sum(event.duration_s for event in self.timeline.computed(stage))
+            for stage in range(self.timeline.num_stages)
+        ]
+        return self.passes_s - repeats * max(computed)
+
+
+def played(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Played:
+    """The step of an estimate, event by event."""
+    layout, stages = estimate.layout, stage_times(model, machine, workload, estimate)
+    after = {name: estimate.step_time_parts_s[name] for name in AFTER_PASSES}
+    count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
+    if count * per_batch > _MOST_TASKS:
+        rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
+        count = min(rounds * layout.pp, count)
+    return Played(
+        simulate(stages, count, layout.schedule, layout.vpp),
+        layout.grad_accumulation,
+        estimate.step_time_s - sum(after.values()),
+        {name: seconds for name, seconds in after.items() if seconds > 0},
     )
 
 

@@ -20,6 +20,7 @@ from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 from planner.describe.question import Question
+from planner.errors import LayoutError
 
 __all__ = ["Found", "candidates", "order", "search"]
 
@@ -222,7 +223,8 @@ def order(estimates: Estimates, count: int | None = None) -> Int:
 
     Counted: step time to a nanosecond; ties go to the smaller memory, then to the smaller degrees
     in the order of Layouts' fields, so the order never depends on how candidates were generated.
-    Left out: layouts that do not fit, the interval of the time. method.md#search.
+    Left out: layouts that do not fit, the interval of the time. method.md#search. Raises
+    LayoutError where `count` is less than nothing.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
@@ -231,9 +233,11 @@ def order(estimates: Estimates, count: int | None = None) -> Int:
     >>> order(estimate_layouts(job, ranks)).tolist()            # four ranks before one
     [1, 0]
     """
+    if count is not None and count < 0:
+        raise LayoutError(f"top = {count} must not be negative; give 0 or more")
     fitting = np.flatnonzero(estimates.fits)
     time = np.round(estimates.step_time_s[fitting], 9)
-    if count is not None and len(fitting) > count:
+    if count and len(fitting) > count:
         # nothing slower than the count-th fastest can be among the first
         near = time <= np.partition(time, count - 1)[count - 1]
         fitting, time = fitting[near], time[near]

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import FITS, REFUSED_ROWS, AsJson, MachineName
+from planner.cli.options import FITS, REFUSED_ROWS, AsJson, Files, MachineName, read_files
 from planner.describe.catalogue import load_machine
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError
@@ -115,31 +115,44 @@ def collectives_command(
 
 
 def compare_command(
-    log: Annotated[Path, typer.Argument(help="Log of a training run.")],
+    log: Annotated[
+        Path,
+        typer.Argument(help="Log, CSV or profile of a run, or a folder of TensorBoard events."),
+    ],
     machine: MachineName,
     layout: Annotated[
         Path | None,
         typer.Option(help="JSON of the job: a layout, or what `estimate --json` printed."),
     ] = None,
+    files: Files = None,
     model: Annotated[str | None, typer.Option(help="Model, where the file states none.")] = None,
     framework: Annotated[str | None, typer.Option("--framework", "-f")] = None,
     seq_length: Annotated[int | None, typer.Option("--seq-length")] = None,
     precision: Annotated[
         TrainingPrecision | None, typer.Option(help="Precision, where the file states none.")
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="What a column holds, such as time_s=dt; may be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compare a real run's log with its estimate."""
-    from planner.evidence.logs.compare import compare_log, comparison_dict, comparison_text
+    """Compare a real run's log with its estimate; exit 3 where both cannot be of one run."""
+    from planner.evidence.logs.compare import compare_log
+    from planner.evidence.logs.report import comparison_dict, comparison_text
+    from planner.evidence.logs.scalars import chosen_columns
 
+    if files and layout:
+        raise PlannerError("--layout and --from both state the job; give one of them")
     result = compare_log(
         log,
         machine,
-        layout,
+        read_files(files) or layout,
+        chosen_columns(column or []),
         model=model,
         framework=framework,
         sequence_length=seq_length,
         precision=precision,
     )
     print(json.dumps(comparison_dict(result), indent=1) if as_json else comparison_text(result))
-    return 0
+    return REFUSED_ROWS if result.doubts else FITS

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +24,7 @@ from planner.describe.workload import Workload, parse_tokens
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
+    from planner.describe.configurations.configuration import Configuration
     from planner.describe.framework import Framework
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
     "AsCsv",
     "AsJson",
     "FieldsOf",
+    "Files",
     "Job",
     "MachineName",
     "ModelName",
     "Overrides",
+    "read_files",
     "spread",
     "workload_of",
 ]
@@ -50,6 +53,10 @@ MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name 
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--from", help="Configuration file of a training framework (repeatable)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
@@ -74,16 +81,16 @@ _FLAGS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldsOf:
-    """Marks a parameter: one option per field of a description; it gets the values as a dict.
+    """Marks a parameter: one option per field of a description; it gets the given ones as a dict.
 
-    Types, defaults and help are those of the fields.
+    Types and help are those of the fields; what is not given has the field's default.
     """
 
     description: type[Description]
     left_out: tuple[str, ...] = ()
     """Fields that are no option of the command."""
     otherwise: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Fields that are absent from the dict where the user gives none; what is taken then."""
+    """What is taken where the user gives none, for fields where that is not the field's default."""
 
     def names(self) -> list[str]:
         """Fields that are options, in the order of the description."""
@@ -96,24 +103,22 @@ class FieldsOf:
             field = self.description.model_fields[name]
             kind: Any = field.annotation
             default = field.default
+            usual = "" if default is None else str(default)
             choices = _choices(kind)
             if choices:
                 settings |= {"parser": _words, "metavar": "LIST"}
                 settings["help"] = f"{settings['help'].rstrip('.')}: {', '.join(choices)}."
-                kind, default = str, ",".join(default)
+                kind, usual = str, ",".join(default)
             elif name == "tokens":
                 settings |= {"parser": _tokens, "metavar": "NUMBER"}
-            if name in self.otherwise:
-                kind, default = kind | None, None
-                settings["show_default"] = self.otherwise[name]
+            settings["show_default"] = self.otherwise.get(name, usual or False)
             flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
             option = typer.Option(*flags, **settings)
-            yield _keyword(name, Annotated[kind, option], default)
+            yield _keyword(name, Annotated[kind | None, option], None)
 
     def given(self, values: dict[str, Any]) -> dict[str, Any]:
         """The fields among the values of all options."""
-        taken = {name: values[name] for name in self.names()}
-        return {k: v for k, v in taken.items() if v is not None or k not in self.otherwise}
+        return {name: values[name] for name in self.names() if values[name] is not None}
 
 
 def _choices(kind: Any) -> tuple[str, ...]:
@@ -186,6 +191,15 @@ def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
         else:
             given[parameter.name] = values[parameter.name]
     return group(**given)
+
+
+def read_files(files: Sequence[str] | None) -> Configuration | None:
+    """What `--from` names; None where it names nothing."""
+    if not files:
+        return None
+    from planner.describe.configurations.reading import read_configuration
+
+    return read_configuration(*files)
 
 
 # --- the job of `plan` and `emit` -------------------------------------------------------------

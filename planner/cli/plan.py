@@ -14,20 +14,21 @@ from planner.cli.options import (
     AsCsv,
     AsJson,
     FieldsOf,
+    Files,
     Job,
     MachineName,
     ModelName,
     Overrides,
+    read_files,
     spread,
-    workload_of,
 )
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.layout import Layout, Schedule
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.describe.machine import Machine
-    from planner.describe.model.model import Model
+    from planner.cost.estimate import Estimate
+    from planner.describe.question import Question
 
 __all__ = ["register"]
 
@@ -85,58 +86,66 @@ def estimate_command(
     layout: Annotated[dict[str, Any], _LAYOUT],
     workload: Annotated[dict[str, Any], _ESTIMATED_WORKLOAD],
     framework: Annotated[str | None, typer.Option("--framework", "-f", help="Framework.")] = None,
+    files: Files = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
-    """Estimate one layout: memory by part and stage, step time by part."""
+    """Estimate one layout: memory by part and stage, step time by part.
+
+    With --from, the layout is that of configuration files that you have: of DeepSpeed, Accelerate,
+    torchtitan, Megatron, nanotron, nanoGPT or the Hugging Face Trainer. Options count before them.
+    """
+    from planner.choose.completing import complete
+    from planner.choose.configured import improved
+    from planner.choose.planning import estimate
+    from planner.describe.question import Question
+
     described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
-    chosen = _layout(layout, place, nodes, workload.get("global_batch"))
-    job = workload_of(described, {"global_batch": chosen.global_batch, **workload})
-    return _print_estimate(described, place, chosen, job, framework, as_json, as_csv)
-
-
-def _layout(
-    fields: dict[str, Any], machine: Machine, nodes: int | None, global_batch: int | None
-) -> Layout:
-    """The layout of the options; degrees, passes and schedule that are not given follow."""
-    from planner.choose.job import check_division
-
-    pp, micro_batch = fields["pp"], fields["micro_batch"]
-    dp = check_division(machine, nodes, fields.get("dp"), fields["tp"] * pp * fields["cp"])
-    passes = 1
-    if global_batch is not None and dp and micro_batch:
-        passes = max(global_batch // (dp * micro_batch), 1)
-    schedule: Schedule = "1f1b" if fields["vpp"] == 1 else "interleaved-1f1b"
-    usual = {"schedule": "none" if pp == 1 else schedule, "grad_accumulation": passes}
-    return Layout.described({**usual, **fields, "dp": dp})
+    job = complete(
+        described,
+        place,
+        read_files(files),
+        nodes=nodes,
+        layout=layout,
+        workload=workload,
+        framework=framework,
+    )
+    answer = estimate(described, place, job.layout, workload=job.workload, framework=job.framework)
+    chosen = job.framework or load_framework(answer.framework)
+    question = Question(described, place, job.workload, chosen)
+    better = improved(described, place, job, answer) if files else None
+    _print_estimate(question, answer, (better, job.notes) if files else None, as_json, as_csv)
+    return FITS if answer.fits else NOTHING_FITS
 
 
 def _print_estimate(
-    model: Model,
-    machine: Machine,
-    layout: Layout,
-    workload: Workload,
-    framework: str | None,
+    question: Question,
+    answer: Estimate,
+    read: tuple[Estimate | None, tuple[str, ...]] | None,
     as_json: bool,
     as_csv: bool,
-) -> int:
+) -> None:
     from planner.choose.plan import estimate_dict
-    from planner.choose.planning import estimate
     from planner.cost.estimate import stage_memory
-    from planner.describe.question import Question
 
-    answer = estimate(model, machine, layout, workload=workload, framework=framework)
-    question = Question(model, machine, workload, load_framework(framework or answer.framework))
+    stages = stage_memory(question, answer.layout)
     if as_json:
-        stages = stage_memory(question, layout)
-        print(json.dumps({**estimate_dict(answer), "stages": stages}, indent=1, allow_nan=False))
+        data = {**estimate_dict(answer), "stages": stages}
+        if read:
+            better, notes = read
+            data["workload"] = question.workload.model_dump(mode="json")
+            data["better"] = None if better is None else estimate_dict(better)
+            data["notes"] = notes
+        print(json.dumps(data, indent=1, allow_nan=False))
     elif as_csv:
         from planner.show.report import estimate_csv
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.show.report import console, show_estimate
+        from planner.show.report import console, show_estimate, show_reading
 
-        show_estimate(answer, machine, stage_memory(question, layout), console())
-    return FITS if answer.fits else NOTHING_FITS
+        out = console()
+        show_estimate(answer, question.machine, stages, out)
+        if read:
+            show_reading(answer, *read, out)

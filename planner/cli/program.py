@@ -6,6 +6,7 @@ Results go to standard output, progress and errors to standard error. Exit codes
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -15,9 +16,11 @@ import typer
 from planner.cli import app as explorer
 from planner.cli import catalogue, emit, evidence, plan, validate
 from planner.cli.options import FITS, WRONG_USE
-from planner.errors import PlannerError
+from planner.errors import PlannerError, shorten
 
 __all__ = ["app", "main"]
+
+_LONGEST = 400
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +33,12 @@ for _commands in (plan, explorer, catalogue, emit, evidence, validate):
     _commands.register(app)
 
 
+@functools.cache
+def _command() -> Callable[..., Any]:
+    """The commands with their options; put together once."""
+    return typer.main.get_command(app)
+
+
 def _fail(message: str) -> NoReturn:
     print(f"planner: {message}", file=sys.stderr)
     sys.exit(WRONG_USE)
@@ -37,9 +46,8 @@ def _fail(message: str) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
-    run: Callable[..., Any] = typer.main.get_command(app)
     try:
-        code = run(arguments, standalone_mode=False)
+        code = _command()(arguments, standalone_mode=False)
     except PlannerError as error:
         _fail(str(error))
     except typer.Abort:
@@ -50,6 +58,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(FITS)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-            _fail(f"{error.format_message()} (`planner --help` shows the options)")
+            said = error.format_message()
+            if said.startswith("Usage:"):  # a group of commands without one
+                print(said, file=sys.stderr)
+                sys.exit(WRONG_USE)
+            _fail(f"{shorten(said, _LONGEST)} (`planner --help` shows the options)")
         raise
     sys.exit(code if isinstance(code, int) else FITS)

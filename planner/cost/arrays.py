@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -32,6 +32,17 @@ class Arrays:
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
         return self.map(lambda values: values[index])
+
+    @classmethod
+    def joined(cls, several: Sequence[Self]) -> Self:
+        """Structs of one kind, one after the other."""
+        columns = {f.name: [getattr(one, f.name) for one in several] for f in fields(cls)}
+        return cls(**{name: _joined(values) for name, values in columns.items()})
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    return type(first).joined(values) if isinstance(first, Arrays) else np.concatenate(values)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -7,6 +7,9 @@ that can be the worst; `stage_memory` gives every stage of one layout.
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +26,14 @@ from planner.cost.step.compute import model_flop
 from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
 from planner.describe.question import Question
+from planner.errors import DescriptionError
 
 __all__ = ["Estimate", "Estimates", "estimate_layouts", "stage_memory"]
+
+_TOGETHER = 16_384
+"""Layouts that are worked out at once: more take more memory and longer, because numpy gives arrays
+beyond a few MiB back to the system after every operation."""
+_NUM_THREADS = min(os.cpu_count() or 1, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,18 @@ class Estimates:
             host_parts_bytes=some(self.host_parts_bytes),
         )
 
+    @classmethod
+    def joined(cls, several: Sequence[Estimates]) -> Estimates:
+        """Estimates of one question as one, in their order."""
+        first = several[0]
+        arrays: dict[str, Any] = {"layouts": first.layouts.joined([e.layouts for e in several])}
+        for name in ("time_parts_s", "memory_parts_bytes", "host_parts_bytes"):
+            parts = [getattr(found, name) for found in several]
+            arrays[name] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        for name in ("worst_stage", "peak_moment", "disk_bytes"):
+            arrays[name] = np.concatenate([getattr(found, name) for found in several])
+        return replace(first, **arrays)
+
     def __len__(self) -> int:
         return len(self.layouts)
 
@@ -166,6 +187,15 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
     >>> round(sum(found.step_time_parts_s.values()) / found.step_time_s, 6)
     1.0
     """
+    if np.ndim(layouts.dp) != 1 or len(layouts) <= _TOGETHER:
+        return _together(question, layouts)
+    begins = range(0, len(layouts), _TOGETHER)
+    some = [layouts.take(slice(begin, begin + _TOGETHER)) for begin in begins]
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        return Estimates.joined(list(threads.map(functools.partial(_together, question), some)))
+
+
+def _together(question: Question, layouts: Layouts) -> Estimates:
     machine, workload, framework = question.machine, question.workload, question.framework
     stages = Stages.candidates(question, layouts)
     memory, worst, moment = _worst_stage(stages)
@@ -177,7 +207,7 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
         shape = np.shape(layouts.dp)
         return {name: np.broadcast_to(values, shape) for name, values in parts.items()}
 
-    return Estimates(
+    found = Estimates(
         layouts=layouts,
         time_parts_s=spread(time_parts(stages)),
         memory_parts_bytes=memory,
@@ -194,6 +224,22 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
         interval_factors=interval_factors(class_name(question.model, machine, framework)),
         framework=framework.name,
     )
+    _refuse_absurd(question, found)
+    return found
+
+
+def _refuse_absurd(question: Question, found: Estimates) -> None:
+    """Raise DescriptionError where a total is not finite, or less than nothing.
+
+    Every figure has bounds of its own; only many at their limits come here.
+    """
+    for total in (found.step_time_s, found.memory_bytes, found.host_memory_bytes):
+        if not np.all(np.isfinite(total) & (total >= 0)):
+            raise DescriptionError(
+                f"{question.model.name} on {question.machine.name} with "
+                f"{question.framework.name} gives figures beyond any number; check the sizes of "
+                "its model and the units of its machine"
+            )
 
 
 def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:

@@ -12,13 +12,33 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.errors import DescriptionError, shorten
 
-__all__ = ["Description", "Kind", "Quantity", "Trait", "explain"]
+__all__ = [
+    "ByteCount",
+    "BytesPerElement",
+    "Count",
+    "Description",
+    "Duration",
+    "Elements",
+    "Factor",
+    "Fraction",
+    "Kind",
+    "Memory",
+    "Quantity",
+    "Rate",
+    "Share",
+    "Storage",
+    "Trait",
+    "Width",
+    "ZeroStage",
+    "explain",
+    "shown",
+]
 
 Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 """How a number came to be known. `assumed` is shown as such wherever it matters."""
@@ -74,6 +94,85 @@ class Quantity(Description):
     """Where the number was read or how it was obtained."""
 
 
+# --- what a quantity may be: what lies outside was written in another unit ----------------------
+
+
+class Fraction(Quantity):
+    """A part of something, of which there is some."""
+
+    value: float = Field(ge=1e-6, le=1)
+    """Part of 1."""
+
+
+class Share(Quantity):
+    """A part of something, of which there may be nothing."""
+
+    value: float = Field(ge=0, le=1)
+    """Part of 1."""
+
+
+class Factor(Quantity):
+    """How one thing relates to another of its kind."""
+
+    value: float = Field(ge=0.01, le=100)
+    """Ratio."""
+
+
+class ByteCount(Quantity):
+    """What a program or a library takes."""
+
+    value: float = Field(ge=0, le=1e12)
+    """Bytes [B]."""
+
+
+class Memory(Quantity):
+    """A memory."""
+
+    value: float = Field(ge=1e8, le=1e15)
+    """Bytes [B]."""
+
+
+class Storage(Quantity):
+    """A disk or a file system."""
+
+    value: float = Field(ge=1e6, le=1e21)
+    """Bytes [B]."""
+
+
+class Rate(Quantity):
+    """Bytes or operations in a second."""
+
+    value: float = Field(ge=1e6, le=1e18)
+    """Rate [B/s] or [FLOP/s]."""
+
+
+class Duration(Quantity):
+    """A latency: less than a second."""
+
+    value: float = Field(ge=0, le=1)
+    """Time [s]."""
+
+
+class Count(Quantity):
+    """A number of things."""
+
+    value: float = Field(ge=1, le=1e6, multiple_of=1)
+    """How many there are."""
+
+
+BytesPerElement = Annotated[float, Field(ge=0, le=64)]
+"""What one parameter or element takes; 64 is more than any state holds [B]."""
+
+Elements = Annotated[float, Field(ge=0, le=1e12)]
+"""Elements of a buffer."""
+
+Width = Annotated[int, Field(ge=0, le=10_000_000)]
+"""A width of a model; 0 where there is none."""
+
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
+"""A ZeRO stage."""
+
+
 class Trait(Description):
     """A yes or no of a catalogue with where it comes from."""
 
@@ -93,18 +192,33 @@ def explain(error: ValidationError, where: str) -> str:
     quantity: value = nan is refused: input should be a finite number
     """
     first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
+    field = shorten(".".join(str(part) for part in first["loc"]))
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if first["type"] == "missing":
         return f"{where}: the field {field!r} is missing; add it"
     if first["type"] == "extra_forbidden":
         return f"{where}: the field {field!r} is not known; remove it or correct its spelling"
-    if first["type"] in ("less_than", "less_than_equal"):
+    too_small = first["type"] == "greater_than_equal" and field.endswith(".value")
+    if too_small or first["type"] in ("less_than", "less_than_equal"):
         message += "; check your units"
     if not field:
         return f"{where}: {message}"
-    return f"{where}: {field} = {shorten(str(first['input']))} is refused: {message}"
+    return (
+        f"{where}: {field.removesuffix('.value')} = {shown(first['input'])} is refused: {message}"
+    )
+
+
+def shown(value: object) -> str:
+    """A value for a message; Python writes no whole number of more than 4300 digits.
+
+    >>> shown(2.5), shown(10**5000)
+    ('2.5', 'a number of thousands of digits')
+    """
+    try:
+        return shorten(str(value))
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planner.describe.base import Description
+from planner.describe.base import Description, shown
 from planner.describe.files import read_toml
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -57,7 +57,12 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder(kind).glob("*.toml")))
 
 
-def _is_path(name: str) -> bool:
+def _is_path(kind: str, name: object) -> bool:
+    """Whether a name is a path; DescriptionError where it is no text at all."""
+    if not isinstance(name, str):
+        raise DescriptionError(
+            f"{kind} = {shown(name)} is no name; give the name or the path of a {kind}"
+        )
     return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
 
 
@@ -67,9 +72,10 @@ def load_model(name: str) -> Model:
     >>> load_model("llama-3-8b").num_params
     8030261248
     """
+    is_path = _is_path("model", name)
     path = Path(os.path.expanduser(name))
     is_folder = os.path.isdir(path) and name != ""
-    if _is_path(name) or (is_folder and name not in names("model")):
+    if is_path or (is_folder and name not in names("model")):
         if is_folder:
             path = path / "config.json"
         if path.suffix == ".json":
@@ -86,7 +92,7 @@ def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
     >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
     80000000000.0
     """
-    if _is_path(name):
+    if _is_path("machine", name):
         machine = _load(Machine, Path(os.path.expanduser(name)))
     else:
         # other names stand inside the files, and reading them all takes time
@@ -113,7 +119,7 @@ def load_framework(name: str) -> Any:
     """
     from planner.describe.framework import Framework
 
-    if _is_path(name):
+    if _is_path("framework", name):
         return _load(Framework, Path(os.path.expanduser(name)))
     return _named(Framework, "framework", name)
 

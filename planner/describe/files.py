@@ -1,50 +1,72 @@
-"""Files: small text and TOML files, read with one clear sentence where they cannot be."""
+"""Files: read whole and bounded, written whole or not at all, with one clear sentence else."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from planner.errors import CatalogueError, shorten
+from planner.errors import CatalogueError, WriteError, shorten
 
-__all__ = ["read_text", "read_toml"]
+__all__ = ["parse_json", "read_bytes", "read_text", "read_toml", "write_atomically"]
 
 _MAX_FILE_BYTES = 1_000_000
-_MAX_KEY_PARTS = 64
+_DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\.[ \t]*+){64}""")
+"""A key of more than 64 parts: the parser takes time that grows with their square."""
 
 
-def read_text(path: Path, limit: int = _MAX_FILE_BYTES) -> str:
-    """Text of a small file; CatalogueError where it is missing, huge or not text."""
+# --- reading ---------------------------------------------------------------------------------
+
+
+def read_bytes(
+    path: Path,
+    limit: int = _MAX_FILE_BYTES,
+    remedy: str = "give the description itself, not weights",
+) -> bytes:
+    """A regular file of at most `limit` bytes; CatalogueError where it is missing or larger.
+
+    No more than the limit is read: the files of a kernel state no size.
+    """
     where = shorten(str(path))
     try:
-        size = path.stat().st_size
-        if not path.is_file() and not path.is_dir():
+        if path.is_dir():
+            raise CatalogueError(f"{where} is a directory; name a file in it")
+        if path.exists() and not path.is_file():
             raise CatalogueError(f"{where} is not a regular file; name a file")
-        if size > limit:
-            raise CatalogueError(
-                f"{where} has {size / 1e6:.1f} MB; files above {limit / 1e6:.0f} MB are refused: "
-                "give the description itself, not weights"
-            )
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise CatalogueError(f"{where} is not UTF-8 text; save it as UTF-8") from None
+        with path.open("rb") as file:
+            size, data = os.fstat(file.fileno()).st_size, file.read(limit + 1)
     except OSError as error:
         raise CatalogueError(f"cannot read {where}: {error.strerror}; check the path") from None
     except CatalogueError:
         raise
     except ValueError as error:  # a null byte
         raise CatalogueError(f"cannot read {where}: {error}; check the path") from None
+    if len(data) > limit:
+        raise CatalogueError(
+            f"{where} has {max(size, len(data)) / 1e6:.1f} MB; files above {limit / 1e6:g} MB are "
+            f"refused: {remedy}"
+        )
+    return data
+
+
+def read_text(path: Path, limit: int = _MAX_FILE_BYTES) -> str:
+    """Text of a small file, line ends as `\\n`; CatalogueError where it cannot be read."""
+    try:
+        text = read_bytes(path, limit).decode("utf-8")
+    except UnicodeDecodeError:
+        raise CatalogueError(f"{shorten(str(path))} is not UTF-8 text; save it as UTF-8") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data; CatalogueError with the line where it is malformed."""
-    text = read_text(path)
-    nested = CatalogueError(
-        f"{shorten(str(path))} is nested too deeply for a description; give a flat TOML file"
-    )
-    # the parser takes time that grows with the square of the parts of a dotted key
-    if any(line.partition("=")[0].count(".") > _MAX_KEY_PARTS for line in text.splitlines()):
+    text, where = read_text(path), shorten(str(path))
+    nested = CatalogueError(f"{where} is nested too deeply for a description; give a flat one")
+    if _DOTTED.search(text):
         raise nested
     try:
         return tomllib.loads(text)
@@ -52,5 +74,62 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise nested from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(
-            f"{shorten(str(path))} is not valid TOML: {error}; correct that line"
+            f"{where} is not valid TOML: {shorten(str(error))}; correct that line"
+        ) from None
+    except ValueError:
+        raise _digits(where) from None
+
+
+def parse_json(text: str, where: str) -> Any:
+    """JSON as plain data; CatalogueError with the line where it is malformed.
+
+    >>> parse_json('{"dp": [1, 2]}', "layout")
+    {'dp': [1, 2]}
+    """
+    try:
+        return json.loads(text.removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        raise CatalogueError(
+            f"{where} is not valid JSON: {error.msg} at line {error.lineno}, "
+            f"column {error.colno}; correct it there or save the file again"
+        ) from None
+    except RecursionError:
+        raise CatalogueError(f"{where} is nested too deeply; give a flat JSON object") from None
+    except ValueError:
+        raise _digits(where) from None
+
+
+def _digits(where: str) -> CatalogueError:
+    """Python refuses whole numbers of more than 4300 digits."""
+    return CatalogueError(f"{where} holds a number with thousands of digits; correct that number")
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content; a reader or a crash never sees half of it.
+
+    Raises WriteError where it cannot be written; what was there before is unchanged.
+    """
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            temporary = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(file.fileno(), 0o666 & ~mask)  # as any other file, not private
+        os.replace(temporary, path)
+    except (OSError, ValueError) as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        why = getattr(error, "strerror", None) or error
+        raise WriteError(
+            f"cannot write {shorten(str(path))}: {why}; free space or choose another path. What "
+            "was there before is unchanged"
         ) from None

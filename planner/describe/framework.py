@@ -11,7 +11,18 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from planner.describe.base import Description, Quantity, Trait
+from planner.describe.base import (
+    ByteCount,
+    BytesPerElement,
+    Description,
+    Duration,
+    Elements,
+    Factor,
+    Fraction,
+    Share,
+    Trait,
+    ZeroStage,
+)
 from planner.describe.layout import Recompute, Schedule
 from planner.describe.machine import Runtime
 
@@ -28,23 +39,23 @@ __all__ = [
 class States(Description):
     """Bytes kept per parameter and rank, before sharding."""
 
-    weight_bytes: float = Field(ge=0)
+    weight_bytes: BytesPerElement
     """The copy that computes, resident where weights are not sharded [B/parameter]."""
-    sharded_weight_bytes: float = Field(ge=0)
+    sharded_weight_bytes: BytesPerElement
     """What stays of that copy per owned parameter where weights are sharded (ZeRO-3) [B]."""
-    gradient_bytes: float = Field(ge=0)
+    gradient_bytes: BytesPerElement
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
-    unsharded_gradient_bytes: float = Field(default=0, ge=0)
+    unsharded_gradient_bytes: BytesPerElement = 0
     """Further gradients that no ZeRO stage below 3 shards (flat buckets of DDP) [B/parameter]."""
-    master_bytes: float = Field(ge=0)
+    master_bytes: BytesPerElement
     """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
-    cached_weight_bytes: float = Field(default=0, ge=0)
+    cached_weight_bytes: BytesPerElement = 0
     """Low-precision copies that live during forward and backward (autocast) [B/parameter]."""
-    reduce_bytes: float = Field(gt=0)
+    reduce_bytes: float = Field(ge=0.125, le=64)
     """Bytes per gradient element on the wire [B]."""
-    optimizer_temporary_bytes: float = Field(default=0, ge=0)
+    optimizer_temporary_bytes: BytesPerElement = 0
     """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
-    norm_bytes: float = Field(default=0, ge=0)
+    norm_bytes: BytesPerElement = 0
     """What the gradients' norm copies of the largest of those that the rank updates [B/element]."""
 
 
@@ -61,9 +72,9 @@ class Kernels(Description):
     """Scale, mask and softmax in one kernel (eager attention)."""
     fused_rope: bool
     """Rotary position in one kernel."""
-    softmax_bytes: float = Field(default=0, ge=0)
+    softmax_bytes: BytesPerElement = 0
     """Bytes that eager softmax keeps per score, besides dropout; 0: one compute element [B]."""
-    fp8_cast_bytes: float = Field(default=0, ge=0)
+    fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
     loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"]
@@ -74,7 +85,7 @@ class Kernels(Description):
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
     """Whether the 16-bit logits stay referenced until backward (eager loss)."""
-    residual_bytes: int = Field(default=0, ge=0)
+    residual_bytes: int = Field(default=0, ge=0, le=8)
     """Bytes per element of the residual stream; 0: the compute precision [B]."""
     repeats_kv: bool = False
     """Whether grouped keys and values are expanded to all heads before attention."""
@@ -97,10 +108,10 @@ class Kernels(Description):
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
     """Whether weight-gradient GEMMs add into the fp32 gradient themselves."""
-    attention_fraction: Quantity
+    attention_fraction: Factor
     """Rate of its fused attention relative to the device's `attention_efficiency` (which is
     that of FlashAttention-2)."""
-    launch_fraction: Quantity
+    launch_fraction: Factor
     """Host time per kernel relative to eager dispatch (compiled graphs launch fewer)."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
@@ -110,34 +121,34 @@ class HostTime(Description):
     """Least time of one layer's forward and backward with tensor parallelism: the host issues
     every collective and awaits it, and the devices wait for the host."""
 
-    layer_s: Quantity
+    layer_s: Duration
     """Without a pipeline, on one node; grows with the nodes of the group [s]."""
-    piped_layer_s: Quantity
+    piped_layer_s: Duration
     """With a pipeline, for tp = 2 on one node [s]."""
-    piped_power: Quantity
+    piped_power: Share
     """How the latter grows with tp and with the nodes of the group."""
 
 
 class Buffers(Description):
     """Fixed buffers, in elements or bytes."""
 
-    reduce_bucket_elements: float = Field(ge=0)
+    reduce_bucket_elements: Elements
     """Elements of one gradient-reduction bucket; 0 where gradients reduce in place."""
     num_reduce_buckets: int = Field(default=1, ge=0, le=8)
     """Buckets alive at once (2 where reduction overlaps backward)."""
-    gather_bucket_elements: float = Field(default=0, ge=0)
+    gather_bucket_elements: Elements = 0
     """Elements of one parameter-gathering bucket (ZeRO-1 and 2 after the step)."""
     num_prefetched_layers: int = Field(default=1, ge=0, le=8)
     """Gathered layers alive beside the computing one (ZeRO-3)."""
-    live_elements: float = Field(default=0, ge=0)
+    live_elements: Elements = 0
     """Elements that stay gathered where the limit is a size and not a number of layers
     (DeepSpeed's stage3_max_live_parameters)."""
-    placeholder_bytes: float = Field(default=0, ge=0)
+    placeholder_bytes: BytesPerElement = 0
     """What stands for gradients that GEMMs add into the fp32 ones themselves: one tensor per
     shape of weights, for autograd (Transformer Engine) [B/element]."""
-    layer_gradient_bytes: float = Field(default=0, ge=0)
+    layer_gradient_bytes: BytesPerElement = 0
     """Unsharded gradient of the layer in backward (ZeRO-2 and 3) [B/parameter]."""
-    reduce_input_bytes: float = Field(default=0, ge=0)
+    reduce_input_bytes: BytesPerElement = 0
     """Input of the reduce-scatter of the layer before it (ZeRO-2 and 3) [B/parameter]."""
     reduces_alone: bool = False
     """Whether gradients are copied as if to reduce them also where dp = 1 (FSDP2, which wraps for
@@ -157,11 +168,11 @@ class Buffers(Description):
     keeps_temporaries: bool = False
     """Whether temporaries of the optimizer step are single large tensors: the allocator holds
     memory of their own for them, while there is room."""
-    pinned_host_bytes: float = Field(default=0, ge=0)
+    pinned_host_bytes: float = Field(default=0, ge=0, le=1e12)
     """Pinned host buffers per rank when offloading [B]."""
-    allocator_fraction: Quantity
+    allocator_fraction: Share
     """What the caching allocator reserves beyond the peak, as a fraction of it."""
-    host_process_bytes: Quantity
+    host_process_bytes: ByteCount
     """Host memory of one rank's process: interpreter, libraries, pinned loader buffers [B]."""
 
 
@@ -172,17 +183,17 @@ class Communication(Description):
     """Whether gradient reduction runs behind the last backward pass."""
     overlap_parameters: bool
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
-    reduce_every_micro_batch: tuple[int, ...] = ()
+    reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
-    pipeline_reduce_every_micro_batch: tuple[int, ...] = ()
+    pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """The same, only where pp > 1."""
-    overlap_tensor: Quantity
+    overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
     overlap_pipeline: bool
     """Whether stage-to-stage transfers run behind computation."""
-    gather_fraction: Quantity
+    gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
-    contention: Quantity
+    contention: Share
     """Part of hidden data-parallel traffic that still costs time: its kernels take compute
     units and memory bandwidth from the computation they run behind."""
     overlap_offload: bool = False
@@ -213,9 +224,9 @@ class Framework(Description):
     """Device runtimes it runs on."""
     axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
     """Parallel axes besides data."""
-    zero_stages: tuple[int, ...]
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
     """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
-    zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
+    zero_stages_with_pipeline: tuple[ZeroStage, ...] = (0, 1)
     """Stages it offers together with pp > 1."""
     hybrid_sharding: bool = False
     """Whether sharding can stop at a group of ranks and replicate across groups."""
@@ -234,7 +245,7 @@ class Framework(Description):
     """Where optimizer states can live."""
     offload_parameters: tuple[Literal["cpu", "nvme"], ...] = ()
     """Where parameters can live (ZeRO-3)."""
-    offload_stages: tuple[int, ...] = (1, 2, 3)
+    offload_stages: tuple[ZeroStage, ...] = (1, 2, 3)
     """ZeRO stages at which the optimizer can be offloaded."""
     tiling: bool = False
     """Whether the largest layer can be split into tiles (memory-centric tiling)."""

@@ -132,6 +132,8 @@ class Layout(Sharding, Description):
         for name in ("tp", "pp", "vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name}{getattr(self, name)}")
+        if self.sequence_parallel:
+            parts.append("sp")
         parts.append(f"zero{self.zero_stage}")
         parts.append(f"mb{self.micro_batch}x{self.grad_accumulation}")
         if self.recompute != "none":

@@ -6,12 +6,20 @@ GCD of an MI250X module. All link rates are per direction. Peaks are dense (no s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Description, Quantity
+from planner.describe.base import (
+    ByteCount,
+    Count,
+    Description,
+    Duration,
+    Fraction,
+    Memory,
+    Rate,
+    Storage,
+)
 from planner.describe.scheduler import Launch, Queue, Scheduler
 from planner.errors import DescriptionError
 
@@ -36,6 +44,13 @@ Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 
 Runtime = Literal["cuda", "rocm", "xpu", "cpu"]
 
+Nodes = Annotated[int, Field(ge=1, le=1_000_000)]
+DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
+OfInjection = Annotated[float, Field(ge=1e-6, le=2)]
+"""Bus bandwidth over a node's injection rate: above 1 where the network itself reduces."""
+Wait = Annotated[float, Field(ge=0, le=60)]
+"""What one transfer waits on top of its own time [s]."""
+
 
 class Device(Description):
     """One accelerator as the framework sees it (or a whole CPU node)."""
@@ -44,39 +59,39 @@ class Device(Description):
     """Product name."""
     runtime: Runtime
     """Programming runtime; decides library names and the size of the context."""
-    memory_bytes: Quantity
+    memory_bytes: Memory
     """Usable memory before the runtime context is created [B]."""
-    context_bytes: Quantity
+    context_bytes: ByteCount
     """Memory that runtime context, kernels and library workspaces take [B]."""
-    communicator_bytes: Quantity
+    communicator_bytes: ByteCount
     """Memory that one communicator (NCCL, RCCL, oneCCL) takes for its buffers [B]."""
-    memory_bytes_per_s: Quantity
+    memory_bytes_per_s: Rate
     """Peak memory bandwidth [B/s]."""
-    peak_flop_per_s: dict[Precision, Quantity]
+    peak_flop_per_s: dict[Precision, Rate]
     """Peak dense rate per precision; a precision that is absent is not supported [FLOP/s]."""
-    num_units: Quantity
+    num_units: Count
     """Streaming multiprocessors, compute units or Xe cores: the width of one GEMM wave."""
-    gemm_efficiency: Quantity
+    gemm_efficiency: Fraction
     """Best fraction of the 16-bit peak that a large library GEMM sustains."""
-    sustained_fraction: Quantity
+    sustained_fraction: Fraction
     """What the GEMMs of a training step sustain of `gemm_efficiency`: power limits, shapes that
     suit the library less, other kernels between."""
-    grouped_gemm_fraction: Quantity
+    grouped_gemm_fraction: Fraction
     """Rate of grouped products of experts relative to one large product."""
-    attention_efficiency: Quantity
+    attention_efficiency: Fraction
     """Fraction of the 16-bit peak that fused attention forward sustains on long sequences."""
-    memory_efficiency: Quantity
+    memory_efficiency: Fraction
     """Fraction of the memory bandwidth that streaming kernels sustain."""
-    launch_s: Quantity
+    launch_s: Duration
     """Host time to launch one kernel from an eager framework [s]."""
 
 
 class Wire(Description):
     """Direct links between two devices of a node."""
 
-    devices: tuple[int, int]
+    devices: tuple[DeviceIndex, DeviceIndex]
     """Indices of the two devices in the node."""
-    bytes_per_s: float = Field(gt=0)
+    bytes_per_s: float = Field(ge=1e6, le=1e18)
     """Rate per direction [B/s]."""
 
 
@@ -86,15 +101,15 @@ class Fabric(Description):
     kind: Literal["none", "mesh", "switch", "host", "wires"]
     """mesh: a link between every pair; switch: any pair through a switch; host: through PCIe
     and the host; wires: the links listed in `wires`; none: one device per node."""
-    pair_bytes_per_s: Quantity | None = None
+    pair_bytes_per_s: Rate | None = None
     """What one pair of devices can use [B/s]."""
-    device_bytes_per_s: Quantity | None = None
+    device_bytes_per_s: Rate | None = None
     """What one device can send into the fabric in all [B/s]."""
     wires: tuple[Wire, ...] = ()
     """Links of an irregular node (kind `wires`); the source stands in `device_bytes_per_s`."""
-    efficiency: Quantity
+    efficiency: Fraction
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
-    latency_s: Quantity
+    latency_s: Duration
     """Latency of one collective step between two devices of the node [s]."""
 
     @model_validator(mode="after")
@@ -109,11 +124,11 @@ class Fabric(Description):
 class LocalDisk(Description):
     """Node-local NVMe."""
 
-    capacity_bytes: Quantity
+    capacity_bytes: Storage
     """Capacity per node [B]."""
-    read_bytes_per_s: Quantity
+    read_bytes_per_s: Rate
     """Sequential read per node [B/s]."""
-    write_bytes_per_s: Quantity
+    write_bytes_per_s: Rate
     """Sequential write per node [B/s]."""
 
 
@@ -124,21 +139,21 @@ class Node(Description):
     """Devices (ranks) per node."""
     devices_per_card: int = Field(default=1, ge=1, le=8)
     """Devices that sit on one physical card (2 for PVC and MI250X)."""
-    num_cores: Quantity
+    num_cores: Count
     """CPU cores of the node."""
-    host_memory_bytes: Quantity
+    host_memory_bytes: Memory
     """RAM of the node [B]."""
-    host_memory_bytes_per_s: Quantity
+    host_memory_bytes_per_s: Rate
     """Memory bandwidth of the host, all sockets [B/s]."""
-    host_link_bytes_per_s: Quantity
+    host_link_bytes_per_s: Rate
     """Host to device, per device, with all devices of the node copying [B/s]."""
     fabric: Fabric
     """Links between the devices."""
     num_nics: int = Field(ge=0, le=64)
     """Network interfaces of the node; 0 for a single workstation."""
-    nic_bytes_per_s: Quantity | None = None
+    nic_bytes_per_s: Rate | None = None
     """Rate of one interface [B/s]."""
-    nic_of_device: tuple[int, ...] = ()
+    nic_of_device: tuple[DeviceIndex, ...] = Field(default=(), max_length=1024)
     """Which interface each device uses, in device order; ranks that share one share its rate."""
     local_disk: LocalDisk | None = None
     """Node-local NVMe; absent where the node has none."""
@@ -147,9 +162,9 @@ class Node(Description):
 class Curve(Description):
     """A measured fraction that falls with the number of nodes (interpolated in log nodes)."""
 
-    num_nodes: tuple[int, ...] = Field(min_length=1)
+    num_nodes: tuple[Nodes, ...] = Field(min_length=1, max_length=1000)
     """Node counts, rising."""
-    fraction: tuple[float, ...] = Field(min_length=1)
+    fraction: tuple[OfInjection, ...] = Field(min_length=1)
     """Bus bandwidth over the node's injection rate at each count."""
     kind: Literal["datasheet", "measured", "calibrated", "assumed"]
     """How the curve came to be known."""
@@ -160,8 +175,6 @@ class Curve(Description):
     def _rising(self) -> Curve:
         if len(self.num_nodes) != len(self.fraction):
             raise ValueError("num_nodes and fraction differ in length; give one fraction a count")
-        if self.num_nodes[0] < 1:
-            raise ValueError(f"num_nodes {self.num_nodes} must start at 1 or more; correct them")
         if list(self.num_nodes) != sorted(set(self.num_nodes)):
             raise ValueError(f"num_nodes {self.num_nodes} must rise; sort them")
         return self
@@ -170,9 +183,9 @@ class Curve(Description):
 class Delays(Description):
     """A measured wait that depends on the number of nodes (interpolated in log nodes)."""
 
-    num_nodes: tuple[int, ...] = Field(min_length=1)
+    num_nodes: tuple[Nodes, ...] = Field(min_length=1, max_length=1000)
     """Node counts, rising."""
-    seconds: tuple[float, ...] = Field(min_length=1)
+    seconds: tuple[Wait, ...] = Field(min_length=1)
     """Wait at each count [s]."""
     kind: Literal["datasheet", "measured", "calibrated", "assumed"]
     """How it came to be known."""
@@ -183,10 +196,8 @@ class Delays(Description):
     def _rising(self) -> Delays:
         if len(self.num_nodes) != len(self.seconds):
             raise ValueError("num_nodes and seconds differ in length; give one wait a count")
-        if list(self.num_nodes) != sorted(set(self.num_nodes)) or self.num_nodes[0] < 1:
-            raise ValueError(f"num_nodes {self.num_nodes} must be at least 1 and rise; sort them")
-        if min(self.seconds) < 0:
-            raise ValueError(f"seconds {self.seconds} must not be negative; correct them")
+        if list(self.num_nodes) != sorted(set(self.num_nodes)):
+            raise ValueError(f"num_nodes {self.num_nodes} must rise; sort them")
         return self
 
 
@@ -195,12 +206,12 @@ class Network(Description):
 
     topology: str
     """Name and shape, such as "Slingshot-11 dragonfly"."""
-    latency_s: Quantity
+    latency_s: Duration
     """What each doubling of the nodes adds to a small all-reduce [s]."""
-    large_message_latency_s: Quantity | None = None
+    large_message_latency_s: Duration | None = None
     """Latency of one large message of a collective from node to node, however fast the link;
     where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
-    pairwise_fraction: Quantity | None = None
+    pairwise_fraction: Fraction | None = None
     """Part of a ring's rate between nodes that all-to-alls reach; all of it where nothing is
     known."""
     efficiency: Curve
@@ -208,10 +219,10 @@ class Network(Description):
     transfer_delays: Delays | None = None
     """What each transfer between pipeline stages waits on top of its own time, by nodes of the
     job; only on machines where measured runs show such a wait."""
-    domain_nodes: int = Field(default=1, ge=1)
+    domain_nodes: Nodes = 1
     """Nodes whose interfaces reach each other at their full rate, such as a rack of NVLink
     switches; 1 where they reach every node so."""
-    domain_exit_bytes_per_s: Quantity | None = None
+    domain_exit_bytes_per_s: Rate | None = None
     """What one device has towards other domains, per direction [B/s]."""
 
     @model_validator(mode="after")
@@ -228,56 +239,10 @@ class FileSystem(Description):
     """Name as used in job scripts."""
     kind: str
     """Lustre, GPFS, DAOS, ..."""
-    capacity_bytes: Quantity | None = None
+    capacity_bytes: Storage | None = None
     """Capacity [B]."""
-    bytes_per_s: Quantity | None = None
+    bytes_per_s: Rate | None = None
     """Aggregate bandwidth [B/s]."""
-
-
-_PLAUSIBLE = {
-    "num_nodes": (1.0, 1e6),
-    "num_units": (1.0, 1e6),
-    "num_cores": (1.0, 1e6),
-    "context_bytes": (0.0, 1e12),
-    "communicator_bytes": (0.0, 1e12),
-    "memory_bytes": (1e8, 1e15),
-    "capacity_bytes": (1e6, 1e21),
-    "bytes_per_s": (1e6, 1e16),
-    "flop_per_s": (1e6, 1e18),
-    "efficiency": (1e-6, 1.0),
-    "fraction": (1e-6, 2.0),
-    "latency_s": (0.0, 1.0),
-    "launch_s": (0.0, 1.0),
-}
-"""Range of a quantity by the end of its name: what is outside was written in another unit."""
-
-
-def _numbers(part: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """Every quantity, and every fraction of a curve, with its dotted name."""
-    if isinstance(part, Quantity):
-        yield name, part.value
-    elif isinstance(part, Curve):
-        for fraction in part.fraction:
-            yield f"{name}.fraction", fraction
-    elif isinstance(part, Description):
-        for field in type(part).model_fields:
-            yield from _numbers(getattr(part, field), f"{name}.{field}" if name else field)
-    elif isinstance(part, dict):
-        for value in part.values():
-            yield from _numbers(value, name)
-    elif isinstance(part, tuple):
-        for value in part:
-            yield from _numbers(value, name)
-
-
-def _check_plausible(name: str, value: float) -> None:
-    for ending, (low, high) in _PLAUSIBLE.items():
-        if name.endswith(ending):
-            if not low <= value <= high:
-                raise ValueError(
-                    f"{name} = {value:g} lies outside {low:g} to {high:g}; check your units"
-                )
-            return
 
 
 class Machine(Description):
@@ -295,7 +260,7 @@ class Machine(Description):
     labels: tuple[str, ...] = ()
     """Words by which tables of runs call it, in lower case with single blanks; machines may share
     one, and the device and its memory then tell which."""
-    num_nodes: Quantity
+    num_nodes: Count
     """Nodes in all."""
     device: Device
     """The accelerator."""
@@ -314,8 +279,6 @@ class Machine(Description):
 
     @model_validator(mode="after")
     def _consistent(self) -> Machine:
-        for name, value in _numbers(self):
-            _check_plausible(name, value)
         node = self.node
         if self.num_nodes.value > 1 and self.network is None:
             raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")
@@ -324,12 +287,12 @@ class Machine(Description):
                 f"nic_of_device names {len(node.nic_of_device)} of {node.num_devices} devices; "
                 "give one interface index per device"
             )
-        if any(not 0 <= nic < node.num_nics for nic in node.nic_of_device):
+        if any(nic >= node.num_nics for nic in node.nic_of_device):
             raise ValueError(f"nic_of_device must stay below num_nics = {node.num_nics}")
         if node.num_nics and node.nic_bytes_per_s is None:
             raise ValueError("num_nics > 0 needs nic_bytes_per_s; add it")
         ends = [end for wire in node.fabric.wires for end in wire.devices]
-        if any(not 0 <= end < node.num_devices for end in ends):
+        if any(end >= node.num_devices for end in ends):
             raise ValueError(f"a wire names a device beyond num_devices = {node.num_devices}")
         return self
 

@@ -16,16 +16,19 @@ class Queue(Description):
 
     name: str
     """Name given to the scheduler."""
-    min_nodes: int = Field(default=1, ge=1)
+    min_nodes: int = Field(default=1, ge=1, le=1_000_000)
     """Fewest nodes of a job."""
-    max_nodes: int = Field(ge=1)
+    max_nodes: int = Field(ge=1, le=1_000_000)
     """Most nodes of a job."""
-    max_hours: float = Field(gt=0)
+    max_hours: float = Field(gt=0, le=100_000)
     """Longest wall time [h]."""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """Most jobs that one user may have there, waiting or running; None where none is stated."""
     note: str = ""
     """What else the site says about it."""
     directives: tuple[str, ...] = ()
-    """How a job script asks for it; empty: `-q NAME` (PBS), `--partition=NAME` (Slurm)."""
+    """How a job script asks for it; empty: `-q NAME` (PBS, LSF), `--partition=NAME` (Slurm),
+    `--queue=NAME` (Flux)."""
     on_request: bool = False
     """Whether it is left alone unless a user names it: by permission, interactive, killable."""
 
@@ -39,8 +42,13 @@ class Launch(Description):
     """Whether a job is refused without an account or project."""
     tasks: Literal["device", "node"] = "node"
     """What the launcher starts: one process per device, or one `torchrun` per node."""
+    cpus: int | None = Field(default=None, ge=1)
+    """CPUs of a node that the job's processes share, as the scheduler counts them: cores or
+    threads; None: the cores of the node."""
+    mpi: Literal["pals", "openmpi"] = "pals"
+    """Whose launcher starts processes where the scheduler has none of its own (PBS)."""
     options: tuple[str, ...] = ()
-    """Options of `mpiexec` or `srun` with one process per device, such as its binding."""
+    """Options of the launcher with one process per device, such as its binding."""
     node_options: tuple[str, ...] = ()
     """Options with one process per node."""
     rank_variables: tuple[str, str] | None = None
@@ -51,6 +59,11 @@ class Launch(Description):
     """Shell lines before the launch, such as modules."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables to export."""
+    device_environment: dict[str, str] = Field(default_factory=dict)
+    """Variables to export where the site's launcher starts every rank, besides; they are removed
+    where one process a node starts them, whatever a module has set."""
+    node_environment: dict[str, str] = Field(default_factory=dict)
+    """Variables to export where one process a node starts the ranks, besides."""
     local_disk: str = ""
     """Folder of the node-local disk."""
     notes: tuple[str, ...] = ()
@@ -62,8 +75,8 @@ class Launch(Description):
 class Scheduler(Description):
     """The batch system."""
 
-    kind: Literal["pbs", "slurm", "lsf", "cobalt", "none"]
-    """Batch system."""
+    kind: Literal["pbs", "slurm", "lsf", "flux", "kubernetes", "cobalt", "none"]
+    """Batch system; LSF with `jsrun`, Kubernetes with Kubeflow's PyTorchJob."""
     queues: tuple[Queue, ...] = ()
     """Queues with their limits."""
     kind_of_limits: Literal["datasheet", "measured", "assumed"] = "datasheet"

@@ -16,7 +16,13 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import shorten
 
-__all__ = ["DEFAULT_STEPS", "BatchJob", "slug", "steps_of"]
+__all__ = ["CHECKPOINTS", "DEFAULT_STEPS", "FINISHED", "BatchJob", "slug", "steps_of"]
+
+CHECKPOINTS = "checkpoints"
+"""Folder beside the job script: every job saves into it and goes on from the last found there."""
+
+FINISHED = "finished"
+"""File that a job leaves beside its script when the program came to the last step."""
 
 DEFAULT_STEPS = 1000
 """Steps of a run without a number of tokens, as the plan's node-hours count them."""

@@ -10,7 +10,7 @@ from planner.emitters.queue import slot_of
 from planner.emitters.readme import readme
 from planner.emitters.recipe import OWN_PROGRAM, File, Recipe
 from planner.emitters.registry import writer_of
-from planner.emitters.script import job_files
+from planner.emitters.scripts.job import job_files
 from planner.errors import EmitError, shorten
 
 __all__ = ["files_of"]

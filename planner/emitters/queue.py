@@ -1,4 +1,4 @@
-"""Scheduler: the queue that holds a run, its wall time, and the directives that ask for both."""
+"""Queue: where and how long a run waits and works, in how many jobs, and when it saves."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from planner.describe.machine import Queue
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, shorten
 
-__all__ = ["Slot", "directives", "slot_of", "walltime_text"]
+__all__ = ["Slot", "slot_of", "walltime_text"]
 
 _START_S = 600.0
 _ROUND_S = 600.0
 # ours: ten minutes for start-up and the first compilation, and a round figure to ask for
-_PREFIX = {"pbs": "#PBS", "slurm": "#SBATCH"}
+_CHAIN = 20
+# ours: jobs submitted at once where the site states no limit
+_SAVES = 10
+_SAVE_S = 3600.0
+# ours: a job that dies loses a tenth of its steps or an hour, whichever is less
 _WORD = re.compile(r"[A-Za-z0-9_.:@+-]+")
 
 
@@ -30,7 +34,15 @@ class Slot:
     jobs: int
     """Jobs in a row that all steps need."""
     steps: int
-    """Steps that one job surely gets through."""
+    """Steps that one job surely gets through and keeps: whole multiples of `save_every`."""
+    save_every: int
+    """Steps between two checkpoints."""
+
+    @property
+    def chained(self) -> int:
+        """Jobs that are submitted at once: as many as needed, or as the queue lets a user have."""
+        most = self.queue.max_jobs if self.queue is not None else None
+        return min(self.jobs, most or _CHAIN)
 
 
 def slot_of(job: BatchJob) -> Slot:
@@ -43,12 +55,21 @@ def slot_of(job: BatchJob) -> Slot:
     queue = _queue(job, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf
     if wanted <= limit:
-        return Slot(queue, wanted, 1, job.steps)
+        return Slot(queue, wanted, 1, job.steps, _save_every(job, job.steps))
     # ten minutes written as hours are a little more than ten minutes
     seconds = math.floor(limit / 60) * 60.0
     slow = job.estimate.interval_step_time_s[1]
     steps = max(int((seconds - min(_START_S, seconds / 2)) / slow), 1)
-    return Slot(queue, seconds, math.ceil(job.steps / steps), steps)
+    every = _save_every(job, steps)
+    # the next job goes on from the last checkpoint, not from the last step
+    steps -= steps % every
+    return Slot(queue, seconds, math.ceil(job.steps / steps), steps, every)
+
+
+def _save_every(job: BatchJob, steps: int) -> int:
+    """A tenth of a job's steps, or what an hour surely holds where that is less."""
+    hourly = _SAVE_S / job.estimate.interval_step_time_s[1]
+    return max(int(min(steps / _SAVES, hourly)), 1)
 
 
 def _queue(job: BatchJob, wanted: float) -> Queue | None:
@@ -81,7 +102,7 @@ def _named(job: BatchJob, admitting: list[Queue]) -> Queue:
         raise EmitError(f"{job.where} has no scheduler and so no queue {job.queue}; use no --queue")
     if not job.machine.scheduler.queues:
         # nothing is known of its limits: the site will say
-        return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e6)
+        return Queue(name=job.queue, max_nodes=job.nodes, max_hours=1e5)
     for queue in admitting:
         if job.queue == queue.name or job.queue in _asked(queue):
             return queue
@@ -105,26 +126,3 @@ def walltime_text(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
-
-
-def directives(job: BatchJob, slot: Slot, tasks_per_node: int) -> list[str]:
-    """The directive lines of a job script; none where there is no scheduler."""
-    kind = job.machine.scheduler.kind
-    if kind == "none":
-        return []
-    launch = job.machine.scheduler.launch
-    time = walltime_text(slot.seconds)
-    if kind == "pbs":
-        asked = [f"-N {job.name}", f"-l select={job.nodes}", f"-l walltime={time}", "-j oe"]
-    else:
-        asked = [f"--job-name={job.name}", f"--nodes={job.nodes}", f"--time={time}"]
-        asked += [f"--ntasks-per-node={tasks_per_node}", "--output=%x-%j.out"]
-    if launch is not None:
-        asked += launch.directives
-    elif kind == "slurm" and job.machine.device.runtime != "cpu":
-        asked.append(f"--gpus-per-node={job.ranks_per_node}")
-    if slot.queue is not None:
-        asked += slot.queue.directives or (
-            (f"-q {slot.queue.name}",) if kind == "pbs" else (f"--partition={slot.queue.name}",)
-        )
-    return [f"{_PREFIX[kind]} {line}" for line in asked]

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 
 from planner.describe.machine import Queue
-from planner.emitters.batch_job import BatchJob, slug
+from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob, slug
 from planner.emitters.queue import Slot, walltime_text
 from planner.emitters.recipe import File, Recipe
+from planner.emitters.scripts.kubernetes import CLUSTER
 from planner.units import format_bytes, format_seconds
 
 __all__ = ["readme"]
@@ -21,6 +22,7 @@ def readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> 
         _files(files),
         _submit(job, recipe),
         _queue(job, slot),
+        _checkpoints(recipe, slot),
         _expect(job),
         _check(job),
         _notes(job, recipe),
@@ -34,14 +36,16 @@ def _files(files: Iterable[File]) -> str:
 
 
 def _submit(job: BatchJob, recipe: Recipe) -> str:
-    scheduled = job.machine.scheduler.kind != "none"
-    launch = job.machine.scheduler.launch
-    words = [f"{name}=..." for name in recipe.variables]
-    if scheduled and launch is not None and launch.account:
-        words.insert(0, "PROJECT=...")
+    kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
+    meant = {**recipe.variables}
+    if kind == "kubernetes":
+        meant = {**CLUSTER, **meant}
+    elif kind != "none" and launch is not None and launch.account:
+        meant = {"PROJECT": "the account that pays for the job", **meant}
+    words = [f"{name}=..." for name in meant]
     if recipe.default_program:
         words.append(f"PROGRAM={recipe.default_program}")
-    command = " ".join([*words, "bash", "submit.sh" if scheduled else "job.sh"])
+    command = " ".join([*words, "bash", "job.sh" if kind == "none" else "submit.sh"])
     lines = [
         "## Start",
         "",
@@ -49,21 +53,18 @@ def _submit(job: BatchJob, recipe: Recipe) -> str:
         "",
         f"    {command}",
     ]
-    meant = {**recipe.variables}
-    if "PROJECT=..." in words:
-        meant = {"PROJECT": "the account that pays for the job", **meant}
     if meant:
         lines += ["", *(f"- `{name}`: {what}" for name, what in meant.items())]
     lines += [
         "",
         "Write the activation of your own environment (conda, venv) into `environment.sh`; the job "
-        "reads it where it exists. Output goes to `run.log`.",
+        "reads it where it exists.",
     ]
     return "\n".join(lines)
 
 
 def _queue(job: BatchJob, slot: Slot) -> str:
-    if job.machine.scheduler.kind == "none":
+    if job.machine.scheduler.kind in ("none", "kubernetes"):
         return ""
     slow = format_seconds(job.estimate.interval_step_time_s[1])
     time = walltime_text(slot.seconds)
@@ -75,12 +76,35 @@ def _queue(job: BatchJob, slot: Slot) -> str:
     if slot.jobs > 1:
         text += (
             f" That is too short: {slot.jobs} jobs in a row are needed, each good for about "
-            f"{slot.steps:,} steps. Write checkpoints and start from the last."
-            + _longer(job, slot.queue)
+            f"{slot.steps:,} steps. {_chain(slot)}{_longer(job, slot.queue)}"
         )
     if job.machine.scheduler.kind_of_limits == "assumed":
         text += " The queue's limits are assumed; ask the site."
     return text
+
+
+def _chain(slot: Slot) -> str:
+    """How many of the jobs are submitted at once."""
+    if slot.chained == 1:
+        return "`submit.sh` submits one: start it again when that has ended."
+    many = "them" if slot.chained == slot.jobs else f"the next {slot.chained}"
+    again = "" if slot.chained == slot.jobs else "; start it again when they have ended"
+    return (
+        f"`submit.sh` submits {many} in a chain, each after the one before{again}. "
+        "`JOBS=1 bash submit.sh` submits one."
+    )
+
+
+def _checkpoints(recipe: Recipe, slot: Slot) -> str:
+    """What is saved, and who saves it."""
+    who = "The program saves" if recipe.saves else "Your program has to save"
+    goes = "goes" if recipe.saves else "to go"
+    return (
+        f"## Checkpoints\n\n{who} into `{CHECKPOINTS}/` every {slot.save_every:,} steps, and "
+        f"{goes} on from the last checkpoint there when the job starts again. A job that comes to "
+        f"its last step leaves the file `{FINISHED}`, and jobs after it end at once. Output is "
+        "appended to `run.log`."
+    )
 
 
 def _longer(job: BatchJob, asked: Queue) -> str:
@@ -142,6 +166,13 @@ def _notes(job: BatchJob, recipe: Recipe) -> str:
     notes = [*recipe.notes, *(launch.notes if launch is not None else ())]
     if job.workload.precision == "tf32":
         notes.append('TF32 is on after `torch.set_float32_matmul_precision("high")`.')
+    cores = job.machine.node.num_cores
+    asks = job.machine.scheduler.kind not in ("none", "pbs")
+    if asks and (launch is None or launch.cpus is None) and cores.kind == "assumed":
+        notes.append(
+            f"The job asks for {cores.value:.0f} CPUs a node, which are assumed: correct that "
+            "where the nodes have others."
+        )
     source = launch.source if launch is not None else "the profile says nothing; standard options"
     notes.append(f"Where the form of the job script comes from: {source}.")
     return "## Notes\n\n" + "\n".join(f"- {note}" for note in notes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["OWN_PROGRAM", "File", "Recipe", "from_checkout"]
+__all__ = ["OWN_PROGRAM", "File", "Recipe", "Resume", "from_checkout"]
 
 OWN_PROGRAM = "train.py"
 """The user's own program, where a framework brings none."""
@@ -25,6 +25,16 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """How a program is told to go on, where it does not look for a checkpoint itself."""
+
+    found: str
+    """What exists once a checkpoint was saved: a path from the job's folder."""
+    arguments: tuple[str, ...]
+    """Shell words after all others, given where that exists."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """How a framework is told the layout: its files, what is started, what a user still sets."""
 
@@ -38,7 +48,7 @@ class Recipe:
     """Shell words after the program."""
     argument_files: tuple[str, ...] = ()
     """Files with one argument a line, handed to the program first."""
-    launcher: Literal["torch", "accelerate"] = "torch"
+    launcher: Literal["torch", "accelerate", "ezpz"] = "torch"
     """What starts the processes of a node."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What a user must set, with what it is."""
@@ -46,6 +56,11 @@ class Recipe:
     """Variables that the framework reads."""
     needed: Mapping[str, str] = field(default_factory=dict)
     """Files that a user must bring, with what they are."""
+    saves: bool = False
+    """Whether these files make the program save into CHECKPOINTS every `Slot.save_every` steps and
+    go on from the last; where not, the README asks the user's program to."""
+    resume: Resume | None = None
+    """How it is told to go on; None where it finds the last checkpoint by itself."""
     notes: tuple[str, ...] = ()
     """What the files cannot say: sentences of the README."""
 

@@ -34,6 +34,9 @@ GROUP_KEYS: dict[str, Callable[[Run], str]] = {
 }
 """What runs can be grouped by."""
 
+_ABSURD = 1e6
+"""Ratio of measured to estimated beyond which a cell is wrong, whatever the estimate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
@@ -119,6 +122,17 @@ def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
             "nothing to compare: step_time_s, tokens_per_s_per_gpu, samples_per_s, peak_memory_gib "
             "and oom are empty",
         )
+    pairs = {
+        "step time": (run.step_time_s, estimate.step_time_s),
+        "peak memory": (run.memory_bytes, memory),
+    }
+    for name, (measured, estimated) in pairs.items():
+        if measured is not None and not 1 / _ABSURD < measured / estimated < _ABSURD:
+            return RefusedRun(
+                run.row_id,
+                run.source,
+                f"the {name} is {measured / estimated:.0e} times its estimate; check the unit",
+            )
     return Score(run, estimate, memory, interval(run, estimate), fits)
 
 

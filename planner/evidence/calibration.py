@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tomlkit.items import InlineTable
 
 from planner.describe.catalogue import folder, load_machine
+from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import score
@@ -146,12 +147,7 @@ def write_profile(result: Calibration, machine: str, output: Path, source: str) 
     if "name" not in document:
         document["name"] = output.stem
     text = tomlkit.dumps(document)
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CatalogueError(
-            f"cannot write {output}: {error.strerror}; choose another file"
-        ) from None
+    write_atomically(output, text)
 
 
 def _fitted(result: Calibration, source: str) -> InlineTable:

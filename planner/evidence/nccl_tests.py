@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import functools
 import io
-import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +51,15 @@ _SPELLINGS = {
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
 }
-_TEST_LINE = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+")
+_NUMBER = r"\d+(?:\.\d*)?"
+_TEST_LINE = re.compile(
+    rf"\s*(\d{{1,18}})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+({_NUMBER})\s+{_NUMBER}\s+{_NUMBER}(?:\s|$)"
+)
+_COLUMNS = ("collective", "size_bytes", "time_us")
+_MAX_FILE_BYTES = 10_000_000
+_MAX_NODES = 1_000_000
+_MAX_SIZE_BYTES = 1e15
+_MAX_TIME_S = 1e6
 
 
 def _operation(text: str) -> str | None:
@@ -63,10 +71,12 @@ def read_measured(
     path: Path, machine: Machine, nodes: int | None = None
 ) -> tuple[list[Measured], list[str]]:
     """Measured collectives of a file with their estimates, and why rows were refused."""
-    text = read_text(path, limit=50_000_000)
-    header = text.lstrip("\ufeff").split("\n", 1)[0]
-    if "size_bytes" in header and "time_us" in header:
-        rows, refused = _from_csv(text, nodes)
+    if nodes is not None and not 1 <= nodes <= _MAX_NODES:
+        raise CatalogueError(f"nodes = {nodes} must be between 1 and {_MAX_NODES:,}; correct it")
+    text = read_text(path, limit=_MAX_FILE_BYTES).lstrip("\ufeff")
+    header = text.split("\n", 1)[0]
+    if all(column in header for column in _COLUMNS[1:]):
+        rows, refused = _from_csv(text, header, nodes)
     else:
         rows, refused = _from_nccl_tests(text, nodes)
     if not rows:
@@ -86,25 +96,40 @@ def read_measured(
 _RawRow = tuple[str, int, float, float]
 
 
-def _from_csv(text: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
+def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
     rows: list[_RawRow] = []
     refused: list[str] = []
-    for number, cells in enumerate(csv.DictReader(io.StringIO(text.lstrip("\ufeff"))), start=2):
-        operation = _operation(cells.get("collective") or "")
-        try:
-            count = int(cells.get("nodes") or nodes or 0)
-            size, time = float(cells["size_bytes"]), float(cells["time_us"]) * 1e-6
-        except (TypeError, ValueError):
-            refused.append(f"line {number}: nodes, size_bytes or time_us is no number")
-            continue
-        if operation is None:
-            refused.append(f"line {number}: collective {cells.get('collective')!r} is not known")
-        elif count < 1 or not (math.isfinite(time) and time > 0) or size < 1:
-            # a size of 0 measures the launch, not the operation
-            refused.append(f"line {number}: nodes, size and time must be above 0")
-        else:
-            rows.append((operation, count, size, time))
+    table = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=header.count))
+    missing = [column for column in _COLUMNS if column not in (table.fieldnames or ())]
+    if missing:
+        return [], [f"the table has no column {missing[0]}"]
+    try:
+        for cells in table:
+            found = _row(cells, nodes)
+            if isinstance(found, str):
+                refused.append(f"line {table.line_num}: {found}")
+            else:
+                rows.append(found)
+    except csv.Error as error:
+        refused.append(f"line {table.line_num}: {error}, and no line after it was read")
     return rows, refused
+
+
+def _row(cells: Mapping[str, str | None], nodes: int | None) -> _RawRow | str:
+    """The measurement of a row of a table, or what is wrong with it."""
+    label = cells["collective"] or ""
+    operation = _operation(label)
+    try:
+        count = int(cells.get("nodes") or nodes or 0)
+        size, time = float(cells["size_bytes"] or ""), float(cells["time_us"] or "") * 1e-6
+    except ValueError:
+        return "nodes, size_bytes or time_us is no number"
+    if operation is None:
+        return f"collective {shorten(label)!r} is not known"
+    # a size of 0 measures the launch, not the operation
+    if not (1 <= count <= _MAX_NODES and 1 <= size <= _MAX_SIZE_BYTES and 0 < time <= _MAX_TIME_S):
+        return "nodes, size and time must be above 0, and no more than a machine can have"
+    return operation, count, size, time
 
 
 def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
@@ -112,16 +137,20 @@ def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[
     operation, rows, hosts = None, [], set()
     for line in text.splitlines():
         if line.startswith("#"):
-            operation = operation or _operation(line)
-            if found := re.search(r"Rank\s+\d+.*? on\s+(\S+)", line):
+            operation = operation or _operation(line[:1000])
+            if found := re.search(r"Rank\s+\d+.*? on\s+(\S+)", line[:1000]):
                 hosts.add(found[1])
-        elif found := _TEST_LINE.match(line):
+        elif found := _TEST_LINE.match(line[:1000]):
             rows.append((float(found[1]), float(found[2]) * 1e-6))
     count = nodes or len(hosts)
     if rows and not count:
         return [], ["the output names no hosts: add --nodes"]
     name = operation or "all_reduce"
-    return [(name, count, size, time) for size, time in rows if size >= 1 and time > 0], []
+    return [
+        (name, count, size, time)
+        for size, time in rows
+        if 1 <= size <= _MAX_SIZE_BYTES and 0 < time <= _MAX_TIME_S
+    ], []
 
 
 class SizeClass(NamedTuple):

@@ -18,9 +18,9 @@ from planner.cost.parts import part
 from planner.describe.base import Description, Quantity
 from planner.describe.machine import Machine
 from planner.show import words
-from planner.units import format_bytes, format_rate, format_seconds
+from planner.units import counted, format_amount, format_bytes, format_rate, format_seconds
 
-__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan"]
+__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan", "show_reading"]
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
@@ -49,8 +49,8 @@ def verdict(plan: Plan) -> Text:
     amount, duration, node_hours = words.cost(plan, best)
     lines.append(
         f"  step {format_seconds(best.step_time_s)} ({words.interval(best)})   "
-        f"MFU {100 * best.mfu:.1f} %   {best.tokens_per_s:,.0f} tokens/s "
-        f"({best.tokens_per_s / plan.num_devices:,.0f} per device)   "
+        f"MFU {100 * best.mfu:.1f} %   {format_amount(best.tokens_per_s)} tokens/s "
+        f"({format_amount(best.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
         f"  {amount}: {duration}, {node_hours}. {words.queues(plan, best)}\n",
         style="not bold default",
@@ -152,7 +152,7 @@ def show_estimate(
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(
         f"step {format_seconds(estimate.step_time_s)} ({words.interval(estimate)}), "
-        f"MFU {100 * estimate.mfu:.1f} %, {estimate.tokens_per_s:,.0f} tokens/s",
+        f"MFU {100 * estimate.mfu:.1f} %, {format_amount(estimate.tokens_per_s)} tokens/s",
         highlight=False,
     )
     out.print(_parts("Step time", estimate.step_time_parts_s, format_seconds))
@@ -171,6 +171,15 @@ def show_estimate(
     if len(stages) > 1:
         totals = ", ".join(f"{i}: {format_bytes(sum(s.values()))}" for i, s in enumerate(stages))
         out.print(f"Memory by stage: {totals}", highlight=False)
+
+
+def show_reading(
+    estimate: Estimate, better: Estimate | None, notes: Iterable[str], out: Console
+) -> None:
+    """Print how configuration files were read, and what their framework can do instead."""
+    lines = [f"- {note}" for note in notes]
+    text = "\n".join(["How the files were read:", *lines]) if lines else "The files say it all."
+    out.print(Text(f"{text}\n{words.alternative(estimate, better)}"), highlight=False)
 
 
 def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str, Quantity]]:
@@ -236,8 +245,9 @@ def show_machine(machine: Machine, out: Console) -> None:
     """Print a machine: every quantity with its kind and source, queues, doubts."""
     out.print(f"{machine.name}: {machine.title}", style="bold", highlight=False)
     out.print(
-        f"{machine.num_nodes.value:,.0f} nodes x {machine.node.num_devices} devices "
-        f"({machine.device.name}) = {machine.num_devices:,} devices",
+        f"{counted(machine.num_nodes.value, 'node')} x "
+        f"{counted(machine.node.num_devices, 'device')} ({machine.device.name}) = "
+        f"{counted(machine.num_devices, 'device')}",
         highlight=False,
     )
     table = quantity_table(machine)
@@ -257,8 +267,8 @@ def show_machine(machine: Machine, out: Console) -> None:
         out.print(f"file system {system.name} ({system.kind})", highlight=False)
     for queue in machine.scheduler.queues:
         out.print(
-            f"queue {queue.name}: {queue.min_nodes}-{queue.max_nodes} nodes, {queue.max_hours:g} h"
-            + (f" ({queue.note})" if queue.note else ""),
+            f"queue {queue.name}: {queue.min_nodes:,}-{queue.max_nodes:,} nodes, "
+            f"{queue.max_hours:g} h" + (f" ({queue.note})" if queue.note else ""),
             highlight=False,
         )
     for name, text in machine.sources.items():

@@ -6,9 +6,11 @@ from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.units import format_bytes, format_count, format_seconds
+from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
+    "CODE",
+    "alternative",
     "cost",
     "fate",
     "interval",
@@ -18,6 +20,7 @@ __all__ = [
     "nearest",
     "queues",
     "verdict",
+    "waiting",
 ]
 
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
@@ -33,22 +36,45 @@ def layout_words(layout: Layout) -> str:
         f"{getattr(layout, a)} x {word}" for a, word in _AXES.items() if getattr(layout, a) > 1
     ]
     words = [", ".join(degrees) + " parallel" if degrees else "one device"]
+    if layout.sequence_parallel:
+        words.append("sequence parallel")
+    if layout.vpp > 1:
+        words.append(f"{layout.vpp} chunks per stage")
     if layout.zero_stage:
-        words.append(f"ZeRO-{layout.zero_stage}")
+        hybrid = layout.dp_shard not in (0, layout.dp)
+        within = f" within {layout.dp_shard} replicas" if hybrid else ""
+        words.append(f"ZeRO-{layout.zero_stage}{within}")
     words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
     if layout.recompute != "none":
         words.append(f"{layout.recompute} recompute")
+    if layout.schedule in ("gpipe", "zero-bubble"):
+        words.append(f"{layout.schedule} schedule")
     if layout.offload != "none":
         words.append(f"offload ({layout.offload})")
+    if layout.tiles > 1:
+        words.append(f"{layout.tiles} tiles")
     return ", ".join(words)
 
 
-def _nodes(count: int) -> str:
-    return f"{count:,} node" + ("s" if count != 1 else "")
+CODE = {
+    "dp4": "4 replicas of the model, each with its part of the batch (data parallel)",
+    "(shard 8)": "ZeRO or FSDP shards over groups of 8 of them (hybrid)",
+    "tp4": "every matrix is cut over 4 devices (tensor parallel)",
+    "sp": "norms and dropouts are cut over the tensor-parallel group too (sequence parallel)",
+    "pp8": "8 pipeline stages",
+    "vpp2": "2 chunks of layers per stage (interleaved schedule)",
+    "cp2": "every sequence is cut over 2 devices (context parallel)",
+    "ep8": "experts are spread over 8 devices (expert parallel)",
+    "zero1": "the ZeRO stage: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 weights too",
+    "mb2x32": "micro-batches of 2 sequences, 32 of them per step and replica",
+}
+"""The code in which layouts are written, by example."""
 
 
 def _place(plan: Plan) -> str:
-    return f"{_nodes(plan.nodes)} of {plan.machine} ({plan.num_devices:,} devices)"
+    return (
+        f"{counted(plan.nodes, 'node')} of {plan.machine} ({counted(plan.num_devices, 'device')})"
+    )
 
 
 def job(plan: Plan) -> str:
@@ -56,7 +82,7 @@ def job(plan: Plan) -> str:
     workload = plan.workload
     return (
         f"{plan.model} ({format_count(plan.num_params)} parameters) on {_place(plan)}, "
-        f"{workload.global_batch} x {workload.sequence_length} tokens per step, "
+        f"{workload.global_batch:,} x {workload.sequence_length:,} tokens per step, "
         f"{workload.precision}"
     )
 
@@ -107,10 +133,36 @@ def fate(estimate: Estimate, machine: Machine) -> str:
     return "Does not fit: the node's disk is too small for what is offloaded to it"
 
 
+def waiting(estimate: Estimate) -> str:
+    """What the gaps of a drawn step are, in its own figures."""
+    parts, step = estimate.step_time_parts_s, estimate.step_time_s
+    bubble = 100 * parts["pipeline_bubble"] / step
+    transfer = 100 * parts["pipeline_transfer"] / step
+    if estimate.layout.pp == 1:
+        return "Numbers are micro-batches; one stage never waits for another."
+    return (
+        f"Numbers are micro-batches, gaps are waiting: of the stage that works longest the "
+        f"bubble is {bubble:.1f} % of the step, transfers {transfer:.1f} %."
+    )
+
+
 def interval(estimate: Estimate) -> str:
     """The range in which nine of ten measured runs of this class lay."""
     low, high = estimate.interval_step_time_s
     return f"90 % between {format_seconds(low)} and {format_seconds(high)}"
+
+
+def alternative(estimate: Estimate, better: Estimate | None) -> str:
+    """What the same framework can do for the job of a configured layout, in one sentence."""
+    mine = format_seconds(estimate.step_time_s) if estimate.fits else "does not fit"
+    if better is None:
+        what = "is faster" if estimate.fits else "fits either"
+        return f"Your layout: {mine}; no layout of {estimate.framework} that was searched {what}."
+    return f"Your layout: {mine}; no layout of {estimate.framework} that was searched is faster."
+    return (
+        f"Your layout: {mine}; {better.framework} can do {format_seconds(better.step_time_s)} with "
+        f"{better.layout}."
+    )
 
 
 def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
@@ -118,24 +170,20 @@ def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     tokens, node_hours = plan.workload.tokens, plan.node_hours(estimate)
     amount = f"{format_count(tokens)} tokens" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
-    return amount, format_seconds(duration_s), f"{_three_digits(node_hours)} node-hours"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
 
 
 def queues(plan: Plan, estimate: Estimate) -> str:
     """Which queues admit the job, and into how many runs its length must be cut."""
     if not plan.queues:
-        return f"No queue of {plan.machine} is known to admit {_nodes(plan.nodes)}."
+        return f"No queue of {plan.machine} is known to admit {counted(plan.nodes, 'node')}."
     named = ", ".join(f"{q.name} (up to {q.max_hours:g} h)" for q in plan.queues)
-    text = f"Queues that admit {_nodes(plan.nodes)}: {named}."
+    text = f"Queues that admit {counted(plan.nodes, 'node')}: {named}."
     hours = plan.duration_s(estimate) / 3600
     longest = max(plan.queues, key=lambda queue: queue.max_hours)
     runs = -(-hours // longest.max_hours)
     if runs > 1:
-        text += f" The training takes {runs:,.0f} runs in {longest.name}."
+        text += f" The training takes {counted(runs, 'run')} in {longest.name}."
     return text
 
 
@@ -146,7 +194,11 @@ def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[st
     amount, duration, node_hours = cost(plan, estimate)
     return [
         ("step time", format_seconds(estimate.step_time_s), interval(estimate)),
-        ("tokens per second", f"{estimate.tokens_per_s:,.0f}", f"{per_device:,.0f} per device"),
+        (
+            "tokens per second",
+            format_amount(estimate.tokens_per_s),
+            f"{format_amount(per_device)} per device",
+        ),
         ("model FLOPs utilisation", f"{100 * estimate.mfu:.1f} %", "of the dense peak"),
         ("memory per device", format_bytes(memory), f"{format_bytes(limit_bytes - memory)} free"),
         (amount, duration, node_hours),

@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from planner.describe.files import write_atomically
 from planner.errors import PlannerError, shorten
 
-__all__ = ["ResultsError", "ResultsFile", "write_atomically"]
+__all__ = ["ResultsError", "ResultsFile"]
 
 
 class ResultsError(PlannerError):
-    """Results that cannot be written or read back."""
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content; a reader or a crash never sees half of it.
-
-    Raises ResultsError where it cannot be written; what was there before is unchanged.
-    """
-    where = shorten(str(path))
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.fchmod(file.fileno(), 0o666 & ~mask)  # as any other file, not private
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise ResultsError(
-            f"cannot write {where}: {error.strerror}; free space or choose another path. What "
-            "was there before is unchanged"
-        ) from None
+    """Results that cannot be read back."""
 
 
 class ResultsFile:

@@ -469,3 +469,48 @@ def test_constants_are_shown_with_their_sources(capsys: pytest.CaptureFixture[st
         main(["show", "constants", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["step"]["attention"]["backward_flop_ratio"]["value"] == 2.5
+
+
+DEEPSPEED_FILE = """{
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+  "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "mics_shard_size": 8}
+}"""
+
+
+def test_estimate_from_a_file(capsys: Captured, tmp_path: Path) -> None:
+    """The file's layout, what was not counted of it, and what its framework can do instead."""
+    path = tmp_path / "mine"
+    path.write_text(DEEPSPEED_FILE)
+    job = f"llama-3.2-1b --machine polaris --nodes 1 --seq-length 2048 --from {path}"
+    code, out, _ = run(capsys, *f"estimate {job} --json".split())
+    data = json.loads(out)
+    assert code == 0
+    assert data["layout"]["dp"] == 4
+    assert data["layout"]["grad_accumulation"] == 4
+    assert data["framework"] == "deepspeed"
+    assert data["better"]["step_time_s"] < data["step_time_s"]
+    assert any("mics_shard_size = 8 is not counted" in note for note in data["notes"])
+    # the same by hand
+    by_hand = (
+        "estimate llama-3.2-1b --machine polaris --nodes 1 --seq-length 2048 --zero 3 "
+        "--micro-batch 1 --global-batch 16 -f deepspeed --json"
+    )
+    alone = json.loads(run(capsys, *by_hand.split())[1])
+    assert alone["step_time_s"] == data["step_time_s"]
+    assert "better" not in alone
+    text = run(capsys, *f"estimate {job}".split())[1]
+    assert "mics_shard_size = 8 is not counted" in text
+    assert "Your layout: " in text
+
+
+def test_a_file_that_is_none_is_refused(capsys: Captured, tmp_path: Path) -> None:
+    ask = ("estimate", "gpt2", "--machine", "polaris", "--from")
+    (tmp_path / "a.json").write_text("{}")
+    code, _, err = run(capsys, *ask, str(tmp_path / "a.json"))
+    assert code == 2
+    assert "a.json is no configuration that is read" in err
+    (tmp_path / "big").write_text("#" * 70_000)
+    code, _, err = run(capsys, *ask, str(tmp_path / "big"))
+    assert code == 2
+    assert "refused" in err
+    assert run(capsys, *ask, str(tmp_path / "absent"))[0] == 2

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.choose.search import candidates, order
+from planner.cost import estimate
 from planner.cost.estimate import estimate_layouts, stage_memory
 from planner.cost.shards import stages
 from planner.cost.shards.layouts import Layouts
@@ -65,3 +67,18 @@ def test_parts_add_up_to_what_is_said() -> None:
         assert one.step_time_s == sum(one.step_time_parts_s.values())
         parts = {k: v for k, v in one.memory_bytes.items() if k != "total"}
         assert one.memory_bytes["total"] == sum(parts.values())
+
+
+def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = question(framework="megatron-lm")
+    layouts, _ = candidates(asked, 64)
+    whole = estimate_layouts(asked, layouts)
+    assert len(layouts) > 200
+    monkeypatch.setattr(estimate, "_TOGETHER", 77)
+    pieces = estimate_layouts(asked, layouts)
+    assert list(order(pieces)) == list(order(whole))
+    for name in ("time_parts_s", "memory_parts_bytes", "host_parts_bytes"):
+        found, expected = getattr(pieces, name), getattr(whole, name)
+        assert all(np.array_equal(found[part], expected[part]) for part in expected)
+    assert np.array_equal(pieces.peak_moment, whole.peak_moment)
+    assert np.array_equal(pieces.layouts.tp, whole.layouts.tp)

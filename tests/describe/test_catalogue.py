@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from planner.describe.base import Description
 from planner.describe.catalogue import (
     folder,
     load_framework,
@@ -18,7 +21,18 @@ from planner.describe.catalogue import (
     overridden,
     read_toml,
 )
-from planner.errors import CatalogueError, DescriptionError, PlannerError, UnknownNameError
+from planner.describe.files import write_atomically
+from planner.describe.framework import Framework
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.errors import (
+    CatalogueError,
+    DescriptionError,
+    PlannerError,
+    UnknownNameError,
+    WriteError,
+)
 
 LOADERS = [load_model, load_machine, load_framework]
 Loader = Callable[[str], object]
@@ -134,10 +148,10 @@ def test_wrong_toml_names_the_line(tmp_path: Path) -> None:
         ("value = 0.869,", "value = 86.9,", "check your units"),
         ("value = 0.85,", "value = 0,", "check your units"),
         ("value = 12e-6,", "value = 12,", "check your units"),
-        ("num_nodes = [2, 8, 256, 540]", "num_nodes = [0, 8, 256, 540]", "must start at 1"),
+        ("num_nodes = [2, 8, 256, 540]", "num_nodes = [0, 8, 256, 540]", "equal to 1"),
         ("num_nodes = [2, 8, 256, 540]", "num_nodes = [8, 2, 256, 540]", "must rise"),
         ("num_nodes = [2, 8, 256, 540]", "num_nodes = [2, 8, 256]", "differ in length"),
-        ("fraction  = [0.72,", "fraction  = [0,", "check your units"),
+        ("fraction  = [0.72,", "fraction  = [0,", "equal to 0.000001"),
     ],
 )
 def test_profiles_that_make_no_sense(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -146,6 +160,95 @@ def test_profiles_that_make_no_sense(tmp_path: Path, old: str, new: str, message
     path.write_text(POLARIS.replace(old, new, 1))
     with pytest.raises(DescriptionError, match=message):
         load_machine(str(path))
+
+
+def _leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the numbers of plain data stand."""
+    items = table.items() if isinstance(table, dict) else enumerate(table)
+    for key, value in items:
+        if isinstance(value, dict | list):
+            yield from _leaves(value, (*path, key))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield (*path, key)
+
+
+@pytest.mark.parametrize("kind", ["model", "machine", "framework"])
+@pytest.mark.parametrize("absurd", [-1, 1e300, 10**30])
+def test_every_number_has_bounds(kind: str, absurd: float) -> None:
+    """No field of a catalogue takes a negative or an absurd number."""
+    kinds: dict[str, type[Description]] = {
+        "model": Model,
+        "machine": Machine,
+        "framework": Framework,
+    }
+    whole = {
+        "model": ("deepseek-v3", "gemma-2-27b", "vit-h-14", "resnet-50"),
+        "machine": ("h100-cluster", "aurora", "dgx-gb200"),
+        "framework": ("megatron-lm", "fsdp2", "deepspeed", "nanotron"),
+    }[kind]
+    for name in whole:
+        stated = {"name": name, **read_toml(folder(kind) / f"{name}.toml")}
+        for path in _leaves(stated):
+            fields = copy.deepcopy(stated)
+            table: Any = fields
+            for key in path[:-1]:
+                table = table[key]
+            table[path[-1]] = absurd if isinstance(absurd, int) else float(absurd)
+            with pytest.raises(DescriptionError) as caught:
+                kinds[kind].described(fields)
+            assert len(str(caught.value)) < 400, path
+
+
+@pytest.mark.parametrize(
+    "figure", ["sustained_fraction", "gemm_efficiency", "attention_efficiency"]
+)
+def test_no_device_does_more_than_its_peak(figure: str) -> None:
+    with pytest.raises(DescriptionError, match=rf"device\.{figure} = 2\.0 is refused.*your units"):
+        load_machine("polaris", (f"device.{figure}=2",))
+
+
+@pytest.mark.parametrize("name", ["own.toml", "config.json"])
+def test_numbers_of_thousands_of_digits(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    digits = "9" * 5000
+    path.write_text(f"a = {digits}" if name.endswith("toml") else f'{{"a": {digits}}}')
+    with pytest.raises(CatalogueError, match="a number with thousands of digits"):
+        load_model(str(path))
+    with pytest.raises(DescriptionError, match="a number of thousands of digits is refused"):
+        Layout.described({"dp": 10**5000})
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("name", [None, 3, ["gpt2"], {}, True, 2.5])
+def test_a_name_is_text(loader: Loader, name: Any) -> None:
+    with pytest.raises(PlannerError, match="is no name; give the name or the path"):
+        loader(name)
+
+
+def test_a_device_without_end_is_not_read() -> None:
+    for path in ("/dev/zero", "/dev/stdin", "/proc/self/pagemap"):
+        with pytest.raises(CatalogueError):
+            read_toml(Path(path))
+
+
+def test_keys_of_many_parts_are_refused_wherever_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    for text in ("a." * 70 + "b = 1", "x = { " + "a . " * 70 + "b = 1 }", '["a b"' + '."c"' * 70):
+        path.write_text(text)
+        with pytest.raises(CatalogueError, match="nested too deeply"):
+            read_toml(path)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    path.write_text("old")
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    with pytest.raises(WriteError, match="What was there before is unchanged"):
+        write_atomically(tmp_path / "absent" / "x", "text")
+    with pytest.raises(WriteError, match="cannot write"):
+        write_atomically(tmp_path / "a\0b", "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["profile.toml"]
 
 
 def test_override_takes_units_and_says_so() -> None:
@@ -215,7 +318,7 @@ def test_unknown_field_offers_the_nearest() -> None:
         ("nested.toml", "nested too deeply"),
         ("dotted.toml", "nested too deeply"),
         ("fifo.toml", "not a regular file"),
-        ("folder.toml", "Is a directory"),
+        ("folder.toml", "is a directory"),
         ("absent.toml", "No such file"),
         ("bad.toml", "not valid TOML"),
     ],

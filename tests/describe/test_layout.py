@@ -115,6 +115,7 @@ def test_text_names_what_is_used() -> None:
             dp=4,
             dp_shard=2,
             tp=2,
+            sequence_parallel=True,
             pp=2,
             vpp=2,
             zero_stage=1,
@@ -127,6 +128,6 @@ def test_text_names_what_is_used() -> None:
         )
     )
     assert (
-        text == "dp4(shard 2) tp2 pp2 vpp2 zero1 mb3x5 full recompute gpipe "
+        text == "dp4(shard 2) tp2 pp2 vpp2 sp zero1 mb3x5 full recompute gpipe "
         "offload optimizer-cpu 2 tiles"
     )

@@ -53,9 +53,11 @@ def plan_of(model: str, machine: str, nodes: int, workload: planner.Workload) ->
     )  # fmt: skip
 
 
-def place_files(name: str, framework: str = "deepspeed", nodes: int = 2, **options: Any) -> Files:
+def place_files(
+    name: str | Machine, framework: str = "deepspeed", nodes: int = 2, **options: Any
+) -> Files:
     """Files of a plain job on a machine."""
-    machine = load_machine(name)
+    machine = name if isinstance(name, Machine) else load_machine(name)
     nodes = 1 if machine.scheduler.kind == "none" else min(nodes, int(machine.num_nodes.value))
     precision = next(p for p in ("bf16", "fp16", "fp32") if p in machine.device.peak_flop_per_s)
     zero = 0 if framework == "ddp" else 3

@@ -299,7 +299,7 @@ def test_the_command_says_what_it_cannot_do(
         "emit gpt2 -m polaris --rank 0": "--rank",
         "emit gpt2 -m polaris --steps 0": "--steps",
         "emit gpt2 -m polaris -f ddp --queue $(x)": "no name of a queue",
-        "emit gpt2 -m summit --precision fp16 -f deepspeed --global-batch 48": "lsf",
+        "emit gpt2 -m thetagpu -f deepspeed --global-batch 48": "cobalt",
         "emit gpt2 -m polaris -f ddp -o /proc/none": "cannot write",
     }.items():
         code, out, err = command(capsys, line)

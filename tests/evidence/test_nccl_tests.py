@@ -64,3 +64,34 @@ def test_published_times_belong_to_machine_and_ranks() -> None:
     assert published_for("polaris", "all-gather", 32, 4) is None
     # 32 ranks on nodes of 8 are not 8 nodes
     assert published_for("polaris", "all-reduce", 32, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("collective;nodes;size_bytes;time_us\nall_reduce;2;1024;0\n", "must be above 0"),
+        ("collective,nodes,size_bytes,time_us_\nall_reduce,2,1024,9\n", "no column time_us"),
+        ("nodes,size_bytes,time_us\n2,1024,9\n", "no column collective"),
+        ("collective,nodes,size_bytes,time_us\nall_reduce,2,1024,nan\n", "must be above 0"),
+        ("collective,nodes,size_bytes,time_us\nall_reduce,2,1e300,9\n", "must be above 0"),
+        ("collective,nodes,size_bytes,time_us\nall_reduce,2,1024\n", "no number"),
+        ('collective,nodes,size_bytes,time_us\n"' + "x" * 200_000 + '",2,1024,9\n', "limit"),
+        (OUTPUT.replace("52079", "1.2.3").replace("176.0", "."), "holds no measured"),
+        ("", "holds no measured"),
+    ],
+)
+def test_odd_tables_are_refused_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    """Numbers such as 1.2.3, missing columns and cells of a novel's length were tracebacks."""
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(CatalogueError, match=words):
+        read_measured(path, load_machine("polaris"))
+
+
+def test_semicolons_part_cells_too(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("collective;nodes;size_bytes;time_us\nall_reduce;2;1048576;176\n")
+    [row], refused = read_measured(path, load_machine("polaris"))
+    assert (row.size_bytes, refused) == (2**20, [])
+    with pytest.raises(CatalogueError, match="nodes = 0"):
+        read_measured(path, load_machine("polaris"), 0)

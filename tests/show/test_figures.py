@@ -11,11 +11,13 @@ import pytest
 
 pytest.importorskip("plotly")
 
+from plotly.colors import sample_colorscale
+
 import planner
-from planner.choose.anatomy import axes, rank_axes, stage_times
+from planner.choose.anatomy import Played, axes, played, rank_axes
 from planner.choose.plan import Plan
 from planner.choose.space import space
-from planner.cost.estimate import stage_memory
+from planner.cost.estimate import Estimate, stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_machine, load_model, names
@@ -29,14 +31,14 @@ from planner.show.figures import (
     candidates,
     collectives,
     compare,
-    links,
+    layout,
     machines,
     memory,
     palette,
-    ranks,
+    pipeline,
     time,
 )
-from planner.show.figures.frame import Drawing, plain
+from planner.show.figures.frame import Drawing, log_ticks, plain
 from planner.units import GIB
 from tests.descriptions import question
 
@@ -89,17 +91,9 @@ def test_every_part_has_its_own_ink() -> None:
         palette.ink("a part of tomorrow")
 
 
-def _luminance(color: str) -> float:
-    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
 def test_hues_stand_on_white_and_on_black() -> None:
     for hue in (*palette.HUES, palette.GREY):
-        on_white = 1.05 / (_luminance(hue) + 0.05)
-        on_black = (_luminance(hue) + 0.05) / 0.05
-        assert min(on_white, on_black) > 2.0, hue
+        assert min(palette.contrast(hue, "#FFFFFF"), palette.contrast(hue, "#000000")) > 2.0, hue
 
 
 def test_waterfall_is_gapless_and_ends_at_the_step(plan: Plan) -> None:
@@ -131,7 +125,41 @@ def test_space_holds_the_plan(plan: Plan) -> None:
         assert any(m <= point.memory_bytes and t <= point.step_time_s for m, t in front)
     limit = load_machine("polaris").device.memory_bytes.value
     _check(candidates.heatmap(found, limit))
-    _check(candidates.pareto(found, limit))
+    drawing = candidates.pareto(found, limit, plan.best)
+    _check(drawing)
+    star = next(trace for trace in drawing.figure.data if trace.name == "this layout")
+    assert star.y[0] == plan.best.step_time_s
+    assert star.x[0] * GIB == plan.best.memory_bytes["total"]
+    assert str(plan.best.layout) in drawing.alt
+
+
+def test_every_cell_says_its_words_once_and_readably() -> None:
+    found = space(load_model("llama-2-70b"), load_machine("polaris"), 8, _JOB)
+    fitting = [cell for cell in found.cells if math.isfinite(cell.step_time_s)]
+    assert 0 < len(fitting) < len(found.cells)  # both kinds of cells are there
+    drawing = candidates.heatmap(found, load_machine("polaris").device.memory_bytes.value)
+    written = [t for t in drawing.figure.data if t.type == "heatmap" and t.texttemplate]
+    (words,) = (t for t in drawing.figure.data if t.type == "scatter")
+    assert not written
+    assert len(words.text) == len(found.cells) == len(set(zip(words.x, words.y, strict=True)))
+    said = dict(zip(zip(words.x, words.y, strict=True), words.text, strict=True))
+    for cell in found.cells:
+        text = said[str(cell.tp), str(cell.pp)]
+        assert ("GiB" in text or text == "host") is not math.isfinite(cell.step_time_s)
+    # black or white on any colour: one of them always has the contrast that WCAG AA asks for
+    grounds = [*sample_colorscale("Cividis_r", 20), *palette.HUES, palette.GREY]
+    for ground in grounds:
+        assert palette.contrast(palette.readable_on(ground), ground) >= 4.5
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(4.1, 62.0), (18.8, 20.1), (0.9, 1.1), (3.0, 3e4), (95.0, 140.0)]
+)
+def test_logarithmic_axes_have_round_ticks(low: float, high: float) -> None:
+    ticks = log_ticks([low, high])
+    assert 3 <= len(ticks) <= 9
+    assert all(float(f"{tick:.3g}") == tick for tick in ticks)
+    assert any(low <= tick <= high for tick in ticks)
 
 
 def test_nothing_legal_is_drawn_as_such() -> None:
@@ -156,52 +184,122 @@ def test_topology_of_every_machine(name: str) -> None:
 
 
 def test_ranks_partition_the_world() -> None:
-    layout = Layout(tp=2, dp=4, pp=2, cp=2)
-    places = {tuple(rank_axes(layout, rank).values()) for rank in range(layout.world)}
-    assert len(places) == layout.world == 32
-    drawing = ranks.rank_map(layout, load_machine("polaris"), "pp")
+    spread = Layout(tp=2, dp=4, pp=2, cp=2)
+    places = {tuple(rank_axes(spread, rank).values()) for rank in range(spread.world)}
+    assert len(places) == spread.world == 32
+    drawing = layout.rank_map(spread, load_machine("polaris"), "pp")
     _check(drawing)
     cells = [word for row in drawing.figure.data[0].text for word in row]
     assert cells.count("pp 0") == cells.count("pp 1") == 16
+    assert list(drawing.figure.data[0].colorbar.ticktext) == ["0", "1"]
+
+
+def test_a_map_of_many_nodes_says_what_it_shows() -> None:
+    drawing = layout.rank_map(Layout(tp=4, dp=4096), load_machine("polaris"), "tp")
+    assert len(drawing.figure.data[0].x) == 128
+    assert "the first 128 of 4,096 nodes are drawn" in drawing.alt
+    assert "first 128 of 4,096 nodes" in drawing.figure.layout.xaxis.title.text
 
 
 def test_axes_cover_the_world() -> None:
-    layout = Layout(tp=4, pp=2, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b")
-    found = planner.estimate("llama-3-8b", "polaris", layout, framework="megatron-lm")
+    spread = Layout(tp=4, pp=2, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b")
+    found = planner.estimate("llama-3-8b", "polaris", spread, framework="megatron-lm")
     machine = load_machine("polaris")
     rows = axes(load_model("llama-3-8b"), machine, Workload(), found)
     assert [row.name for row in rows] == ["tp", "dp", "pp"]
-    assert math.prod(row.size for row in rows) == layout.world
+    assert math.prod(row.size for row in rows) == spread.world
     assert rows[0].nodes == 1
-    drawing = links.link_loads(rows, machine, found.step_time_s)
+    drawing = layout.link_loads(rows, machine, found.step_time_s)
     _check(drawing)
     drawn = sum(sum(bar.x) for bar in drawing.figure.data) * GIB
     sent = sum(row.traffic.inside_bytes + row.traffic.node_bytes for row in rows)
     assert drawn == pytest.approx(sent)
 
 
-def test_timeline_of_a_plan_agrees_with_its_estimate() -> None:
-    machine, model = load_machine("polaris"), load_model("llama-3-8b")
-    layout = Layout(
-        pp=4, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b", recompute="full"
-    )
-    found = planner.estimate(model, machine, layout, workload=_JOB, framework="megatron-lm")
-    timeline = simulate(stage_times(model, machine, _JOB, found), layout.grad_accumulation, "1f1b")
-    _check(time.gantt(timeline))
-    tables = stage_memory(question(), layout)
-    limit = machine.device.memory_bytes.value
-    drawing = memory.memory_over_step(timeline, tables, limit)
+def _played(layout: Layout, framework: str, model: str, machine: str) -> tuple[Estimate, Played]:
+    job = Workload(global_batch=layout.global_batch, sequence_length=2048)
+    found = planner.estimate(model, machine, layout, workload=job, framework=framework)
+    return found, played(load_model(model), load_machine(machine), job, found)
+
+
+_SHORT = Layout(pp=4, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b", recompute="full")
+_DEEP = Layout(
+    pp=16,
+    tp=8,
+    vpp=6,
+    dp=4,
+    grad_accumulation=128,
+    zero_stage=1,
+    schedule="interleaved-1f1b",
+    recompute="selective",
+)
+_LONG = Layout(tp=4, dp=2, grad_accumulation=40_000, zero_stage=1)
+
+
+@pytest.mark.parametrize(
+    ("spread", "model", "machine"),
+    [
+        (_SHORT, "llama-3-8b", "polaris"),
+        (_DEEP, "gpt3-175b", "eos"),
+        (_LONG, "llama-3-8b", "polaris"),
+    ],
+)
+def test_the_drawn_step_is_the_estimated_step(spread: Layout, model: str, machine: str) -> None:
+    found, step = _played(spread, "megatron-lm", model, machine)
+    drawing = pipeline.gantt(step)
     _check(drawing)
-    peak = max(drawing.figure.data[0].y) * GIB
+    assert step.step_s == pytest.approx(found.step_time_s)
+    # gaps of the stage that sets the pace are the bubble and the transfers that are said
+    waits = sum(found.step_time_parts_s[part] for part in ("pipeline_bubble", "pipeline_transfer"))
+    assert step.idle_s == pytest.approx(waits, abs=1e-9 * found.step_time_s)
+    bars = [trace for trace in drawing.figure.data if trace.type == "bar"]
+    drawn = [base + width for bar in bars for base, width in zip(bar.base, bar.x, strict=True)]
+    assert max(drawn) == pytest.approx(drawing.figure.layout.xaxis.range[1])
+    assert all(width > 0 for bar in bars for width in bar.x)
+    # ticks say the step's own time: none of it is beyond the step, and the last is near its end
+    if (words := drawing.figure.layout.xaxis.ticktext) is not None:
+        ticks = [float(word) for word in words]
+        assert ticks == sorted(ticks)
+        assert 0.8 * found.step_time_s < ticks[-1] <= found.step_time_s
+        assert "not drawn" in drawing.figure.layout.annotations[0].text
+        assert "the first and the last are drawn" in drawing.alt
+
+
+def test_a_deep_pipeline_is_drawn_beyond_its_filling() -> None:
+    _, step = _played(_DEEP, "megatron-lm", "gpt3-175b", "eos")
+    drawing = pipeline.gantt(step)
+    assert "the first and the last are drawn" in drawing.alt
+    gap = drawing.figure.layout.shapes[0]
+    before = [
+        base
+        for bar in drawing.figure.data
+        if bar.name == "backward"
+        for base, y in zip(bar.base, bar.y, strict=True)
+        if y == 0 and base < gap.x0
+    ]
+    assert before, "the first stage works backward before the break: the steady middle is reached"
+
+
+def test_memory_over_the_step_peaks_where_the_estimate_does() -> None:
+    limit = load_machine("polaris").device.memory_bytes.value
+    found, step = _played(_SHORT, "megatron-lm", "llama-3-8b", "polaris")
+    tables = stage_memory(question(sequence_length=2048), _SHORT)
+    drawing = pipeline.memory_over_step(step, tables, limit)
+    _check(drawing)
+    peak = max(value for value in drawing.figure.data[0].y if value is not None) * GIB
     assert peak == pytest.approx(sum(tables[0].values()))
+    assert drawing.figure.data[0].x[-1] == pytest.approx(found.step_time_s)
+    assert drawing.figure.layout.yaxis.range[1] > limit / GIB
+    assert "device limit" in drawing.figure.layout.annotations[0].text
     _check(memory.stage_bars(tables, limit))
-    _check(memory.host_bars(found, machine.node.host_memory_bytes.value))
+    host = load_machine("polaris").node.host_memory_bytes.value
+    _check(memory.host_bars(found, host))
 
 
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
-    drawing = time.gantt(simulate(stages, 3, "1f1b"))
+    drawing = pipeline.gantt(Played.whole(simulate(stages, 3, "1f1b")))
     _check(drawing)
     assert drawing.alt.endswith(
         "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "

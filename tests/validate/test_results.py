@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from planner.validate.results import ResultsError, ResultsFile, write_atomically
+from planner.describe.files import write_atomically
+from planner.errors import WriteError
+from planner.validate.results import ResultsError, ResultsFile
 
 
 def test_results_are_whole_or_unchanged(tmp_path: Path, monkeypatch: Any) -> None:
@@ -22,7 +24,7 @@ def test_results_are_whole_or_unchanged(tmp_path: Path, monkeypatch: Any) -> Non
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ResultsError, match="No space left on device; free space"):
+    with pytest.raises(WriteError, match="No space left on device; free space"):
         results.add({"key": "b", "value": 2})
     monkeypatch.undo()
     assert [case["key"] for case in json.loads(path.read_text())["cases"]] == ["a"]
@@ -41,6 +43,6 @@ def test_results_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_no_file_is_left_where_none_can_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="cannot write"):
+    with pytest.raises(WriteError, match="cannot write"):
         write_atomically(tmp_path / "absent" / "r.json", "{}")
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import streamlit as st
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.advice import guide
+from planner.choose.anatomy import Played
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate
 from planner.cost.schedules.simulate import StageTime, simulate
@@ -17,7 +18,8 @@ from planner.describe.layout import SCHEDULES, Layout, Offload
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.show.figures import collectives, compare, ranks, time
+from planner.show.figures import collectives, compare, pipeline
+from planner.show.figures import layout as layouts
 from planner.units import format_bytes
 
 __all__ = ["TITLE", "page"]
@@ -152,7 +154,7 @@ def _pipeline() -> None:
     timeline = simulate(
         [StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, chunks if inside else 1
     )
-    draw(time.gantt(timeline, schedule), key="pipe_gantt")
+    draw(pipeline.gantt(Played.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "
@@ -172,7 +174,7 @@ def _three() -> None:
     dp = columns[2].select_slider("Data", (1, 2, 4), value=2, key="three_dp")
     axis = columns[3].segmented_control("Colour", ("tp", "dp", "pp"), default="pp", key="three_by")
     layout = Layout(tp=tp, pp=pp, dp=dp)
-    drawing = ranks.rank_map(layout, load_machine(_MACHINE), axis or "pp")
+    drawing = layouts.rank_map(layout, load_machine(_MACHINE), axis or "pp")
     draw(drawing, key="three_map")
     st.caption(escape(drawing.alt))
 

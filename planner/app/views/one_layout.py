@@ -13,19 +13,16 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
-from planner.cost.schedules.simulate import Timeline, simulate
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.figures import links, memory, ranks, time
-from planner.units import format_bytes, format_rate, format_seconds
+from planner.show.figures import layout as layouts
+from planner.show.figures import memory, pipeline, time
+from planner.units import counted, format_bytes, format_rate, format_seconds
 
 __all__ = ["TITLE", "page"]
 
 TITLE = "One layout"
-
-_MAX_PASSES = 1200
-# passes of a drawn timeline; more are neither readable nor quick to draw
 
 
 def page() -> None:
@@ -151,7 +148,10 @@ def _fate(found: Estimate, job: Job) -> None:
 def _where(found: Estimate, job: Job) -> None:
     devices = job.nodes * job.machine.node.num_devices
     if found.layout.world != devices:
-        st.warning(f"The layout has {found.layout.world:,} ranks, the job {devices:,} devices.")
+        st.warning(
+            f"The layout has {counted(found.layout.world, 'rank')}, the job "
+            f"{counted(devices, 'device')}."
+        )
     st.subheader("Which rank sits where", anchor=False)
     layout = found.layout
     present = [axis for axis in ("tp", "cp", "dp", "pp") if getattr(layout, axis) > 1] or ["dp"]
@@ -162,7 +162,7 @@ def _where(found: Estimate, job: Job) -> None:
         key="rank_axis",
         help="Cells with one number share their place on this axis.",
     )
-    drawing = ranks.rank_map(layout, job.machine, axis if axis in present else present[0])
+    drawing = layouts.rank_map(layout, job.machine, axis if axis in present else present[0])
     draw(drawing, key="ranks")
     st.caption(drawing.alt)
 
@@ -199,7 +199,7 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
         alt="Per axis: ranks, distance, path, rate, latency, bytes of a step and exposed time.",
         column_config={"of the step [%]": st.column_config.NumberColumn(format="%.1f")},
     )
-    draw(links.link_loads(carried, job.machine, found.step_time_s), key="links")
+    draw(layouts.link_loads(carried, job.machine, found.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
     draw(time.waterfall(found), key="parts")
 
@@ -207,33 +207,13 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
 def _when(found: Estimate, job: Job, packed: str) -> None:
     st.subheader("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
-    stages = cached.stage_memory_of(job, packed)
-    timeline, shown = _timeline(found, job, packed)
-    layout = found.layout
-    draw(time.gantt(timeline, layout.schedule), key="gantt")
-    bubble = found.step_time_parts_s["pipeline_bubble"] / found.step_time_s
-    said = (
-        f"Numbers are micro-batches, gaps are idle. The bubble is {100 * bubble:.1f} % of the step."
-    )
-    if shown < layout.grad_accumulation:
-        said += (
-            f" {shown} of {layout.grad_accumulation} micro-batches are drawn; the middle "
-            "repeats itself."
-        )
-    st.caption(said)
-    st.subheader("Memory over the step, and by stage", anchor=False)
-    draw(memory.memory_over_step(timeline, stages, limit), key="over_step")
-    draw(memory.stage_bars(stages, limit), key="stages")
+    stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
+    draw(pipeline.gantt(step, found.layout.schedule), key="gantt")
+    st.caption(f"{words.waiting(found)} {pipeline.whats_drawn(step)}")
+    st.subheader("Memory over the step", anchor=False)
+    draw(pipeline.memory_over_step(step, stages, limit), key="over_step")
+    if len(stages) > 1:
+        st.subheader("Memory by stage", anchor=False)
+        draw(memory.stage_bars(stages, limit), key="stages")
+    st.subheader("Memory of the host", anchor=False)
     draw(memory.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")
-
-
-def _timeline(found: Estimate, job: Job, packed: str) -> tuple[Timeline, int]:
-    """The step, event by event, with as many micro-batches as can be drawn."""
-    layout, times = found.layout, cached.stage_times_of(job, packed)
-    most = max(_MAX_PASSES // (2 * layout.pp * layout.vpp), 1)
-    shown = min(layout.grad_accumulation, max(most, 2))
-    if layout.schedule == "interleaved-1f1b":
-        # with as many micro-batches as stages the schedule is another, without a steady part
-        rounds = max(shown // layout.pp, 2)
-        shown = min(rounds * layout.pp, layout.grad_accumulation)
-    return simulate(times, shown, layout.schedule, layout.vpp), shown

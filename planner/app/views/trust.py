@@ -17,9 +17,9 @@ from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.logs.compare import compare as compare_with
-from planner.evidence.logs.compare import comparison_text
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import read_log_text
+from planner.evidence.logs.report import comparison_text
 from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy

@@ -95,8 +95,11 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
     across = np.where(per_node % stride == 0, per_node // stride, per_node // np.maximum(stride, 1))
     local = np.clip(np.where(span <= per_node, inside, across), 1, size)
     nodes = -(-size // local)
+    # a group of many nodes that ends within one: its fewest ranks on a node pass all of the ring
+    ends = (span > per_node) & (per_node % stride == 0)
+    fewest = np.where(ends, np.gcd(span, per_node) // stride, local)
     local_rate, neighbour_rate = _local_rates(machine, local, stride)
-    network = _network(machine, size, stride, local, nodes)
+    network = _network(machine, size, stride, np.maximum(fewest, 1), nodes)
     return GroupView(
         size=size.astype(float),
         local=local.astype(float),
@@ -121,18 +124,21 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
     return rates[which] * efficiency, pairs[which] * efficiency
 
 
-def _network(machine: Machine, size: Int, stride: Int, local: Int, nodes: Int) -> dict[str, Float]:
-    """What groups see between nodes: rates of their share of the interfaces, latencies."""
+def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:
+    """What groups see between nodes: rates of their share of the interfaces, latencies.
+
+    `fewest` are the ranks of a group on the node that holds fewest of them.
+    """
     network, per_node = machine.network, machine.node.num_devices
     if network is None:
-        none, endless = np.zeros(local.shape), np.full(local.shape, np.inf)
+        none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
         return {
             "network_bytes_per_s": endless,
             "pairwise_bytes_per_s": endless,
             "network_latency_s": none,
             "large_message_latency_s": none,
         }
-    curve, groups_per_node = network.efficiency, np.maximum(per_node // local, 1)
+    curve, groups_per_node = network.efficiency, np.maximum(per_node // fewest, 1)
     fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
     rate = machine.node_bytes_per_s * fraction / groups_per_node
     if exit_rate := network.domain_exit_bytes_per_s:
@@ -146,6 +152,6 @@ def _network(machine: Machine, size: Int, stride: Int, local: Int, nodes: Int) -
     return {
         "network_bytes_per_s": rate,
         "pairwise_bytes_per_s": pairwise * rate,
-        "network_latency_s": np.full(local.shape, latency),
-        "large_message_latency_s": np.full(local.shape, known.value if known else ratio * latency),
+        "network_latency_s": np.full(fewest.shape, latency),
+        "large_message_latency_s": np.full(fewest.shape, known.value if known else ratio * latency),
     }

@@ -31,22 +31,27 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
     return np.where(layouts.piped, found, 1.0)
 
 
-def bubble_s(layouts: Layouts, slowest_s: Float, sum_s: Float, weight_s: Float) -> Float:
+def bubble_s(
+    layouts: Layouts, slowest_s: Float, sum_s: Float, weight_s: Float, weights_s: Float
+) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
     `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
-    stages. Counted: with equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021,
-    arXiv:2104.04473, section 2.2), less what a schedule does meanwhile. Left out: the optimizer.
+    stages, `weight_s` and `weights_s` the weight gradients in them. Counted: with equal stages
+    (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a
+    schedule does meanwhile. Left out: the optimizer.
 
     >>> from planner import Layout
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
-    >>> float(bubble_s(layouts, np.asarray(3.0), np.asarray(12.0), np.asarray(1.0)))    # 3 * 3 s
+    >>> one, four = np.asarray(1.0), np.asarray(4.0)
+    >>> float(bubble_s(layouts, 3 * one, 12 * one, one, four))      # 3 * 3 s
     9.0
     """
     idle = np.maximum(sum_s - slowest_s, 0.0) / layouts.vpp
     found = idle
     for schedule in KNOWN.values():
-        bubble = schedule.bubble_s(idle, layouts.pp, weight_s)
+        fills = schedule.fills_s(layouts.pp, layouts.num_microbatches, weight_s, weights_s)
+        bubble = np.maximum(idle - fills, 0.0)
         found = np.where(layouts.scheduled(schedule.name), bubble, found)
     return found
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from planner.cost.arrays import Float, Int
 from planner.describe.layout import Schedule
 
-__all__ = ["Kind", "PipelineSchedule", "Task", "one_each", "same_bubble"]
+__all__ = ["Kind", "PipelineSchedule", "Task", "fills_nothing", "one_each"]
 
 Kind = Literal["forward", "backward", "weight_gradient"]
 
@@ -23,15 +25,15 @@ class Task(NamedTuple):
     chunk: int
 
 
-def same_bubble(idle_s: Float, pp: Int, weight_s: Float) -> Float:
-    """Nothing is done while a stage waits: the bubble is the idle time [s].
+def fills_nothing(pp: Int, m: Int, weight_s: Float, weights_s: Float) -> Float:
+    """Nothing is done while a stage waits: the bubble is all of its idle time [s].
 
-    Counted: all of `idle_s`. Left out: weight gradients, which stay where they are. Definition.
+    Counted: nothing. Left out: weight gradients, which stay where they are. Definition.
 
-    >>> same_bubble(9.0, 4, 1.0)
-    9.0
+    >>> float(fills_nothing(4, 8, 1.0, 4.0))
+    0.0
     """
-    return idle_s
+    return np.zeros(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,9 @@ class PipelineSchedule:
     """Tasks of a stage in the order in which it works on them: (p, stage, m, v)."""
     in_flight: Callable[[Int, Int, Int, Int], Float]
     """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
-    bubble_s: Callable[[Float, Int, Float], Float] = same_bubble
-    """Idle time of the slowest stage in a step: (idle of 1F1B, p, weight gradients) [s]."""
+    fills_s: Callable[[Int, Int, Float, Float], Float] = fills_nothing
+    """What of 1F1B's idle time is no wait: (p, m, weight gradients of the slowest stage and of
+    all stages) [s]."""
     interleaves: bool = False
     """Whether a stage has several chunks, and micro-batches pass in groups of p."""
     defers_weight_gradients: bool = False

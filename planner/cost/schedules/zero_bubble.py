@@ -31,9 +31,12 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return np.minimum(m, p + 0 * stage).astype(float)
 
 
-def _bubble_s(idle_s: Float, pp: Int, weight_s: Float) -> Float:
-    """(p - 1)(t_f + t_b - 2 t_w), with t_b including t_w [s]."""
-    return np.maximum(idle_s - 2 * (pp - 1) * weight_s, 0.0)
+def _fills_s(pp: Int, m: Int, weight_s: Float, weights_s: Float) -> Float:
+    """A stage waits for no weight gradient of another, and does its own meanwhile [s].
+
+    With equal stages and m >= p the bubble is (p - 1)(t_f + t_b - 2 t_w), t_b including t_w.
+    """
+    return (weights_s - weight_s) + (np.minimum(m, pp) - 1) * weight_s
 
 
 ZERO_BUBBLE = PipelineSchedule(
@@ -41,6 +44,6 @@ ZERO_BUBBLE = PipelineSchedule(
     source="Qi et al. 2023, arXiv:2401.10241, table 1",
     order=_order,
     in_flight=_in_flight,
-    bubble_s=_bubble_s,
+    fills_s=_fills_s,
     defers_weight_gradients=True,
 )

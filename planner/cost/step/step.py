@@ -46,20 +46,24 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     backward = slowest.total([work.backward_s for work in compute])
     recompute = slowest.total([work.recompute_s for work in compute])
     weights = slowest.total([work.weight_gradient_s for work in compute])
+    host = slowest.total([work.host_s for work in passes])
     traffic = data_traffic(slowest, groups)
-    exposed = exposed_traffic(slowest, traffic, forward, backward + recompute)
-    pairs = zip(passes, stages.blocks, strict=True)
-    all_stages = np.asarray(sum(work.total_s * block.count for work, block in pairs))
+    # traffic also runs while the devices wait for the host
+    longer = 1 + host / (forward + backward + recompute)
+    exposed = exposed_traffic(slowest, traffic, forward * longer, (backward + recompute) * longer)
+    counts = [block.count for block in stages.blocks]
+    all_stages = _sum([work.total_s for work in passes], counts)
+    all_weights = _sum([work.weight_gradient_s for work in compute], counts)
     found = {
         "forward": m * forward,
         "backward": m * backward,
         "recompute": m * recompute,
-        "host_overhead": m * slowest.total([work.host_s for work in passes]),
+        "host_overhead": m * host,
         "tensor_parallel": m * slowest.total([work.tensor_s for work in passes]),
         "context_parallel": m * slowest.total([work.context_s for work in passes]),
         "expert_parallel": m * slowest.total([work.expert_s for work in passes]),
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, pace_s, all_stages, weights),
+        "pipeline_bubble": bubble_s(layouts, pace_s, all_stages, weights, all_weights),
         "pipeline_transfer": _transfers(slowest, groups),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": device_optimizer_s(slowest),
@@ -67,6 +71,11 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         "offload": offload_step_s(slowest) + exposed.offload_s,
     }
     return recorded(found, TIME_PARTS)
+
+
+def _sum(times: list[Float], counts: list[int]) -> Float:
+    """Of all blocks of the model, for one micro-batch [s]."""
+    return np.asarray(sum(time * count for time, count in zip(times, counts, strict=True)))
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:

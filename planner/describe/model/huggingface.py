@@ -7,11 +7,10 @@ traceback.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from planner.describe.files import read_text
+from planner.describe.files import parse_json, read_text
 from planner.describe.model.families import FAMILIES
 from planner.describe.model.fields import Fields, shown
 from planner.describe.model.model import Model
@@ -40,18 +39,7 @@ _TOWER_NOTE = "only the text tower of a multimodal model is described"
 def read_config(path: Path) -> Model:
     """The model that a config.json describes; CatalogueError where it cannot be read."""
     where = _printable(str(path))
-    try:
-        if path.is_dir():
-            raise CatalogueError(f"{where} is a directory; name the config.json in it")
-        if path.exists() and not path.is_file():
-            raise CatalogueError(f"{where} is not a regular file; name a config.json")
-        text = read_text(path)
-    except OSError as error:
-        raise CatalogueError(f"cannot read {where}: {error.strerror}; check the path") from None
-    except CatalogueError:
-        raise
-    except ValueError as error:  # a path that no file system can hold, such as one with NUL
-        raise CatalogueError(f"cannot read {where}: {error}; check the path") from None
+    text = read_text(path)
     model = from_config(_parsed(text, where), _name(path))
     return model.replaced(source=where)
 
@@ -97,21 +85,7 @@ def from_config(fields: dict[str, Any], name: str) -> Model:
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
-        raise CatalogueError(
-            f"{where} is not valid JSON: {error.msg} at line {error.lineno}, "
-            f"column {error.colno}; correct it there or save the file again"
-        ) from None
-    except RecursionError:
-        raise CatalogueError(
-            f"{where} is nested too deeply for a configuration; give a config.json"
-        ) from None
-    except ValueError:  # Python refuses integers of more than 4300 digits
-        raise CatalogueError(
-            f"{where} holds a number with thousands of digits; correct that number"
-        ) from None
+    fields = parse_json(text, where)
     if not isinstance(fields, dict):
         raise CatalogueError(
             f"{where} holds {shown(fields)} where an object is expected; "

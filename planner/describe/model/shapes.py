@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Description
+from planner.describe.base import Description, Width
 
 __all__ = ["ConvStage", "Convolutional", "Experts", "LatentAttention", "Shapes", "Vision"]
 
-_MAX_SIZE = 1_000_000_000
+_MAX_ROWS = 1_000_000_000
 
 
 class Experts(Description):
@@ -20,11 +20,11 @@ class Experts(Description):
     """Routed experts per expert layer."""
     top_k: int = Field(ge=1, le=1024)
     """Experts each token visits."""
-    ffn_size: int = Field(ge=1, le=_MAX_SIZE)
+    ffn_size: Width = Field(ge=1)
     """Width of one expert."""
     num_shared: int = Field(default=0, ge=0, le=1024)
     """Experts that every token visits, each of width `ffn_size`."""
-    shared_ffn_size: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    shared_ffn_size: Width = 0
     """Total width of the shared expert where it is not num_shared * ffn_size; 0 otherwise."""
     shared_gate: bool = False
     """Whether the shared expert has its own sigmoid gate (Qwen2-MoE)."""
@@ -32,7 +32,7 @@ class Experts(Description):
     """Whether the router has one learned bias per expert (gpt-oss)."""
     expert_bias: bool = False
     """Whether expert projections have biases (gpt-oss)."""
-    num_dense_layers: int = Field(default=0, ge=0)
+    num_dense_layers: int = Field(default=0, ge=0, le=100_000)
     """Layers whose feed-forward is dense (width `Shapes.ffn_size`)."""
 
     @model_validator(mode="after")
@@ -47,39 +47,39 @@ class Experts(Description):
 class LatentAttention(Description):
     """Multi-head latent attention (DeepSeek-V2/V3)."""
 
-    q_lora_rank: int = Field(ge=0)
+    q_lora_rank: Width
     """Rank of the query compression; 0 where queries are not compressed."""
-    kv_lora_rank: int = Field(ge=1)
+    kv_lora_rank: Width = Field(ge=1)
     """Rank of the key-value compression."""
-    qk_nope_head_dim: int = Field(ge=1)
+    qk_nope_head_dim: Width = Field(ge=1)
     """Head width without rotary position."""
-    qk_rope_head_dim: int = Field(ge=1)
+    qk_rope_head_dim: Width = Field(ge=1)
     """Head width with rotary position."""
-    v_head_dim: int = Field(ge=1)
+    v_head_dim: Width = Field(ge=1)
     """Head width of the values."""
 
 
 class Vision(Description):
     """Patch embedding of a vision transformer."""
 
-    image_size: int = Field(ge=1)
+    image_size: int = Field(ge=1, le=100_000)
     """Edge of the square image [pixels]."""
-    patch_size: int = Field(ge=1)
+    patch_size: int = Field(ge=1, le=100_000)
     """Edge of a patch [pixels]."""
-    num_channels: int = Field(default=3, ge=1)
+    num_channels: int = Field(default=3, ge=1, le=1000)
     """Image channels."""
 
 
 class ConvStage(Description):
     """`count` equal convolutions with their normalisation (their bias where they have one)."""
 
-    in_channels: int = Field(ge=1)
+    in_channels: Width = Field(ge=1)
     """Input channels."""
-    out_channels: int = Field(ge=1)
+    out_channels: Width = Field(ge=1)
     """Output channels."""
-    kernel: int = Field(ge=1)
+    kernel: int = Field(ge=1, le=1000)
     """Kernel edge."""
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=100_000)
     """How many such convolutions."""
     bias: bool = False
     """Whether the convolution has a bias."""
@@ -92,11 +92,11 @@ class Convolutional(Description):
 
     dimensions: Literal[2, 3]
     """Spatial dimensions of the kernels."""
-    stages: tuple[ConvStage, ...] = Field(min_length=1)
+    stages: tuple[ConvStage, ...] = Field(min_length=1, max_length=10_000)
     """Convolutions in order."""
-    head_in: int = Field(default=0, ge=0)
+    head_in: Width = 0
     """Inputs of the final fully connected layer; 0 where there is none."""
-    head_out: int = Field(default=0, ge=0)
+    head_out: Width = 0
     """Outputs of the final fully connected layer."""
 
     @property
@@ -127,7 +127,7 @@ class Shapes(Description):
     """Transformer layers (encoder layers of an encoder-decoder)."""
     num_decoder_layers: int = Field(default=0, ge=0, le=100_000)
     """Decoder layers of an encoder-decoder, each with cross attention; 0 otherwise."""
-    hidden_size: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    hidden_size: Width = 0
     """Width of the residual stream."""
     num_heads: int = Field(default=0, ge=0, le=1_000_000)
     """Attention heads (queries)."""
@@ -135,13 +135,13 @@ class Shapes(Description):
     """Key-value heads; equal to num_heads without grouped queries."""
     head_dim: int = Field(default=0, ge=0, le=1_000_000)
     """Width of one head; need not be hidden_size / num_heads."""
-    ffn_size: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    ffn_size: Width = 0
     """Width of the dense feed-forward layer."""
-    vocab_size: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    vocab_size: int = Field(default=0, ge=0, le=_MAX_ROWS)
     """Vocabulary rows of the embedding."""
-    max_sequence_length: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    max_sequence_length: int = Field(default=0, ge=0, le=_MAX_ROWS)
     """Longest sequence the position scheme allows; 0 where it is not stated."""
-    embedding_size: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    embedding_size: Width = 0
     """Width of the word embedding where a projection follows (OPT-350m); 0 otherwise."""
     tied_embeddings: bool = False
     """Whether the output projection is the embedding."""
@@ -161,7 +161,7 @@ class Shapes(Description):
     """Normalised queries and keys: per head (Qwen3, Gemma 3) or over all heads (OLMo 2)."""
     position: Literal["learned", "rope", "alibi", "relative", "none"] = "rope"
     """Position scheme."""
-    num_position_rows: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    num_position_rows: int = Field(default=0, ge=0, le=_MAX_ROWS)
     """Rows of the learned position table (OPT has two more than its sequence)."""
     num_token_types: int = Field(default=0, ge=0, le=1000)
     """Rows of the token type table (BERT)."""
@@ -185,7 +185,7 @@ class Shapes(Description):
     """Whether a projection to the vocabulary follows (False for bare encoders and ViT)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability in training; 0 keeps no masks."""
-    sliding_window: int = Field(default=0, ge=0, le=_MAX_SIZE)
+    sliding_window: int = Field(default=0, ge=0, le=_MAX_ROWS)
     """Attention window of the layers that have one [tokens]; 0 for none."""
     num_window_layers: int = Field(default=0, ge=0, le=100_000)
     """How many layers use the window."""
@@ -197,7 +197,7 @@ class Shapes(Description):
     """Patch embedding; absent in language models."""
     convolutional: Convolutional | None = None
     """Stages of a convolutional network; absent in transformers."""
-    reported_params: int = Field(default=0, ge=0)
+    reported_params: int = Field(default=0, ge=0, le=10**18)
     """Count that the model's own software prints, where it differs; 0 otherwise."""
     reported_how: str = ""
     """Why the reported count differs."""

@@ -8,7 +8,8 @@ time of a phase itself (DeepSpeed's timers), that is compared first.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import MemoryKind, time_spread, unseen_parts
 from planner.cost.shards.layouts import Layouts
 from planner.evidence.logs.job import Job, read_job
-from planner.evidence.logs.read import RunLog, read_log
-from planner.units import format_bytes, format_count, format_seconds
+from planner.evidence.logs.read import read_log
+from planner.evidence.logs.steps import RunLog
+from planner.units import format_bytes, format_seconds
 
 __all__ = [
     "Comparison",
@@ -27,18 +29,14 @@ __all__ = [
     "Suspect",
     "compare",
     "compare_log",
-    "comparison_dict",
-    "comparison_text",
 ]
 
 _NOT_COUNTED = 0.03
 """Data loading, logging and stragglers, as a part of the step that no estimate holds."""
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
-_PHASES = {
-    "forward_s": ("forward", "tensor_parallel", "context_parallel", "expert_parallel"),
-    "backward_s": ("backward", "recompute", "gradient_reduction"),
-    "optimizer_s": ("optimizer", "parameter_update_gathering", "offload"),
-}
+_TIMERS = ("forward_s", "backward_s", "optimizer_s")
+_COMPUTING = ("forward", "backward", "recompute", "optimizer")
+_IDLE = ("host_overhead", "pipeline_bubble", "offload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,8 @@ class Comparison:
     interval_s: tuple[float, float]
     """Where the estimate expects the step time [s]."""
     suspects: tuple[Suspect, ...]
+    doubts: tuple[str, ...]
+    """Why log, layout and machine cannot be of one run; empty where they can."""
 
     @property
     def ratio(self) -> float:
@@ -94,29 +94,59 @@ class Comparison:
         return self.interval_s[0] <= self.step_time_s <= self.interval_s[1]
 
 
-def compare_log(log: str | Path, machine: Any, layout: Any = None, **options: Any) -> Comparison:
+def compare_log(
+    log: str | Path,
+    machine: Any,
+    layout: Any = None,
+    columns: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Comparison:
     """The log at a path against its estimate; options as `planner.evidence.logs.job.read_job`."""
-    run = read_log(log)
+    run = read_log(log, columns)
     return compare(run, read_job(run, machine, layout, **options))
 
 
 def compare(log: RunLog, job: Job) -> Comparison:
     """A parsed log against the estimate of its job."""
-    estimates = estimate_layouts(job.question, Layouts.stack([job.layout]))
-    estimate = estimates[0]
+    estimate = estimate_layouts(job.question, Layouts.stack([job.layout]))[0]
     times = _step_times(log, job)
     median = float(np.median(times))
     low, high = (float(x) for x in np.percentile(times, (10, 90)))
+    figures = _figures(log, job, estimate, median)
+    doubts = _doubts(job, figures)
     return Comparison(
-        log,
-        job,
-        estimate,
-        median,
-        (low, high),
-        _figures(log, job, estimate, median),
-        estimate.interval_step_time_s,
-        _suspects(estimate, median - estimate.step_time_s),
+        log=log,
+        job=job,
+        estimate=estimate,
+        step_time_s=median,
+        spread_s=(low, high),
+        figures=figures,
+        interval_s=estimate.interval_step_time_s,
+        suspects=() if doubts else _suspects(estimate, median - estimate.step_time_s),
+        doubts=doubts,
     )
+
+
+def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
+    """What no device can have done: more operations than its peak, more memory than it has."""
+    measured = {figure.name: figure.measured for figure in figures}
+    machine, world = job.question.machine, job.layout.world
+    found = []
+    if measured["mfu"] > 1:
+        found.append(
+            f"a step of {format_seconds(measured['step_time_s'])} would need "
+            f"{measured['mfu']:.1f} times the peak of {world} devices of {machine.name}: the "
+            "layout, batch, model or machine is not that of the log; state them"
+        )
+    limit = machine.device.memory_bytes.value
+    for name in ("allocated_bytes", "reserved_bytes"):
+        if measured.get(name, 0.0) > limit:
+            found.append(
+                f"the log states {format_bytes(measured[name])} of memory, more than the "
+                f"{format_bytes(limit)} of a device of {machine.name}; name the machine it ran on"
+            )
+            break
+    return tuple(found)
 
 
 def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -135,8 +165,7 @@ def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
         rates = log.column(name)
         if rates.size:
             return np.asarray(amount / rates)
-    phases = np.array([[getattr(step, name) for name in _PHASES] for step in log.steps])
-    return np.asarray(phases.sum(axis=1))
+    return np.array([step.phases_s for step in log.steps])
 
 
 def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[Figure, ...]:
@@ -170,11 +199,36 @@ def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[
 
 
 def _phases(log: RunLog, estimate: Estimate) -> list[tuple[str, float]]:
-    parts = estimate.step_time_parts_s
-    sums = [
-        (name, sum(parts.get(part, 0.0) for part in members)) for name, members in _PHASES.items()
-    ]
-    return [(name, total) for name, total in sums if total > 0 and log.fact(name)]
+    parts = {name: float(value) for name, value in estimate.step_time_parts_s.items()}
+    estimated = {**_timers(parts), **_device_phases(parts)}
+    return [(name, total) for name, total in estimated.items() if total > 0 and log.fact(name)]
+
+
+def _timers(parts: Mapping[str, float]) -> dict[str, float]:
+    """Parts as a framework's timers cut a step [s].
+
+    What both passes share, waiting for the host and gathering parameters, is shared out by their
+    computation; of tensor, context and expert parallelism either pass has half.
+    """
+    forward, backward = parts["forward"], parts["backward"] + parts["recompute"]
+    share = forward / (forward + backward)
+    common = parts["host_overhead"] + parts["parameter_gathering"]
+    half = (parts["tensor_parallel"] + parts["context_parallel"] + parts["expert_parallel"]) / 2
+    return {
+        "forward_s": forward + half + share * common,
+        "backward_s": backward + half + (1 - share) * common + parts["gradient_reduction"],
+        "optimizer_s": parts["optimizer"] + parts["parameter_update_gathering"] + parts["offload"],
+    }
+
+
+def _device_phases(parts: Mapping[str, float]) -> dict[str, float]:
+    """Parts as a profile of a device cuts a step [s]."""
+    computing, idle = (sum(parts[name] for name in names) for names in (_COMPUTING, _IDLE))
+    return {
+        "computing_s": computing,
+        "exposed_communication_s": sum(parts.values()) - computing - idle,
+        "idle_s": idle,
+    }
 
 
 def _memory(log: RunLog, estimate: Estimate) -> list[Figure]:
@@ -205,85 +259,3 @@ def _suspects(estimate: Estimate, difference_s: float) -> tuple[Suspect, ...]:
         plausible = factor is None or 1 / 3 <= factor <= 3
         suspects.append(Suspect(name, size * size / total, factor, plausible))
     return tuple(sorted(suspects, key=lambda s: (not s.plausible, -s.share, s.part)))
-
-
-# --- show ------------------------------------------------------------------------------------
-
-
-def comparison_dict(result: Comparison) -> dict[str, Any]:
-    """A comparison as plain data."""
-    log, job = result.log, result.job
-    return {
-        "log": log.source,
-        "format": log.format,
-        "num_steps": log.num_steps,
-        "num_warmup": log.num_warmup,
-        "num_slow": log.num_slow,
-        "model": job.question.model.name,
-        "machine": job.question.machine.name,
-        "framework": job.question.framework.name,
-        "layout": job.layout.model_dump(mode="json"),
-        "workload": job.question.workload.model_dump(mode="json"),
-        "step_time_s": result.step_time_s,
-        "step_time_spread_s": list(result.spread_s),
-        "estimated_step_time_s": result.estimate.step_time_s,
-        "ratio": result.ratio,
-        "interval_step_time_s": list(result.interval_s),
-        "inside_interval": result.inside,
-        "figures": [{**asdict(figure), "ratio": figure.ratio} for figure in result.figures],
-        "most_likely_off": [asdict(suspect) for suspect in result.suspects],
-        "assumptions": list(job.assumptions),
-        "notes": list(log.notes),
-    }
-
-
-def _format(name: str, value: float) -> str:
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    if name.startswith("mfu"):
-        return f"{100 * value:.1f} %"
-    return (
-        format_seconds(value) if name.endswith("_s") and "per" not in name else format_count(value)
-    )
-
-
-def comparison_text(result: Comparison) -> str:
-    """A comparison as lines to read."""
-    log, job = result.log, result.job
-    lines = [
-        f"{log.title} log: {log.num_steps} steps, {log.num_warmup} of warm-up dropped, "
-        f"{log.num_slow} slow ones kept",
-        f"{job.question.model.name} on {job.question.machine.name}, {job.layout}, "
-        f"{job.question.framework.name}",
-        f"{'':26}{'measured':>12}{'estimated':>12}{'ratio':>8}",
-    ]
-    for figure in result.figures:
-        lines.append(
-            f"{figure.name:26}{_format(figure.name, figure.measured):>12}"
-            f"{_format(figure.name, figure.estimated):>12}{figure.ratio:8.3f}"
-        )
-    lines.append(
-        f"step time, 10th to 90th percentile: "
-        f"{format_seconds(result.spread_s[0])} to {format_seconds(result.spread_s[1])}"
-    )
-    lines += [_verdict(result), _blame(result)]
-    lines += [f"taken: {text}" for text in job.assumptions]
-    lines += [f"note: {text}" for text in log.notes]
-    return "\n".join(lines)
-
-
-def _verdict(result: Comparison) -> str:
-    gap = f"the run took {100 * abs(result.ratio - 1):.1f} % "
-    gap += "longer than estimated" if result.ratio > 1 else "less time than estimated"
-    low, high = (format_seconds(bound) for bound in result.interval_s)
-    where = "inside" if result.inside else "outside"
-    return f"{gap}; it lies {where} the estimate's interval, {low} to {high}"
-
-
-def _blame(result: Comparison) -> str:
-    """One sentence on the part most likely off, with the rule behind it."""
-    first = result.suspects[0]
-    text = f"most likely off: {first.part} ({100 * first.share:.0f} % of the difference"
-    if first.factor is not None:
-        text += f"; alone it would have to be x{first.factor:.2f}"
-    return text + "), if every part errs independently by its usual size"

@@ -2,20 +2,22 @@
 
 A format is a pattern that marks the line of a step and patterns of the figures on that line.
 Facts (memory, ranks, batch) may stand on any line of any format: a Megatron-DeepSpeed log holds
-lines of both. Figures are brought to SI units here.
+lines of both. Figures are brought to SI units here. Words that a line must hold come first: looking
+for words is a hundred times faster than trying patterns, and most lines of a log are no steps.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from planner.evidence.logs.steps import Source
 
 __all__ = ["FACTS", "FORMATS", "Format", "Pick", "number"]
 
 _NUMBER = r"([+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|-?inf)"
 _HUMAN = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-_MIB, _GIB = 2.0**20, 2.0**30
+_MIB, _GIB, _GB = 2.0**20, 2.0**30, 1e9
 
 
 def number(text: str) -> float:
@@ -35,7 +37,6 @@ class Pick:
     scale: float = 1.0
     human: bool = False
     """Whether a decimal prefix may follow the number, as in 43.2K."""
-    convert: Callable[[float], float] | None = None
 
     def find(self, line: str) -> float | None:
         """The figure on a line, or None."""
@@ -45,7 +46,7 @@ class Pick:
         value = number(match[1]) * self.scale
         if self.human:
             value *= _HUMAN[(match[2] or "").upper()]
-        return self.convert(value) if self.convert else value
+        return value
 
 
 def _pick(before: str, scale: float = 1.0, *, human: bool = False) -> Pick:
@@ -53,33 +54,31 @@ def _pick(before: str, scale: float = 1.0, *, human: bool = False) -> Pick:
     return Pick(re.compile(before + r"\s*'?" + _NUMBER + after, re.IGNORECASE), scale, human)
 
 
-def _rate_to_time(rate: float) -> float:
-    return 1 / rate if rate > 0 else float("nan")
-
-
-def _inverse(before: str) -> Pick:
-    return Pick(re.compile(before + r"\s*'?" + _NUMBER), convert=_rate_to_time)
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One framework's step line. Fields: see `planner.evidence.logs.read.Step`."""
+    """One framework's step line. Picks are by field of `planner.evidence.logs.steps.Step`."""
 
-    name: str
-    title: str
-    framework: str
-    """Catalogue name of the framework that prints it."""
+    source: Source
+    needs: tuple[str, ...]
+    """Words that the line of a step holds."""
     marks: re.Pattern[str]
-    picks: dict[str, Pick] = field(default_factory=dict)
-    note: str = ""
+    picks: dict[str, Pick]
+
+    def matches(self, line: str) -> bool:
+        """Whether a line is that of a step."""
+        return all(word in line for word in self.needs) and bool(self.marks.search(line))
 
 
 FORMATS: tuple[Format, ...] = (
     Format(
-        "wordplay",
-        "wordplay / ezpz",
-        "ddp",
-        re.compile(r"(?=.*\b(?:step|iter)=\d+\b)(?=.*\bloss=).*\bdt="),
+        Source(
+            "wordplay",
+            "wordplay / ezpz",
+            "ddp",
+            "mfu is a running mean against the peak that the program assumes",
+        ),
+        ("loss=", " dt="),
+        re.compile(r"\b(?:step|iter)=\d+\b"),
         {
             "step": _pick(r"\b(?:step|iter)="),
             "loss": _pick(r"\bloss="),
@@ -88,12 +87,15 @@ FORMATS: tuple[Format, ...] = (
             "tokens_per_s_per_device": _pick(r"\btps_per_gpu="),
             "mfu": _pick(r"\bmfu=", 0.01),
         },
-        note="mfu is a running mean against the peak that the program assumes",
     ),
     Format(
-        "nanogpt",
-        "nanoGPT",
-        "ddp",
+        Source(
+            "nanogpt",
+            "nanoGPT",
+            "ddp",
+            "mfu is a running mean against 312 TFLOP/s, whatever the device",
+        ),
+        ("iter ", ": loss "),
         re.compile(r"\biter \d+: loss .*time [\d.]+ms"),
         {
             "step": _pick(r"\biter "),
@@ -101,28 +103,24 @@ FORMATS: tuple[Format, ...] = (
             "time_s": _pick(r"\btime ", 1e-3),
             "mfu": _pick(r"\bmfu ", 0.01),
         },
-        note="mfu is a running mean against 312 TFLOP/s, whatever the device",
     ),
     Format(
-        "nanotron",
-        "nanotron",
-        "nanotron",
-        re.compile(r"\biteration: \d+ / \d+ \|.*elapsed_time_per_iteration_ms"),
+        Source("nanotron", "nanotron", "nanotron", "figures are printed with three digits"),
+        ("time_per_iteration_ms: ",),
+        re.compile(r"\biteration: \d+ / \d+ \|"),
         {
             "step": _pick(r"\biteration: "),
             "loss": _pick(r"\blm_loss: "),
-            "time_s": _pick(r"\belapsed_time_per_iteration_ms: ", 1e-3, human=True),
+            "time_s": _pick(r"time_per_iteration_ms: ", 1e-3, human=True),
             "tokens_per_s": _pick(r"\btokens_per_sec: ", human=True),
             "tokens_per_s_per_device": _pick(r"\btokens_per_sec_per_gpu: ", human=True),
             "flop_per_s_per_device": _pick(r"\bmodel_tflops_per_gpu: ", 1e12, human=True),
             "global_batch": _pick(r"\bglobal_batch_size: ", human=True),
         },
-        note="figures are printed with three digits",
     ),
     Format(
-        "megatron",
-        "Megatron-LM / Megatron-DeepSpeed",
-        "megatron-lm",
+        Source("megatron", "Megatron-LM / Megatron-DeepSpeed", "megatron-lm"),
+        ("iteration", "elapsed"),
         re.compile(r"\biteration\s*[= ]\s*\d+/.*elapsed[ _]time[ _]per[ _]iteration"),
         {
             "step": _pick(r"\biteration\s*=?"),
@@ -139,10 +137,9 @@ FORMATS: tuple[Format, ...] = (
         },
     ),
     Format(
-        "torchtitan",
-        "torchtitan",
-        "fsdp2",
-        re.compile(r"(?<!validate )\bstep:\s*\d+.*\bloss:.*\btps:"),
+        Source("torchtitan", "torchtitan", "fsdp2", "tokens/s is the mean since the line before"),
+        ("step:", "loss:", "tps:"),
+        re.compile(r"(?<!validate )\bstep:\s*\d+"),
         {
             "step": _pick(r"\bstep:"),
             "loss": _pick(r"\bloss:"),
@@ -151,12 +148,71 @@ FORMATS: tuple[Format, ...] = (
             "mfu": _pick(r"\bmfu:", 0.01),
             "reserved_bytes": _pick(r"\bmemory:", _GIB),
         },
-        note="tokens/s is the mean since the line before",
     ),
     Format(
-        "deepspeed",
-        "DeepSpeed",
-        "deepspeed",
+        Source("nemo", "NeMo", "megatron-lm"),
+        ("train_step_timing in s",),
+        re.compile(r"train_step_timing in s[=:]"),
+        {
+            "step": _pick(r"global_step[=:]"),
+            "loss": _pick(r"reduced_train_loss[=:]"),
+            "time_s": _pick(r"train_step_timing in s[=:]"),
+            "global_batch": _pick(r"global_batch_size[=:]"),
+        },
+    ),
+    Format(
+        Source(
+            "composer",
+            "Composer / llm-foundry",
+            "llm-foundry",
+            "rates are running means over the last batches",
+        ),
+        ("throughput/batches_per_sec",),
+        re.compile(r"throughput/batches_per_sec:"),
+        {"steps_per_s": _pick(r"throughput/batches_per_sec:")},
+    ),
+    Format(
+        Source(
+            "litgpt",
+            "LitGPT",
+            "fsdp2",
+            "times are of one micro-batch, taken times the micro-batches of a step",
+        ),
+        ("iter time:",),
+        re.compile(r"\biter \d+ step \d+ \|"),
+        {
+            "step": _pick(r"\bstep"),
+            "passes": _pick(r"\biter"),
+            "loss": _pick(r"\bloss train:"),
+            "pass_time_s": _pick(r"\biter time:", 1e-3),
+        },
+    ),
+    Format(
+        Source(
+            "torchtune", "torchtune", "fsdp2", "tokens/s counts the tokens that are not padding"
+        ),
+        ("tokens_per_second_per_gpu:",),
+        re.compile(r"\bStep \d+ \|"),
+        {
+            "step": _pick(r"\bStep"),
+            "loss": _pick(r"\bloss:"),
+            "tokens_per_s_per_device": _pick(r"\btokens_per_second_per_gpu:"),
+            "allocated_bytes": _pick(r"\bpeak_memory_alloc:", _GIB),
+            "reserved_bytes": _pick(r"\bpeak_memory_reserved:", _GIB),
+        },
+    ),
+    Format(
+        Source("axolotl", "axolotl", "accelerate"),
+        ("_per_gpu", "loss"),
+        re.compile(r"tokens[_/]per_sec(?:ond)?_per_gpu['\"]:"),
+        {
+            "loss": _pick(r"['\"]loss['\"]:"),
+            "tokens_per_s_per_device": _pick(r"tokens[_/]per_sec(?:ond)?_per_gpu['\"]:"),
+        },
+    ),
+    Format(
+        Source("deepspeed", "DeepSpeed", "deepspeed"),
+        (),
         re.compile(r"SamplesPerSec=|iter time \(s\):|time \(ms\) \| fwd: "),
         {
             "step": _pick(r"(?:global_step=|\bsteps: |stop\] \d+/)"),
@@ -175,52 +231,71 @@ FORMATS: tuple[Format, ...] = (
         },
     ),
     Format(
-        "huggingface",
-        "Hugging Face Trainer",
-        "accelerate",
+        Source(
+            "huggingface",
+            "Hugging Face Trainer",
+            "accelerate",
+            "one mean over the whole run: warm-up, evaluation and checkpoints are inside it",
+        ),
+        ("train_steps_per_second",),
         re.compile(r"['\"]?train_steps_per_second['\"]?\s*[:=]"),
         {
-            "time_s": _inverse(r"['\"]?train_steps_per_second['\"]?\s*[:=]"),
+            "steps_per_s": _pick(r"['\"]?train_steps_per_second['\"]?\s*[:=]"),
             "samples_per_s": _pick(r"['\"]?train_samples_per_second['\"]?\s*[:=]"),
             "loss": _pick(r"['\"]?train_loss['\"]?\s*[:=]"),
             "runtime_s": _pick(r"['\"]?train_runtime['\"]?\s*[:=]"),
         },
-        note="one mean over the whole run: warm-up, evaluation and checkpoints are inside it",
+    ),
+    Format(
+        Source(
+            "progress",
+            "progress bar",
+            note="a progress bar states a running mean; its iterations are taken as steps",
+        ),
+        ("it",),
+        re.compile(r"\d+/\d+ \[[\d:]+<[^,\]]*, *[\d.]+(?:s/it|it/s)"),
+        {
+            "step": Pick(re.compile(r"(\d+)/\d+ \[")),
+            "time_s": Pick(re.compile(r", *([\d.]+)s/it")),
+            "steps_per_s": Pick(re.compile(r", *([\d.]+)it/s")),
+        },
     ),
 )
 """In the order of preference: a format that states the step time itself comes first."""
 
-FACTS: dict[str, tuple[Pick, ...]] = {
-    "allocated_bytes": (
-        _pick(r"\bmax allocated:", _MIB),
-        _pick(r"Peak allocated:?", _MIB),
-        _pick(r"MaxMemAllocated=", _GIB),
-        _pick(r"\bMax_MA", _GIB),
-    ),
-    "reserved_bytes": (
-        _pick(r"\bmax reserved:", _MIB),
-        _pick(r"Peak reserved:", _MIB),
+FACTS: tuple[tuple[str, str, Pick], ...] = (
+    ("allocated_bytes", "max allocated:", _pick(r"\bmax allocated:", _MIB)),
+    ("allocated_bytes", "peak allocated", _pick(r"Peak allocated:?", _MIB)),
+    ("allocated_bytes", "maxmemallocated=", _pick(r"MaxMemAllocated=", _GIB)),
+    ("allocated_bytes", "max_ma", _pick(r"\bMax_MA", _GIB)),
+    ("allocated_bytes", "peak_allocated_mem:", _pick(r"memory/peak_allocated_mem:", _GB)),
+    ("allocated_bytes", "max_mem_allocated", _pick(r"max_mem_allocated\(gib\)['\"]?:", _GIB)),
+    ("reserved_bytes", "max reserved:", _pick(r"\bmax reserved:", _MIB)),
+    ("reserved_bytes", "peak reserved:", _pick(r"Peak reserved:", _MIB)),
+    (
+        "reserved_bytes",
+        "cuda_max_memory_reserved: ",
         _pick(r"cuda_max_memory_reserved: ", human=True),
-        _pick(r"\bMax_CA", _GIB),
     ),
-    "tokens_per_step": (_pick(r"tokens per iteration(?: will be)?:"),),
-    "num_params": (
-        _pick(r"\bnum_params="),
-        _pick(r"Total number of parameters: "),
-        _pick(r"\bsize: (?=[\d,]+ total parameters)"),
-    ),
-    "world": (
-        _pick(r"\bworld[ _]size ?[:=.]+"),
-        Pick(re.compile(r"\[\d+/(\d+)\] Using ")),
-        Pick(re.compile(r"using world size: (\d+)", re.IGNORECASE)),
-    ),
-    "sequence_length": (
-        _pick(r"\b(?:seq_length|sequence_length|seq_len|block_size) ?[:=.]+"),
-        _pick(r"sequence length "),
-    ),
-    "global_batch": (
-        _pick(r"global[ _]batch[ _]size ?[:=.]+", human=True),
+    ("reserved_bytes", "max_ca", _pick(r"\bMax_CA", _GIB)),
+    ("reserved_bytes", "peak_reserved_mem:", _pick(r"memory/peak_reserved_mem:", _GB)),
+    ("tokens_per_step", "tokens per iter", _pick(r"tokens per iteration(?: will be)?:")),
+    ("num_params", "num_params=", _pick(r"\bnum_params=")),
+    ("num_params", "total number of", _pick(r"Total number of parameters: ")),
+    ("num_params", "total parameters", _pick(r"\bsize: (?=[\d,]+ total parameters)")),
+    ("world", "world", _pick(r"\bworld[ _]size ?[:=.]+")),
+    ("world", "using ", Pick(re.compile(r"\[\d+/(\d+)\] Using "))),
+    ("world", "using world", Pick(re.compile(r"using world size: (\d+)", re.IGNORECASE))),
+    ("sequence_length", "seq", _pick(r"\b(?:seq_length|sequence_length|seq_len) ?[:=.]+")),
+    ("sequence_length", "block_size", _pick(r"\bblock_size ?[:=.]+")),
+    ("sequence_length", "sequence length ", _pick(r"sequence length ")),
+    ("global_batch", "global", _pick(r"global[ _]batch[ _]size ?[:=.]+", human=True)),
+    (
+        "global_batch",
+        "total train batch size",
         _pick(r"Total train batch size \(w\. parallel, distributed & accumulation\) ="),
-        _pick(r"\btrain_batch_size \.+"),
     ),
-}
+    ("global_batch", "train_batch_size", _pick(r"\btrain_batch_size \.+")),
+)
+"""Name, a word that the line holds in lower case, and where the figure stands; the first that a
+line states of a name counts."""

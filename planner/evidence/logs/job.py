@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from planner.choose.completing import complete
 from planner.choose.legality import check
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.configurations.configuration import Configuration
 from planner.describe.files import read_text
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -22,11 +24,17 @@ from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, shorten
-from planner.evidence.logs.read import RunLog
+from planner.evidence.logs.steps import RunLog
 
 __all__ = ["Job", "read_job"]
 
-_FIELDS = ("layout", "model", "workload", "framework")
+_FIELDS: dict[str, tuple[type, str]] = {
+    "layout": (dict, 'an object, such as {"dp": 4}'),
+    "model": (str, 'a name, such as "llama-3-8b"'),
+    "workload": (dict, 'an object, such as {"sequence_length": 4096}'),
+    "framework": (str, 'a name, such as "fsdp2"'),
+}
+"""What a file may state of a job."""
 _CLOSE = 0.005
 
 
@@ -42,20 +50,24 @@ class Job:
 def read_job(
     log: RunLog,
     machine: str | Machine,
-    layout: str | Path | Mapping[str, Any] | None = None,
+    layout: str | Path | Mapping[str, Any] | Configuration | None = None,
     *,
     model: str | Model | None = None,
     framework: str | None = None,
     sequence_length: int | None = None,
     precision: str | None = None,
 ) -> Job:
-    """The job that `log` reports on.
+    """The job that `log` reports on; `layout` may be what the run's own files configure.
 
     Raises CatalogueError or DescriptionError where a needed figure is stated nowhere.
     """
     place = machine if isinstance(machine, Machine) else load_machine(machine)
-    stated = _stated(layout)
     assumed: list[str] = []
+    if isinstance(layout, Configuration):
+        given = {"sequence_length": sequence_length, "precision": precision}
+        described = _model(model or layout.model, log, assumed)
+        return _configured(layout, log, place, described, framework, given, assumed)
+    stated = _stated(layout)
     described = _model(model or stated.get("model"), log, assumed)
     spread = _layout(stated["layout"], log, place, assumed)
     fields = dict(stated.get("workload") or {})
@@ -63,6 +75,7 @@ def read_job(
         fields["sequence_length"] = sequence_length
     if precision is not None:
         fields["precision"] = precision
+    Workload.described(fields, where="workload")  # what is stated is sound before it is used
     if "sequence_length" not in fields:
         fields["sequence_length"] = _sequence(log, described, assumed)
     spread = _batch(spread, stated["layout"], fields, log, assumed)
@@ -76,6 +89,55 @@ def read_job(
     return Job(question, spread, tuple(assumed))
 
 
+def _configured(
+    files: Configuration,
+    log: RunLog,
+    machine: Machine,
+    model: Model,
+    framework: str | None,
+    given: Mapping[str, Any],
+    assumed: list[str],
+) -> Job:
+    """The job that the run's own files configure; the log says what they leave open."""
+    workload = {key: value for key, value in given.items() if value is not None}
+    if "sequence_length" not in {**files.workload, **workload}:
+        workload["sequence_length"] = _sequence(log, model, assumed)
+    length = {**files.workload, **workload}["sequence_length"]
+    ranks = int(log.fact("world") or 0)
+    if ranks and files.world and ranks != files.world:
+        assumed.append(
+            f"{files.name} starts {files.world} ranks but the log states {ranks}: they may not be "
+            "the same run"
+        )
+    if not files.world and "dp" not in files.layout:
+        where = "in the log" if ranks else f"of one node of {machine.name}"
+        assumed.append(f"{ranks or machine.node.num_devices} ranks, those {where}")
+        files = replace(files, world=ranks or machine.node.num_devices)
+    layout: dict[str, int] = {}
+    batch = _logged_batch(log, length)
+    if batch and not {"micro_batch", "grad_accumulation"} <= files.layout.keys():
+        workload.setdefault("global_batch", files.workload.get("global_batch", batch))
+    if "micro_batch" not in files.layout and "grad_accumulation" not in files.layout:
+        layout = {"grad_accumulation": 1} if batch else {"micro_batch": 1}
+        assumed.append("one pass a step" if batch else "micro-batches of one sequence")
+    usual = files.framework or files.usual_framework or log.framework
+    job = complete(model, machine, files, layout=layout, workload=workload, framework=framework)
+    question = Question(model, machine, job.workload, job.framework or load_framework(usual))
+    check(question, job.layout)
+    return Job(question, job.layout, (*assumed, *job.notes))
+
+
+def _logged_batch(log: RunLog, length: int) -> int | None:
+    """Sequences of one step as the log states them, or from its tokens."""
+    batch, tokens = log.fact("global_batch"), log.fact("tokens_per_step")
+    if batch is None and tokens is None:
+        rate, time = log.median("tokens_per_s"), log.median("time_s")
+        tokens = rate * time if rate and time else None
+    if batch is None and tokens is not None:
+        batch = tokens / length
+    return round(batch) if batch else None
+
+
 def _stated(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
     if layout is None:
         return {"layout": {}}
@@ -86,19 +148,24 @@ def _stated(layout: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
         where = shorten(str(layout))
         try:
             data = json.loads(read_text(Path(layout).expanduser()))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CatalogueError(
                 f"{where} is not valid JSON: {shorten(str(error))}; correct that line"
             ) from None
     if not isinstance(data, dict):
         raise CatalogueError(f'{where} must hold an object, such as {{"dp": 4, "tp": 2}}')
-    if isinstance(data.get("best"), dict):
+    if "best" in data:
+        if not isinstance(data["best"], dict):
+            raise CatalogueError(f'{where}: "best" must be an object; give a plan that found one')
         data = {**data["best"], "model": data.get("model"), "workload": data.get("workload")}
     if "layout" not in data and not set(data) & set(_FIELDS):
         return {"layout": data}
-    if not isinstance(data.get("layout", {}), dict):
-        raise CatalogueError(f'{where}: "layout" must be an object, such as {{"dp": 4}}')
-    return {"layout": {}, **{name: data[name] for name in _FIELDS if data.get(name)}}
+    stated = {name: data[name] for name in _FIELDS if data.get(name) is not None}
+    for name, value in stated.items():
+        kind, example = _FIELDS[name]
+        if not isinstance(value, kind):
+            raise CatalogueError(f'{where}: "{name}" must be {example}')
+    return {"layout": {}, **stated}
 
 
 def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
@@ -178,13 +245,7 @@ def _batch(
     assumed: list[str],
 ) -> Layout:
     """The layout with the batch that the log states, where the file leaves it open."""
-    tokens, batch = log.fact("tokens_per_step"), log.fact("global_batch")
-    if batch is None and tokens is None:
-        rate, time = log.median("tokens_per_s"), log.median("time_s")
-        tokens = rate * time if rate and time else None
-    if batch is None and tokens is not None:
-        batch = tokens / fields["sequence_length"]
-    batch = fields.get("global_batch") or (round(batch) if batch else None)
+    batch = fields.get("global_batch") or _logged_batch(log, fields["sequence_length"])
     if not batch or batch == layout.global_batch:
         return layout
     if "grad_accumulation" in given or batch % (layout.dp * layout.micro_batch):

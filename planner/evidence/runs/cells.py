@@ -15,6 +15,8 @@ from planner.errors import PlannerError, shorten
 __all__ = ["Cells"]
 
 _MAX_COUNT = 1_000_000_000
+_LEAST, _GREATEST = 1e-9, 1e15
+"""No figure of a run lies outside, in any unit of the columns."""
 _EMPTY = {"", "-", "n/a", "na", "none stated", "null", "?"}
 
 
@@ -51,6 +53,11 @@ class Cells:
         if not math.isfinite(value) or value <= 0:
             raise PlannerError(
                 f"{column} = {shorten(cell, 40)!r} must be positive and finite; correct the cell"
+            )
+        if not _LEAST <= value <= _GREATEST:
+            raise PlannerError(
+                f"{column} = {shorten(cell, 40)!r} must lie between {_LEAST:g} and {_GREATEST:g}; "
+                "check its unit"
             )
         return value
 

@@ -147,8 +147,9 @@ def _size_of(label: str) -> float | None:
     >>> _size_of("gpt3-20b"), _size_of("bert-large")
     (20.0, None)
     """
-    stated = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([mbt])\b", label)
-    return float(stated[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[stated[2]] if stated else None
+    stated = re.search(r"(?<![\w.])(\d{1,9}(?:\.\d+)?)\s*([mbt])\b", label)
+    size = float(stated[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[stated[2]] if stated else 0.0
+    return size or None
 
 
 def _agrees(model: Model, cells: Cells) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ ESSENTIAL = (
 )
 """A table needs at least two of these columns to be one of runs."""
 
-_MAX_FILE_BYTES = 200_000_000
+_MAX_FILE_BYTES = 20_000_000
 
 
 def read_runs(path: str | Path) -> list[Run | RefusedRun]:
@@ -55,15 +56,21 @@ def runs_from_text(text: str, where: str) -> list[Run | RefusedRun]:
 def _decoded(path: Path) -> str:
     where = shorten(str(path))
     try:
-        size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):
+            raise CatalogueError(f"cannot read {where}: it is no regular file; name a CSV")
+        if state.st_size > _MAX_FILE_BYTES:
             raise CatalogueError(
-                f"{where} has {size / 1e6:.0f} MB; tables above {_MAX_FILE_BYTES / 1e6:.0f} MB "
-                "are refused: split it"
+                f"{where} has {state.st_size / 1e6:.0f} MB; tables above "
+                f"{_MAX_FILE_BYTES / 1e6:.0f} MB are refused: split it"
             )
         data = path.read_bytes()
     except OSError as error:
         raise CatalogueError(f"cannot read {where}: {error.strerror}; check the path") from None
+    except CatalogueError:
+        raise
+    except ValueError as error:  # a null byte in the path
+        raise CatalogueError(f"cannot read {where}: {error}; check the path") from None
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", errors="replace")
     try:

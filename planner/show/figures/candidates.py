@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from planner.choose.space import Space
-from planner.show.figures.frame import Drawing, framed, plain
-from planner.show.figures.palette import GREY, HUES, LIMIT
+from plotly.colors import sample_colorscale
+
+from planner.choose.space import Point, Space
+from planner.cost.estimate import Estimate
+from planner.show.figures.frame import Drawing, framed, log_ticks, plain
+from planner.show.figures.palette import GREY, HUES, LIMIT, readable_on
 from planner.units import GIB, format_bytes, format_seconds
 
 __all__ = ["heatmap", "pareto"]
 
-_PALE = [[0, "rgba(140,140,140,0.2)"], [1, "rgba(140,140,140,0.2)"]]
+_SCALE = "Cividis_r"
+_UNFIT = "#6E6E6E"
+_MAX_COLUMNS, _MAX_ROWS = 12, 14
+# cells of more are too small for words
 
 
 def heatmap(space: Space, limit_bytes: float) -> Drawing:
@@ -23,33 +30,61 @@ def heatmap(space: Space, limit_bytes: float) -> Drawing:
     tps = sorted({cell.tp for cell in space.cells})
     pps = sorted({cell.pp for cell in space.cells})
     table = {(cell.tp, cell.pp): cell for cell in space.cells}
-    shade, words, hover, rest = [], [], [], []
-    small = len(tps) <= 12 and len(pps) <= 14
-    for pp in pps:
-        shade.append([_shade(table.get((tp, pp))) for tp in tps])
-        words.append([_words(table.get((tp, pp)), limit_bytes) if small else "" for tp in tps])
-        rest.append([_unfit(table.get((tp, pp))) for tp in tps])
-        hover.append([_hover(table.get((tp, pp)), tp, pp, limit_bytes) for tp in tps])
+    rows = [[table.get((tp, pp)) for tp in tps] for pp in pps]
     shared = {
         "x": [str(tp) for tp in tps],
         "y": [str(pp) for pp in pps],
-        "text": words,
-        "texttemplate": "%{text}",
-        "customdata": hover,
+        "customdata": [
+            [_hover(table.get((tp, pp)), tp, pp, limit_bytes) for tp in tps] for pp in pps
+        ],
         "hovertemplate": "%{customdata}<extra></extra>",
+        "hoverongaps": False,
         "xgap": 2,
         "ygap": 2,
     }
     figure.add_heatmap(
-        z=shade, hoverongaps=False, colorscale="Cividis_r", colorbar=_bar(space), **shared
+        z=[[_shade(cell) for cell in row] for row in rows],
+        colorscale=_SCALE,
+        colorbar=_bar(space),
+        showscale=any(_shade(cell) is not None for cell in space.cells),
+        **shared,
     )
     figure.add_heatmap(
-        z=rest, colorscale=_PALE, showscale=False, textfont={"color": GREY}, **shared
+        z=[[_unfit(cell) for cell in row] for row in rows],
+        colorscale=[[0, _UNFIT], [1, _UNFIT]],
+        showscale=False,
+        **shared,
     )
-    figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(type="category", showgrid=False)
+    if len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS:
+        _write(figure, space, limit_bytes)
+    figure.update_xaxes(type="category", showgrid=False, categoryarray=shared["x"])
+    figure.update_yaxes(type="category", showgrid=False, categoryarray=shared["y"])
     figure.update_layout(height=170 + 27 * max(len(pps), 6))
     return Drawing(figure, _heatmap_alt(space))
+
+
+def _write(figure: Any, space: Space, limit_bytes: float) -> None:
+    """Every cell's words once, black or white as its ground asks; the fastest is bold."""
+    shades = [shade for cell in space.cells if (shade := _shade(cell)) is not None]
+    low, high = min(shades, default=0.0), max(shades, default=0.0)
+    best = min(space.cells, key=lambda cell: (cell.step_time_s, cell.tp, cell.pp))
+    texts, inks = [], []
+    for cell in space.cells:
+        shade, text = _shade(cell), _words(cell, limit_bytes)
+        ground = _UNFIT
+        if shade is not None:
+            part = (shade - low) / (high - low) if high > low else 0.5
+            ground = sample_colorscale(_SCALE, [part])[0]
+        texts.append(f"<b>{text}</b>" if cell is best and shade is not None else text)
+        inks.append(readable_on(ground))
+    figure.add_scatter(
+        x=[str(cell.tp) for cell in space.cells],
+        y=[str(cell.pp) for cell in space.cells],
+        mode="text",
+        text=texts,
+        textfont={"color": inks, "size": 12},
+        hoverinfo="skip",
+    )
 
 
 def _heatmap_alt(space: Space) -> str:
@@ -66,7 +101,7 @@ def _heatmap_alt(space: Space) -> str:
 def _bar(space: Space) -> dict[str, Any]:
     ticks = _ticks(space)
     times = [format_seconds(10.0**tick) for tick in ticks]
-    return {"title": {"text": "step [s]"}, "tickvals": ticks, "ticktext": times}
+    return {"title": {"text": "step"}, "tickvals": ticks, "ticktext": times}
 
 
 def _shade(cell: object) -> float | None:
@@ -80,11 +115,8 @@ def _unfit(cell: object) -> float | None:
 
 
 def _ticks(space: Space) -> list[float]:
-    times = [math.log10(c.step_time_s) for c in space.cells if math.isfinite(c.step_time_s)]
-    if not times:
-        return []
-    low, high = min(times), max(times)
-    return [low + (high - low) * i / 4 for i in range(5)] if high > low else [low]
+    times = [c.step_time_s for c in space.cells if math.isfinite(c.step_time_s)]
+    return [math.log10(tick) for tick in log_ticks(times)] if times else []
 
 
 def _words(cell: object, limit: float) -> str:
@@ -104,44 +136,85 @@ def _hover(cell: object, tp: int, pp: int, limit: float) -> str:
     return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{text}"
 
 
-def pareto(space: Space, limit_bytes: float) -> Drawing:
-    """Memory against step time, with the layouts that nothing beats in both."""
-    figure = framed(height=430, x="memory per device [GiB]", y="step time [s]")
+def pareto(space: Space, limit_bytes: float, marked: Estimate | None = None) -> Drawing:
+    """Memory against step time, with the layouts that nothing beats in both.
+
+    `marked` is the layout that the page speaks of.
+    """
+    figure = framed(height=460, x="memory per device [GiB]", y="step time")
     if not space.front:
         return Drawing(figure, "No layout is legal for this job.")
     figure.add_scatter(
-        x=[p.memory_bytes / GIB for p in space.cloud],
-        y=[p.step_time_s for p in space.cloud],
+        **_points(space.cloud),
         mode="markers",
         name="sample of all layouts",
         marker={"color": GREY, "size": 5, "opacity": 0.45, "symbol": "circle-open"},
-        customdata=[plain(p.text) for p in space.cloud],
-        hovertemplate="%{x:.1f} GiB, %{y:.3g} s<br>%{customdata}<extra></extra>",
     )
     figure.add_scatter(
-        x=[p.memory_bytes / GIB for p in space.front],
-        y=[p.step_time_s for p in space.front],
+        **_points(space.front),
         mode="lines+markers",
         name="nothing is both smaller and faster",
         line={"color": HUES[0], "width": 2, "shape": "hv"},
-        marker={"size": 9, "symbol": "diamond"},
-        customdata=[plain(p.text) for p in space.front],
-        hovertemplate="%{x:.1f} GiB, %{y:.3g} s<br>%{customdata}<extra></extra>",
+        marker={"size": 8, "symbol": "diamond"},
     )
-    figure.add_vline(
-        x=limit_bytes / GIB,
-        line={"color": LIMIT, "width": 2, "dash": "dash"},
-        annotation_text=f"device limit {format_bytes(limit_bytes)}",
-        annotation_font_color=LIMIT,
-    )
-    figure.update_xaxes(type="log", dtick=1)
-    figure.update_yaxes(type="log", dtick=1, minor={"showgrid": True, "dtick": "D1"})
-    # on a log axis plotly wants a line's place as it is, but an annotation's as a logarithm
-    figure.layout.annotations[-1].x = math.log10(limit_bytes / GIB)
+    shown = [*space.cloud, *space.front]
+    said = ""
+    if marked is not None:
+        place = Point(
+            marked.memory_bytes["total"],
+            marked.step_time_s,
+            f"{marked.layout} [{marked.framework}]",
+        )
+        shown.append(place)
+        figure.add_scatter(
+            **_points([place]),
+            mode="markers",
+            name="this layout",
+            marker={
+                "size": 17,
+                "symbol": "star",
+                "color": HUES[1],
+                "line": {"color": "#000000", "width": 1},
+            },
+        )
+        said = (
+            f" The star is {place.text}: {format_bytes(place.memory_bytes)}, "
+            f"{format_seconds(place.step_time_s)}."
+        )
+    _log_axes(figure, shown, limit_bytes)
     left, right = space.front[0], space.front[-1]
     return Drawing(
         figure,
-        f"Memory against step time of {space.num_candidates} layouts. The front runs from "
+        f"Memory against step time of {space.num_candidates:,} layouts. The front runs from "
         f"{format_bytes(left.memory_bytes)} at {format_seconds(left.step_time_s)} to "
-        f"{format_bytes(right.memory_bytes)} at {format_seconds(right.step_time_s)}.",
+        f"{format_bytes(right.memory_bytes)} at {format_seconds(right.step_time_s)}.{said}",
     )
+
+
+def _points(points: Sequence[Point]) -> dict[str, Any]:
+    return {
+        "x": [p.memory_bytes / GIB for p in points],
+        "y": [p.step_time_s for p in points],
+        "customdata": [
+            [format_bytes(p.memory_bytes), format_seconds(p.step_time_s), plain(p.text)]
+            for p in points
+        ],
+        "hovertemplate": "%{customdata[0]}, %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+    }
+
+
+def _log_axes(figure: Any, shown: Sequence[Point], limit_bytes: float) -> None:
+    limit = limit_bytes / GIB
+    figure.add_vline(
+        x=limit,
+        line={"color": LIMIT, "width": 2, "dash": "dash"},
+        annotation_text=f"device limit {format_bytes(limit_bytes)}",
+    )
+    ticks = log_ticks([limit, *(p.memory_bytes / GIB for p in shown)])
+    figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    ticks = log_ticks([p.step_time_s for p in shown])
+    figure.update_yaxes(
+        type="log", tickvals=ticks, ticktext=[format_seconds(tick) for tick in ticks]
+    )
+    # on a log axis plotly wants a line's place as it is, but an annotation's as a logarithm
+    figure.layout.annotations[-1].x = math.log10(limit)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import plotly.graph_objects as go
 
 from planner.show.figures.palette import ink
 
-__all__ = ["Drawing", "bar_style", "framed", "plain"]
+__all__ = ["Drawing", "bar_style", "framed", "log_ticks", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +75,22 @@ def framed(*, height: int, x: str = "", y: str = "", legend: bool = True) -> Any
     figure.update_xaxes(title={"text": x}, automargin=True, zeroline=False)
     figure.update_yaxes(title={"text": y}, automargin=True, zeroline=False)
     return figure
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Round numbers for a logarithmic axis over some values, three to nine where there are.
+
+    >>> log_ticks([4.1, 62.0]), log_ticks([18.8, 20.1])
+    ([5.0, 10.0, 20.0, 50.0], [18.5, 19.0, 19.5, 20.0, 20.5])
+    """
+    low, high = min(values), max(values)
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
+    for factors in ((1,), (1, 2, 5), range(1, 10)):
+        ticks = [f * 10.0**e for e in range(first, last + 1) for f in factors]
+        inside = [tick for tick in ticks if 0.9 * low <= tick <= 1.1 * high]
+        if len(inside) >= 3:
+            return inside if len(inside) <= 9 else inside[:: -(-len(inside) // 9)]
+    step = 10.0 ** math.floor(math.log10(max(high - low, 0.01 * high)))
+    step = step if (high - low) / step > 2 else step / 2
+    start = math.floor(low / step)
+    return [float(f"{i * step:.6g}") for i in range(start, math.ceil(high / step) + 1)]

@@ -7,13 +7,12 @@ from typing import Any
 
 from planner.choose.strategies import Verdict
 from planner.cost.estimate import Estimate
-from planner.cost.schedules.simulate import Timeline
 from planner.describe.machine import Machine
-from planner.show.figures.frame import Drawing, bar_style, framed, plain
-from planner.show.figures.palette import HUES, LIMIT, label
+from planner.show.figures.frame import Drawing, bar_style, framed
+from planner.show.figures.palette import LIMIT, label
 from planner.units import GIB, format_bytes
 
-__all__ = ["host_bars", "memory_over_step", "stage_bars", "strategy_bars"]
+__all__ = ["host_bars", "stage_bars", "strategy_bars"]
 
 _CUT = 2.5
 # bars beyond this multiple of the limit are cut off: DDP of a large model would hide the rest
@@ -149,45 +148,4 @@ def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
     return Drawing(
         figure,
         f"Host memory per node: {format_bytes(table['total'])} of {format_bytes(limit_bytes)}.",
-    )
-
-
-def memory_over_step(
-    timeline: Timeline, stages: Sequence[dict[str, float]], limit_bytes: float
-) -> Drawing:
-    """Memory of chosen stages while one step runs: states stay, activations come and go.
-
-    The activations of the estimate are those at the peak, so each micro-batch in flight is
-    given an equal part of them.
-    """
-    figure = framed(height=340, x="time in the step [s]", y="memory per device [GiB]")
-    last = len(stages) - 1
-    chosen = sorted({0, last // 2, last})
-    peaks = []
-    for number, stage in enumerate(chosen):
-        times, held = timeline.in_flight(stage)
-        kept = stages[stage].get("activations", 0.0) / max(max(held), 1)
-        rest = sum(v for name, v in stages[stage].items() if name != "activations")
-        values = [rest + kept * count for count in held]
-        peaks.append(f"stage {stage} {format_bytes(max(values))}")
-        figure.add_scatter(
-            x=times,
-            y=[value / GIB for value in values],
-            name=f"stage {stage}",
-            mode="lines",
-            line={
-                "shape": "hv",
-                "color": HUES[number],
-                "width": 2,
-                "dash": ("solid", "dash", "dot")[number],
-            },
-            hovertemplate=plain(f"stage {stage}") + ": %{y:.2f} GiB at %{x:.3f} s<extra></extra>",
-        )
-    figure.add_hline(y=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
-    figure.update_yaxes(rangemode="tozero")
-    return Drawing(
-        figure,
-        "Memory per device over one step; peaks: "
-        + ", ".join(peaks)
-        + f"; the limit is {format_bytes(limit_bytes)}.",
     )

@@ -6,11 +6,12 @@ where more than six things share a figure, hatches tell the second six from the 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from planner.cost.parts import Hue, part
 
-__all__ = ["GREY", "HUES", "LIMIT", "Ink", "ink", "label"]
+__all__ = ["GREY", "HUES", "LIMIT", "Ink", "contrast", "ink", "label", "readable_on"]
 
 BLUE, ORANGE, GREEN, PINK, SKY, RED = (
     "#0072B2",
@@ -87,3 +88,29 @@ def label(name: str) -> str:
     ('pipeline bubble', 'tensor (tp)')
     """
     return _OTHERS[name].label if name in _OTHERS else part(name).label
+
+
+def _channels(color: str) -> list[float]:
+    if color.startswith("#"):
+        return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [float(part) / 255 for part in re.findall(r"[\d.]+", color)[:3]]
+
+
+def _luminance(color: str) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in _channels(color)]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours, as WCAG 2 defines it.
+
+    >>> contrast("#000000", "rgb(255, 255, 255)")
+    21.0
+    """
+    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def readable_on(ground: str) -> str:
+    """Black or white, whichever is read better on a colour."""
+    return max(("#000000", "#FFFFFF"), key=lambda ink: contrast(ink, ground))

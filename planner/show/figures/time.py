@@ -1,29 +1,17 @@
-"""Time figures: where a step's seconds go, the pipeline's timeline, and scaling."""
+"""Time figures: where a step's seconds go, and how they scale."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.cost.schedules.simulate import Event, Timeline
-from planner.show.figures.frame import Drawing, bar_style, framed
-from planner.show.figures.palette import HUES, LIMIT, label
-from planner.units import format_seconds
+from planner.show.figures.frame import Drawing, bar_style, framed, log_ticks
+from planner.show.figures.palette import GREY, HUES, LIMIT, label
+from planner.units import counted, format_amount, format_seconds
 
-__all__ = ["ScalePoint", "gantt", "scaling", "waterfall"]
-
-_SHOWN_STAGES = 16
-_KINDS = (
-    "forward",
-    "recompute",
-    "backward",
-    "weight_gradient",
-    "pipeline_transfer",
-    "communication",
-)
-_MAX_NUMBERS = 300
+__all__ = ["ScalePoint", "above_one", "scaling", "waterfall"]
 
 
 def waterfall(estimate: Estimate) -> Drawing:
@@ -91,115 +79,6 @@ def _total_text(total: float, interval_s: tuple[float, float]) -> str:
     return f"{format_seconds(total)} (90 % of runs: {low} to {high})"
 
 
-def gantt(timeline: Timeline, title: str = "") -> Drawing:
-    """What every stage does when: one row per stage, gaps are the bubble.
-
-    A line under the rows follows the critical path.
-    """
-    figure = framed(
-        height=150 + 26 * min(timeline.num_stages, _SHOWN_STAGES),
-        x="time in the step [s]",
-        y="stage",
-    )
-    rows = _sampled(timeline.num_stages)
-    place = {stage: row for row, stage in enumerate(rows)}
-    for kind in _KINDS:
-        events = [e for e in timeline.events if e.kind == kind and e.stage in place]
-        if not events:
-            continue
-        _passes(figure, kind, events, place)
-    path = timeline.critical_path()
-    _path_line(figure, path, place)
-    figure.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
-    figure.update_yaxes(
-        tickvals=list(place.values()),
-        ticktext=[str(r) for r in rows],
-        range=[len(rows) - 0.35, -0.5],
-        showgrid=False,
-    )
-    figure.update_xaxes(range=[0, timeline.makespan_s])
-    idle = timeline.idle_fraction
-    return Drawing(
-        figure,
-        f"{title or 'Pipeline'}: {timeline.num_stages} stages, {timeline.num_micro_batches} "
-        f"micro-batches, {format_seconds(timeline.makespan_s)}; stages are idle "
-        f"{100 * idle:.1f} % of the time. {_path_text(path)}",
-    )
-
-
-def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int]) -> None:
-    """The critical path, below what stages compute and through what is on its way."""
-    shown = [event for event in path if event.stage in place]
-    heights = [place[e.stage] + (0.42 if e.kind == "communication" else 0.34) for e in shown]
-    figure.add_scatter(
-        x=[time for event in shown for time in (event.start_s, event.end_s)],
-        y=[height for height in heights for _ in range(2)],
-        mode="lines",
-        line={"color": LIMIT, "width": 2},
-        name="critical path",
-        hoverinfo="skip",
-    )
-
-
-def _path_text(path: Sequence[Event]) -> str:
-    """The stage that the critical path runs through longest, with what, and what else it holds."""
-    computed = [event for event in path if event.kind != "communication"]
-    stages = _sums((str(event.stage), event.duration_s) for event in computed)
-    longest = next(iter(stages))
-    kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
-    total = sum(event.duration_s for event in path)
-    held = ", ".join(f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items())
-    others = [seconds for stage, seconds in stages.items() if stage != longest]
-    parts = {
-        f"on stage {longest} ({held})": stages[longest],
-        f"on {len(others)} other stage{'s' * (len(others) > 1)}": sum(others),
-        "in transfers": sum(e.duration_s for e in path if e.kind == "communication"),
-    }
-    said = [
-        f"{100 * part / total:.0f} % {name}"
-        for name, part in parts.items()
-        if part >= 0.005 * total
-    ]
-    return f"Critical path: {', '.join(said)}."
-
-
-def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Seconds by name, the largest first [s]."""
-    sums: dict[str, float] = {}
-    for name, seconds in parts:
-        sums[name] = sums.get(name, 0.0) + seconds
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def _passes(figure: Any, kind: str, events: Sequence[Event], place: dict[int, int]) -> None:
-    """All passes of one kind; what is on its way has a thin row: it keeps no stage busy."""
-    aside = kind == "communication"
-    numbered = len(events) <= _MAX_NUMBERS and not aside
-    figure.add_bar(
-        y=[place[e.stage] + (0.42 if aside else 0.0) for e in events],
-        width=0.14 if aside else 0.62,
-        x=[e.end_s - e.start_s for e in events],
-        base=[e.start_s for e in events],
-        orientation="h",
-        name=label(kind),
-        marker=bar_style(kind),
-        customdata=[(e.stage, e.micro_batch, e.chunk) for e in events],
-        text=[str(e.micro_batch) for e in events] if numbered else None,
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        hovertemplate="stage %{customdata[0]}, micro-batch %{customdata[1]}, chunk "
-        "%{customdata[2]}<br>" + label(kind) + ": %{x:.4g} s from %{base:.4g} s<extra></extra>",
-    )
-
-
-def _sampled(count: int) -> list[int]:
-    """At most sixteen stages, the first and the last among them."""
-    if count <= _SHOWN_STAGES:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (_SHOWN_STAGES - 1)) for i in range(_SHOWN_STAGES)})
-
-
 @dataclass(frozen=True, slots=True)
 class ScalePoint:
     """The best plan for a number of nodes."""
@@ -212,19 +91,25 @@ class ScalePoint:
     layout: str
 
 
+_WHATS = {
+    "time": ("step time", format_seconds),
+    "efficiency": ("tokens per second and node, of the first [%]", "{:.0f} %".format),
+    "node-hours": ("node-hours", format_amount),
+}
+
+
 def scaling(points: Sequence[ScalePoint], what: str) -> Drawing:
     """`time`, `efficiency` or `node-hours` against the number of nodes."""
     fitting = [point for point in points if point.step_time_s is not None]
-    titles = {"time": "step time [s]", "efficiency": "efficiency [%]", "node-hours": "node-hours"}
-    figure = framed(height=330, x="nodes", y=titles[what], legend=False)
+    title, form = _WHATS[what]
+    figure = framed(height=350, x="nodes", y=title, legend=False)
     if not fitting:
         return Drawing(figure, "Nothing fits on any of these node counts.")
     first = fitting[0]
-    rate = first.tokens_per_s / first.nodes
     values = [
         {
             "time": p.step_time_s or 0.0,
-            "efficiency": 100 * p.tokens_per_s / p.nodes / rate,
+            "efficiency": _efficiency(p, first),
             "node-hours": p.node_hours,
         }[what]
         for p in fitting
@@ -235,22 +120,50 @@ def scaling(points: Sequence[ScalePoint], what: str) -> Drawing:
         mode="lines+markers",
         line={"color": HUES[0], "width": 2},
         marker={"size": 9},
-        customdata=[p.layout for p in fitting],
-        hovertemplate="%{x} nodes: %{y:.4g}<br>%{customdata}<extra></extra>",
+        customdata=[
+            [counted(p.nodes, "node"), form(v), p.layout]
+            for p, v in zip(fitting, values, strict=True)
+        ],
+        hovertemplate="%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
     )
     if what == "time":
-        figure.add_scatter(
-            x=[p.nodes for p in fitting],
-            y=[(first.step_time_s or 0.0) * first.nodes / p.nodes for p in fitting],
-            mode="lines",
-            line={"color": "#8C8C8C", "dash": "dot"},
-            hoverinfo="skip",
-        )
-        figure.update_yaxes(type="log")
+        ideal = [(first.step_time_s or 0.0) * first.nodes / p.nodes for p in fitting]
+        _ideal(figure, fitting, ideal)
+        ticks = log_ticks([*values, *ideal])
+        figure.update_yaxes(type="log", tickvals=ticks, ticktext=[form(tick) for tick in ticks])
     else:
+        if what == "efficiency":
+            _ideal(figure, fitting, [100.0] * len(fitting))
         figure.update_yaxes(rangemode="tozero")
     figure.update_xaxes(
-        type="log", tickvals=[p.nodes for p in fitting], ticktext=[str(p.nodes) for p in fitting]
+        type="log", tickvals=[p.nodes for p in fitting], ticktext=[f"{p.nodes:,}" for p in fitting]
     )
-    said = ", ".join(f"{p.nodes} nodes {v:.4g}" for p, v in zip(fitting, values, strict=True))
-    return Drawing(figure, f"{titles[what]} against nodes: {said}.")
+    said = ", ".join(
+        f"{counted(p.nodes, 'node')} {form(v)}" for p, v in zip(fitting, values, strict=True)
+    )
+    return Drawing(figure, f"{title[0].upper()}{title[1:]} against nodes: {said}.")
+
+
+def _efficiency(point: ScalePoint, first: ScalePoint) -> float:
+    return 100 * point.tokens_per_s / point.nodes / (first.tokens_per_s / first.nodes)
+
+
+def _ideal(figure: Any, points: Sequence[ScalePoint], values: Sequence[float]) -> None:
+    figure.add_scatter(
+        x=[p.nodes for p in points],
+        y=list(values),
+        mode="lines",
+        line={"color": GREY, "dash": "dot"},
+        hoverinfo="skip",
+    )
+
+
+def above_one(points: Sequence[ScalePoint]) -> str:
+    """Why more nodes can be more than proportionally faster, where they are."""
+    fitting = [point for point in points if point.step_time_s is not None]
+    if not any(_efficiency(point, fitting[0]) > 100.5 for point in fitting):
+        return ""
+    return (
+        f"Above 100 %: on {counted(fitting[0].nodes, 'node')} memory is shortest, so that layout "
+        "offloads, recomputes or shards more than is needed on more nodes."
+    )

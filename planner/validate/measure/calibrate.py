@@ -14,10 +14,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.validate.ranks.rank import Rank, RankError, num_cores
-from planner.validate.results import write_atomically
 
 __all__ = ["calibrate", "calibrate_to_file"]
 
@@ -191,7 +191,7 @@ def calibrate_to_file(
 ) -> Machine:
     """Measure and write the profile, with the raw figures beside it as `.measured.json`.
 
-    Raises PlannerError where the file is no .toml, ResultsError where it cannot be written,
+    Raises PlannerError where the file is no .toml, WriteError where it cannot be written,
     RankError as `calibrate`.
     """
     from planner.validate.measure.profile import toml_of

@@ -63,7 +63,7 @@ class RunOptions:
 def run(options: RunOptions) -> dict[str, Any] | None:
     """Validate; the results, or None in ranks other than 0 of an external launcher.
 
-    Raises RankError with the rank to blame, ResultsError where results cannot be written.
+    Raises RankError with the rank to blame, WriteError where results cannot be written.
     """
     _require_torch()
     outer = external_rank(options.limit_s)

@@ -28,6 +28,14 @@ def test_placement_on_nodes_of_four(size: int, stride: int, local: int, nodes: i
     assert (float(view.local), float(view.nodes)) == (local, nodes)
 
 
+def test_a_group_that_ends_within_a_node_passes_with_its_fewest_interfaces() -> None:
+    # nodes of six: one group of eight has two ranks on a node, groups of twelve fill two nodes
+    summit = load_machine("summit")
+    eight, twelve = group_view(summit, 8, 1), group_view(summit, 12, 1)
+    assert eight.network_bytes_per_s == pytest.approx(twelve.network_bytes_per_s / 3)
+    assert float(eight.local) == float(twelve.local) == 6
+
+
 def test_groups_that_share_a_node_share_its_interfaces() -> None:
     # four groups of stride 4 leave each Polaris node at once, one group of stride 1 alone
     polaris = load_machine("polaris")

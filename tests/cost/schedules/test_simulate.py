@@ -23,7 +23,9 @@ def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> floa
         pp=p, vpp=v, grad_accumulation=m, schedule=SCHEDULES.index(schedule)
     )
     one = time.forward_s + time.backward_s + time.recompute_s
-    return m * one + float(bubble_s(layouts, one, p * one, time.weight_gradient_s))
+    return m * one + float(
+        bubble_s(layouts, one, p * one, time.weight_gradient_s, p * time.weight_gradient_s)
+    )
 
 
 @pytest.mark.parametrize("schedule", _KINDS)
@@ -37,6 +39,14 @@ def test_equals_the_closed_form(schedule: str, p: int, rounds: int, time: StageT
     timeline = simulate([time] * p, rounds * p, schedule, chunks)
     expected = _closed_form(schedule, p, rounds * p, chunks, time)
     assert timeline.makespan_s == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [2, 4, 12])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 11])
+def test_few_micro_batches_leave_few_weight_gradients_to_fill_with(p: int, m: int) -> None:
+    time = StageTime(1, 3, 0, 1)
+    timeline = simulate([time] * p, m, "zero-bubble", 1)
+    assert timeline.makespan_s == pytest.approx(_closed_form("zero-bubble", p, m, 1, time))
 
 
 def test_published_example_of_narayanan() -> None:

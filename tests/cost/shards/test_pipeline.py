@@ -88,7 +88,7 @@ def test_simulation_equals_closed_form(
     m = groups * p
     length, _ = simulate(schedule, p, v, m, forward, backward)
     one = forward + backward
-    bubble = float(bubble_s(layouts_of(schedule, p, v, m), one, p * one, 0.0))
+    bubble = float(bubble_s(layouts_of(schedule, p, v, m), one, p * one, 0.0, 0.0))
     assert length == pytest.approx(m * one + bubble)
 
 
@@ -109,21 +109,21 @@ def test_simulated_chunks_in_flight(p: int, v: int, groups: int) -> None:
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (8, 64), (64, 512)])
 def test_bubble_fraction(p: int, m: int) -> None:
     # Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1: (p - 1)/m of the ideal time
-    bubble = float(bubble_s(layouts_of("1f1b", p, 1, m), 3.0, 3.0 * p, 1.0))
+    bubble = float(bubble_s(layouts_of("1f1b", p, 1, m), 3.0, 3.0 * p, 1.0, 1.0 * p))
     assert bubble / (m * 3.0) == pytest.approx((p - 1) / m)
 
 
 @pytest.mark.parametrize("v", [2, 3, 6])
 def test_interleaving_divides_the_bubble(v: int) -> None:
     # section 2.2.2: (p - 1)/(m v)
-    bubble = float(bubble_s(layouts_of("interleaved-1f1b", 8, v, 64), 3.0, 24.0, 1.0))
+    bubble = float(bubble_s(layouts_of("interleaved-1f1b", 8, v, 64), 3.0, 24.0, 1.0, 8.0))
     assert bubble / (64 * 3.0) == pytest.approx(7 / 64 / v)
 
 
 def test_zero_bubble_fills_with_weight_gradients() -> None:
     # Qi et al. 2023, arXiv:2401.10241, table 1: H1 idles (p - 1)(t_f + t_b - t_w), with t_b the
     # input gradient alone; forward 1, input gradient 1, weight gradient 1 leave (p - 1)
-    bubble = bubble_s(layouts_of("zero-bubble", 4, 1, 8), 3.0, 12.0, 1.0)
+    bubble = bubble_s(layouts_of("zero-bubble", 4, 1, 8), 3.0, 12.0, 1.0, 4.0)
     assert float(bubble) == pytest.approx(3.0)
 
 
@@ -137,7 +137,7 @@ def test_interleaved_memory(p: int, v: int, m: int) -> None:
 
 def test_no_pipeline_holds_one() -> None:
     assert float(in_flight(Layouts.of(Layout(grad_accumulation=64)), 0)) == 1
-    assert float(bubble_s(Layouts.of(Layout()), 2.0, 2.0, 1.0)) == 0
+    assert float(bubble_s(Layouts.of(Layout()), 2.0, 2.0, 1.0, 1.0)) == 0
 
 
 _ENDS = [

@@ -9,9 +9,10 @@ import pytest
 
 from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError
-from planner.evidence.logs.compare import compare, compare_log, comparison_dict, comparison_text
+from planner.evidence.logs.compare import compare, compare_log
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import read_log_text
+from planner.evidence.logs.report import comparison_dict, comparison_text
 
 HEAD = """\
 [2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
@@ -172,3 +173,69 @@ def test_the_command_prints_the_comparison(
         main(["compare", str(log_path), "-m", "polaris", "--model", "wordplay-85m-char", "--json"])
     assert stopped.value.code == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(0.285)
+
+
+def test_a_step_above_the_peak_is_doubted(
+    log_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong layout gave an MFU of 4,252 % and blamed a part by a negative factor."""
+    from planner.cli import main
+
+    log_path.write_text(_wordplay(0.003))
+    result = compare_log(log_path, "polaris", {"dp": 4})
+    assert result.suspects == ()
+    assert "times the peak of 4 devices" in result.doubts[0]
+    assert "most likely off" not in comparison_text(result)
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", str(log_path), "-m", "polaris", "--json"])
+    assert stopped.value.code == 3
+    assert json.loads(capsys.readouterr().out)["doubts"] == list(result.doubts)
+
+
+def test_no_factor_below_zero_is_blamed() -> None:
+    log = read_log_text(_wordplay(0.15))
+    result = compare(log, read_job(log, "polaris", {"dp": 4}))
+    assert result.doubts == ()
+    assert "x-" not in comparison_text(result)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ('{"layout": {"dp": 4}, "workload": {"global_batch": "x"}}', "global_batch"),
+        ('{"layout": {"dp": 4}, "workload": {"global_batch": 0}}', "global_batch"),
+        ('{"layout": {"dp": 4, "micro_batch": 0}}', "micro_batch"),
+        ('{"layout": {"dp": 4}, "workload": {"sequence_length": 0}}', "sequence_length"),
+        ('{"layout": {"dp": 4}, "workload": {"sequence_length": "x"}}', "sequence_length"),
+        ('{"layout": {"dp": 4}, "workload": [1]}', "workload"),
+        ('{"layout": {"dp": 4}, "model": [1]}', "model"),
+        ('{"layout": {"dp": 4}, "model": 7}', "model"),
+        ('{"layout": {"dp": 4}, "framework": {"name": "ddp"}}', "framework"),
+        ('{"dp": ' + "9" * 5000 + "}", "not valid JSON"),
+        ('{"best": [1]}', "best"),
+        ('{"best": {"layout": 3}}', "must be an object"),
+    ],
+)
+def test_odd_jobs_are_refused_in_one_sentence(
+    log_path: Path, tmp_path: Path, data: str, words: str
+) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(data)
+    with pytest.raises(PlannerError, match=words):
+        compare_log(log_path, "polaris", path)
+
+
+def test_timers_share_out_every_part_but_idle_time(log_path: Path) -> None:
+    """Host time and gathered parameters were in no phase."""
+    text = "".join(
+        f"global_step={i}, CurrSamplesPerSec=25.7\n"
+        "time (ms) | fwd: 250.0 | bwd: 700.0 | bwd_allreduce: 1.0 | step: 50.0\n"
+        for i in range(1, 9)
+    )
+    log = read_log_text(text)
+    layout = {"dp": 4, "zero_stage": 3, "micro_batch": 4}
+    result = compare(log, read_job(log, "polaris", layout, model="gpt2", sequence_length=1024))
+    timers = [f for f in result.figures if f.name in ("forward_s", "backward_s", "optimizer_s")]
+    parts = result.estimate.step_time_parts_s
+    assert parts["host_overhead"] > 0 or parts["parameter_gathering"] > 0
+    assert sum(f.estimated for f in timers) == pytest.approx(result.estimate.step_time_s)

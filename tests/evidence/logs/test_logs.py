@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from planner.errors import PlannerError
-from planner.evidence.logs.read import LogError, read_log, read_log_text, steady
+from planner.evidence.logs.read import read_log, read_log_text
+from planner.evidence.logs.steps import LogError, steady
 
 GIB = 2**30
 
@@ -254,3 +255,69 @@ def test_a_long_line_does_not_hide_the_steps(tmp_path: Path) -> None:
     steps = _many(MEGATRON, "ms", [100.0] * 6)
     path.write_text("[" + "1, " * 1_000_000 + "]\n" + steps)
     assert read_log(path).median("time_s") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "time_s", "rate"),
+    [
+        (  # huggingface/nanotron since March 2025
+            "[INFO|DP=0]: iteration: {i} / 15 | consumed_tokens: 1.02K | time_per_iteration_ms: "
+            "1.21K | tokens_per_sec: 43.2K | tokens_per_sec_per_gpu: 5.4K | lm_loss: 5.29",
+            "nanotron",
+            1.21,
+            5400,
+        ),
+        (
+            "Training epoch 0, iteration {i}/249 | lr: 1.9e-06 | global_batch_size: 8 | "
+            "global_step: {i} | reduced_train_loss: 1.3 | train_step_timing in s: 2.505",
+            "nemo",
+            2.505,
+            None,
+        ),
+        (
+            "Epoch 0: : {i}%|#| {i}/100 [10:48<00:00, reduced_train_loss=0.01, global_step={i}.0, "
+            "train_step_timing in s=3.130]",
+            "nemo",
+            3.13,
+            None,
+        ),
+        ("\t Train throughput/batches_per_sec: 0.4000", "composer", 2.5, None),
+        (
+            "Epoch 1 | iter {j} step {i} | loss train: 9.1, val: n/a | iter time: 125.00 ms (step)"
+            " remaining time: 1 day",
+            "litgpt",
+            1.0,
+            None,
+        ),
+        (
+            "Step {i} | loss:1.2 lr:2e-05 tokens_per_second_per_gpu:4096.5 peak_memory_active:17.2 "
+            "peak_memory_alloc:17.25 peak_memory_reserved:19.5",
+            "torchtune",
+            None,
+            4096.5,
+        ),
+        (
+            "{{'loss': 1.2, 'grad_norm': 0.5, 'tokens_per_second_per_gpu': 950.5, 'epoch': 0.1}}",
+            "axolotl",
+            None,
+            950.5,
+        ),
+        (" 10%|#         | {i}/100 [00:20<03:00,  2.00s/it]", "progress", 2.0, None),
+        (" 10%|#         | {i}/100 [00:20<03:00,  4.00it/s, loss=3]", "progress", 0.25, None),
+    ],
+)
+def test_step_lines_of_other_programs(
+    line: str, name: str, time_s: float | None, rate: float | None
+) -> None:
+    log = read_log_text("\n".join(line.format(i=i, j=8 * i) for i in range(1, 9)))
+    assert (log.format, log.num_steps) == (name, 8)
+    assert log.median("time_s") == (time_s and pytest.approx(time_s))
+    assert log.median("tokens_per_s_per_device") == rate
+
+
+def test_a_long_line_of_almost_steps_takes_no_time_to_speak_of(tmp_path: Path) -> None:
+    # patterns that look ahead took the square of the length
+    path = tmp_path / "junk.log"
+    path.write_text(("step=1 loss=" * 600_000) + "\n" + "iteration 1/ elapsed " * 300_000)
+    with pytest.raises(LogError, match="no step line"):
+        read_log(path)

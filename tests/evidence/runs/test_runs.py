@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,34 @@ def refused(tmp_path: Path, **cells: object) -> str:
     assert isinstance(run, RefusedRun), run
     assert run.row_id == "r"
     return run.reason
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"step_time_s": "1e300"}, "step_time_s = '1e300' must lie between"),
+        ({"gpu_mem_gb": "1e-300"}, "must lie between"),
+        ({"step_time_s": "1e12"}, "the step time is .* times its estimate; check the unit"),
+    ],
+)
+def test_cells_beyond_reason_are_refused(
+    tmp_path: Path, cells: dict[str, object], words: str
+) -> None:
+    """They gave infinite and NaN figures in the JSON, and a division by zero."""
+    found = score(read_runs(write(tmp_path / "one.csv", [row(**cells)])))
+    [reason] = [item.reason for item in found.refused]
+    assert re.search(words, reason)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_table_is_a_small_regular_file(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError, match=r"cannot read .* no regular file"):
+        read_runs("/dev/zero")
+    large = tmp_path / "large.csv"
+    with large.open("wb") as file:
+        file.truncate(30_000_000)
+    with pytest.raises(CatalogueError, match="30 MB; tables above 20 MB are refused"):
+        read_runs(large)
 
 
 # --- published rows ---------------------------------------------------------------------------

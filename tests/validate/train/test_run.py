@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, WriteError
 from planner.validate.measure.quiet import Load
-from planner.validate.results import ResultsError
 from planner.validate.train.run import RunOptions, case_line, exit_code, run, run_text
 from planner.validate.train.strategies import STRATEGIES
 
@@ -90,7 +89,7 @@ def test_impossible_questions(changes: dict[str, Any], words: str) -> None:
 
 def test_an_unwritable_place_is_refused_before_the_work(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("planner.validate.ranks.launch.launch", _no_launch)
-    with pytest.raises(ResultsError, match="cannot write"):
+    with pytest.raises(WriteError, match="cannot write"):
         run(_options(strategies=("ddp",), output=tmp_path / "absent" / "r.json"))
 
 

@@ -1,0 +1,279 @@
+"""Mutants: small errors put into the core, one at a time, and whether quick tests see them.
+
+    python benchmarks/mutants.py          # 200 of them; prints killed and survived by module
+    python benchmarks/mutants.py --only planner/cost/memory --count 40
+
+A mutant is one operator, comparison, constant or function exchanged in one place of one module. It
+runs in a process of its own that has numpy and pytest, but not yet the planner; the tests that see
+most of its module come first, and the first failure ends it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import hypothesis  # noqa: F401
+import networkx  # noqa: F401
+import numpy  # noqa: F401
+import pydantic  # noqa: F401
+import pytest
+import typer
+
+ROOT = Path(__file__).parent.parent
+CORE = ("planner/cost/**/*.py", "planner/choose/search.py", "planner/choose/legality.py")
+_TRACES = "tests/validate/trace/test_kept_traces.py"
+_ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")
+_PLANS = ("tests/golden/test_golden.py", "-k", "plan-one or plan-exp or plan-polaris or plan-lora")
+ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
+    "cost/memory": ((_TRACES,), _ESTIMATES, ("tests/cost/memory",)),
+    "cost/operators": ((_TRACES,), _ESTIMATES, ("tests/cost/operators", "tests/cost/memory")),
+    "cost/shards": ((_TRACES,), _ESTIMATES, ("tests/cost/shards", "tests/cost/memory")),
+    "cost/network": (("tests/cost/network",), _ESTIMATES, _PLANS),
+    "cost/schedules": (("tests/cost/schedules", "tests/cost/shards"), _ESTIMATES),
+    "cost/step": (_ESTIMATES, ("tests/cost/step",), ("tests/cost/test_properties.py",)),
+    "cost": (("tests/cost/test_estimate.py", "tests/cost/test_arrays.py"), _ESTIMATES),
+    "choose": (("tests/choose/test_legality.py", "tests/choose/test_search.py"), _PLANS),
+}
+"""What runs for a module, by the longest beginning of its path, in this order."""
+_EXCHANGED: dict[type, tuple[type, ...]] = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+}
+UNCHANGED = "unchanged"
+"""The module as it stands: every test must pass with it."""
+_NAMES = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "ceil": "floor"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One exchange in one module."""
+
+    path: str
+    line: int
+    index: int
+    """Which of the module's exchanges it is."""
+    what: str
+
+
+# --- making mutants ----------------------------------------------------------------------------
+
+
+def _formulas(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of what is computed: no annotations, no docstrings, no messages."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                yield from (node.value, *_formulas(node.value))
+            continue
+        if isinstance(node, ast.arguments) or (
+            isinstance(tree, ast.FunctionDef) and node is tree.returns
+        ):
+            continue
+        yield node
+        yield from _formulas(node)
+
+
+def exchanges(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
+    """Line, words and a function that makes the exchange in the tree, in a fixed order."""
+    for node in _formulas(tree):
+        if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign):
+            for other in _EXCHANGED.get(type(node.op), ()):
+                yield _set(node, "op", other(), f"{type(node.op).__name__} -> {other.__name__}")
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+            for other in _EXCHANGED.get(type(node.ops[0]), ()):
+                words = f"{type(node.ops[0]).__name__} -> {other.__name__}"
+                yield _set(node, "ops", [other()], words)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert | ast.Not):
+            yield _set(
+                node, "op", ast.UAdd() if isinstance(node.op, ast.Invert) else ast.Not(), "not -> "
+            )
+        elif isinstance(node, ast.Attribute) and node.attr in _NAMES:
+            yield _set(node, "attr", _NAMES[node.attr], f"{node.attr} -> {_NAMES[node.attr]}")
+        elif isinstance(node, ast.Name) and node.id in _NAMES:
+            yield _set(node, "id", _NAMES[node.id], f"{node.id} -> {_NAMES[node.id]}")
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            other = 2 if node.value == 1 else node.value + 1 if node.value < 2 else node.value / 2
+            changed = type(node.value)(other) if node.value != 3 else 2
+            yield _set(node, "value", changed, f"{node.value} -> {changed}")
+
+
+def _set(node: Any, field: str, value: object, what: str) -> tuple[int, str, Any]:
+    return node.lineno, what, lambda: setattr(node, field, value)
+
+
+def mutants(only: str) -> list[Mutant]:
+    """Every possible mutant of the core."""
+    paths = sorted({path for pattern in CORE for path in ROOT.glob(pattern)})
+    names = [str(path.relative_to(ROOT)) for path in paths]
+    return [
+        Mutant(name, line, index, what)
+        for name in names
+        if name.startswith(only)
+        for index, (line, what, _) in enumerate(exchanges(_tree(name)))
+        if not what.startswith("not -> ") or "UAdd" not in what
+    ]
+
+
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text("utf-8"))
+
+
+# --- running one ---------------------------------------------------------------------------------
+
+
+class _Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+    """Finds the mutated module before the real one."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.path, self.name = mutant.path, mutant.path.removesuffix(".py").replace("/", ".")
+        self.tree = _tree(mutant.path)
+        list(exchanges(self.tree))[mutant.index][2]()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Its specification; None for every other module."""
+        if name != self.name.removesuffix(".__init__"):
+            return None
+        return importlib.util.spec_from_loader(name, self, origin=str(ROOT / self.path))
+
+    def get_filename(self, name: str) -> str:
+        """Where it would be read."""
+        return str(ROOT / self.path)
+
+    def get_data(self, path: str) -> bytes:
+        """The source as it stands: docstrings and lines are its own."""
+        return Path(path).read_bytes()
+
+    def get_code(self, name: str) -> Any:
+        """The code of the mutant."""
+        return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.path), "exec")
+
+
+def stages(path: str) -> tuple[tuple[str, ...], ...]:
+    """What runs for a module: its doctests after the first tests."""
+    room = path.removeprefix("planner/")
+    first, *others = ORDER[max((key for key in ORDER if room.startswith(key)), key=len)]
+    return (first, (path,), *others)
+
+
+def killed(mutant: Mutant, seconds: float) -> str:
+    """Which tests failed with a mutant: their first words; empty where it survived."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _child(mutant, write)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        end = time.monotonic() + seconds
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return "out of time"
+            time.sleep(0.05)
+        return answer.read() or "ended the process"
+
+
+def _child(mutant: Mutant, pipe: int) -> None:
+    """Run the stages until one fails, and say which."""
+    said = "ended the process"
+    with open(os.devnull, "w") as silent, contextlib.redirect_stdout(silent):
+        os.dup2(silent.fileno(), 1)
+        os.dup2(silent.fileno(), 2)
+        if mutant.what != UNCHANGED:
+            sys.meta_path.insert(0, _Loader(mutant))
+        said = "survived"
+        options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header"]
+        for stage in stages(mutant.path):
+            try:
+                code = int(pytest.main([*options, *stage]))
+            except BaseException:
+                code = 1
+            # no tests in a stage is no failure
+            if code not in (0, 5):
+                said = stage[0]
+                break
+    os.write(pipe, said.encode())
+    os._exit(0)
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+def main(
+    count: Annotated[int, typer.Option(help="Mutants, drawn from all.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 9,
+    only: Annotated[str, typer.Option(help="Beginning of the modules' paths.")] = "planner/",
+    seconds: Annotated[float, typer.Option(help="Limit of one mutant, wall time.")] = 240,
+    output: Annotated[
+        Path, typer.Option(help="Kept results; what is there is not run again.")
+    ] = Path("mutants.jsonl"),
+) -> None:
+    """Run a sample of mutants, print killed and survived by module and the survivors."""
+    os.chdir(ROOT)
+    every = mutants(only)
+    chosen = random.Random(seed).sample(every, min(count, len(every)))
+    rows = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    known = {tuple(row[:4]): row[4] for row in rows}
+    for room in ORDER:
+        path = next((mutant.path for mutant in chosen if f"planner/{room}" in mutant.path), None)
+        if path and (said := killed(Mutant(path, 0, 0, UNCHANGED), seconds)) != "survived":
+            raise SystemExit(f"{said} fails without any mutant (tests of {room}): mend that first")
+    found: dict[str, list[tuple[Mutant, str]]] = defaultdict(list)
+    for number, mutant in enumerate(chosen):
+        key = (mutant.path, mutant.line, mutant.index, mutant.what)
+        if key not in known:
+            known[key] = killed(mutant, seconds)
+            with output.open("a") as file:
+                file.write(json.dumps([*key, known[key]]) + "\n")
+        print(f"\r{number + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)
+        found[mutant.path].append((mutant, known[key]))
+    print(file=sys.stderr)
+    print(report(found))
+
+
+def report(found: dict[str, list[tuple[Mutant, str]]]) -> str:
+    """Killed of all by module, then the survivors."""
+    lines = ["| module | mutants | killed |", "|---|---:|---:|"]
+    alive = [m for pairs in found.values() for m, said in pairs if said == "survived"]
+    total = sum(len(pairs) for pairs in found.values())
+    for path, pairs in sorted(found.items()):
+        dead = sum(said != "survived" for _, said in pairs)
+        lines.append(f"| {path} | {len(pairs)} | {dead} |")
+    share = 100 * (1 - len(alive) / max(total, 1))
+    lines += [f"| all | {total} | {total - len(alive)} ({share:.0f} %) |", ""]
+    lines += [f"survived: {m.path}:{m.line} {m.what}" for m in sorted(alive, key=str)]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    typer.run(main)

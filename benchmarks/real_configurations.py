@@ -1,0 +1,76 @@
+"""Real configurations: every file below a folder read and estimated, or refused in a sentence.
+
+    python benchmarks/real_configurations.py FOLDER
+
+FOLDER holds checkouts of public repositories (their examples and recipes); nothing of them is kept
+here. A file counts as read where a reader knows it. Each is then completed and estimated for one
+model on eight ranks of a machine, with the options that a user would give where it leaves something
+open. Anything but a sentence is a failure, and the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from planner.choose.completing import complete
+from planner.choose.planning import estimate
+from planner.describe.catalogue import load_machine, load_model
+from planner.describe.configurations.reading import read_configuration
+from planner.errors import PlannerError
+
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".args", ".py")
+MODEL, MACHINE = "llama-3.2-1b", "dgx-h100"
+LONGEST_SENTENCE = 600
+
+
+def outcome(path: Path) -> tuple[str, str]:
+    """What became of a file, and its kind or the sentence that refuses it."""
+    try:
+        found = read_configuration(path)
+    except PlannerError as error:
+        unknown = "is no configuration that is read" in str(error)
+        return "no configuration" if unknown else "refused", str(error)
+    model, machine = load_model(MODEL), load_machine(MACHINE)
+    nodes = None if found.world else 1
+    options = {} if "micro_batch" in found.layout else {"micro_batch": 1}
+    if "zero_stage" in found.left_to:
+        options["zero_stage"] = 3
+    try:
+        job = complete(model, machine, found, nodes=nodes, layout=options)
+        estimate(model, machine, job.layout, workload=job.workload, framework=job.framework)
+    except PlannerError as error:
+        return "read, not on these ranks", f"{found.kinds[0]}: {error}"
+    return "read and estimated", found.kinds[0]
+
+
+def main() -> int:
+    """Print the counts by outcome and kind, and the sentences with --verbose."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--verbose", action="store_true")
+    given = parser.parse_args()
+    outcomes: Counter[tuple[str, str]] = Counter()
+    failures = 0
+    for path in sorted(given.folder.rglob("*")):
+        if path.suffix not in SUFFIXES or not path.is_file():
+            continue
+        try:
+            what, words = outcome(path)
+        except Exception as error:  # what this looks for
+            what, words = "FAILED", f"{type(error).__name__}: {error}"
+            failures += 1
+        if len(words) > LONGEST_SENTENCE or "\n" in words:
+            what, failures = "FAILED", failures + 1
+        if given.verbose or what == "FAILED":
+            print(f"{what:26} {path.relative_to(given.folder)}: {words}")
+        outcomes[what, words.split(":")[0] if what.startswith("read") else ""] += 1
+    for (what, kind), count in sorted(outcomes.items()):
+        print(f"{count:6} {what:26} {kind}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

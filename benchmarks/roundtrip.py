@@ -1,0 +1,238 @@
+"""Round trip: files of random legal layouts, emitted and read back, must say the same.
+
+    python benchmarks/roundtrip.py --count 3000
+
+Draws layouts for every framework that `planner emit` writes files for, writes the files, reads
+them back without `layout.json`, and compares layout, workload and estimate. What a framework has
+no word for is given back as an option; `UNSAID` lists what that may be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.choose.completing import Completed, complete
+from planner.choose.legality import check
+from planner.choose.plan import Plan
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.configurations.configuration import Configuration, joined
+from planner.describe.configurations.reading import read_configuration_text
+from planner.describe.layout import Layout, divisors
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+from planner.emitters import emit_estimate
+from planner.errors import EmitError, LayoutError
+
+__all__ = ["FRAMEWORKS", "UNSAID", "Case", "Emitted", "differences", "emitted"]
+
+MODELS = ("gpt2", "gpt2-xl", "llama-3-8b", "llama-3.1-405b", "mistral-7b", "qwen3-30b-a3b")
+MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
+NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.py")
+"""What a folder holds besides scripts and the framework's own files."""
+_ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
+_PROGRAM = {"recompute", "sequence_length", "dropout"}
+"""What a user's own program does."""
+UNSAID = {
+    "accelerate": _ALWAYS | _PROGRAM | {"micro_batch", "grad_accumulation", "global_batch"},
+    "ddp": _ALWAYS | {"recompute", "offload"},
+    "deepspeed": _ALWAYS | _PROGRAM,
+    "fsdp2": _ALWAYS | _PROGRAM,
+    "megatron-deepspeed": _ALWAYS,
+    "megatron-lm": _ALWAYS,
+    "nanotron": _ALWAYS | {"offload", "dropout"},
+}
+"""What the files of a framework may leave unsaid, besides degrees of one."""
+FRAMEWORKS = tuple(
+    name for name in names("framework") if load_framework(name).configuration != "none"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One random job."""
+
+    question: Question
+    layout: Layout
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A job with its estimate and the configuration files that were written for it."""
+
+    case: Case
+    estimate: Estimate
+    files: dict[str, str]
+
+
+def emitted(framework: str, random_numbers: random.Random, count: int) -> Iterator[Emitted]:
+    """`count` random jobs of a framework that are legal and can be written."""
+    tried = 0
+    while count:
+        tried += 1
+        assert tried < 100_000, f"no layout of {framework} can be written"
+        try:
+            found = _written(_drawn(framework, random_numbers))
+        except (LayoutError, EmitError):
+            continue
+        if found is not None:
+            count -= 1
+            yield found
+
+
+def _drawn(name: str, draw: random.Random) -> Case:
+    model, machine = load_model(draw.choice(MODELS)), load_machine(draw.choice(MACHINES))
+    framework = load_framework(name)
+    nodes = draw.choice([1, 2, 4, 8, 16])
+    if nodes > machine.num_nodes.value:
+        raise LayoutError("the machine is smaller; draw again")
+    world = nodes * machine.node.num_devices
+    degrees = {}
+    rest = world
+    for axis in ("tp", "pp", "cp"):
+        usable = axis in framework.axes and draw.random() < 0.4
+        degrees[axis] = draw.choice(divisors(rest)) if usable else 1
+        rest //= degrees[axis]
+    vpp = draw.choice([1, 1, 2, 4]) if degrees["pp"] > 1 else 1
+    schedule = "none"
+    if degrees["pp"] > 1:
+        schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
+    split = framework.sequence_parallel
+    layout = Layout(
+        dp=rest,
+        dp_shard=draw.choice(divisors(rest)) if draw.random() < 0.3 else 0,
+        ep=draw.choice(divisors(rest)) if model.experts and draw.random() < 0.5 else 1,
+        **degrees,
+        vpp=vpp,
+        schedule=schedule,
+        sequence_parallel=degrees["tp"] > 1
+        and (split == "with-tp" or (split == "optional" and draw.random() < 0.5)),
+        zero_stage=draw.choice(framework.zero_stages),
+        micro_batch=draw.choice([1, 2, 3, 4, 8]),
+        grad_accumulation=draw.choice([1, 2, 3, 8, 16]),
+        recompute=draw.choice(framework.recompute),
+        offload=draw.choice(["none", "none", "optimizer-cpu", "all-cpu", "all-nvme"]),
+    )
+    workload = Workload(
+        sequence_length=draw.choice([512, 1024]),
+        global_batch=layout.global_batch,
+        precision=draw.choice(["bf16", "bf16", "bf16", "fp16", "fp32"]),
+    )
+    return Case(Question(model, machine, workload, framework), layout, nodes)
+
+
+def _written(case: Case) -> Emitted | None:
+    """The files of a job; None where a framework has none of its own for it."""
+    question = case.question
+    question.machine.peak(question.workload.base_precision)
+    check(question, case.layout)
+    estimate = estimate_layouts(question, Layouts.stack([case.layout]))[0]
+    plan = Plan(
+        question.model.name, 0, question.machine.name, case.nodes, 0, question.workload, 0,
+        ranked=(), strategies=(), dropped=(), notes=(), queues=(),
+    )  # fmt: skip
+    files = {
+        name: text
+        for name, text in emit_estimate(plan, estimate).items()
+        if name not in NO_CONFIGURATION and not name.endswith(".sh")
+    }
+    shards = case.layout.world > 1 or question.framework.name != "accelerate"
+    return Emitted(case, estimate, files) if files and shards else None
+
+
+def differences(job: Emitted) -> list[str]:
+    """What reading the files of a job says otherwise than the job; empty where all is the same."""
+    case, question = job.case, job.case.question
+    read = joined([read_configuration_text(text, name) for name, text in job.files.items()])
+    back, unsaid = _completed(case, read)
+    usual = Layout()
+    surprising = [
+        field
+        for field in unsaid - UNSAID[question.framework.name]
+        if getattr(case.layout, field, None) != getattr(usual, field, 1)
+    ]
+    found = [f"{field} is not in the files" for field in surprising]
+    for field, value in _plain(case.layout).model_dump().items():
+        other = getattr(_plain(back.layout), field)
+        if value != other:
+            found.append(f"{field} = {value} was read as {other}")
+    for field, value in _said(case, question.workload).items():
+        other = _said(case, back.workload)[field]
+        if value != other:
+            found.append(f"{field} = {value} was read as {other}")
+    if back.framework != question.framework:
+        found.append(f"framework {question.framework.name} changed: {'; '.join(back.notes)}")
+    return found
+
+
+def _completed(case: Case, read: Configuration) -> tuple[Completed, set[str]]:
+    """The job that the files and what they leave unsaid make, and the names of the latter."""
+    question = case.question
+    layout, workload = case.layout.model_dump(), question.workload.model_dump()
+    stated = {*read.layout, *read.workload, *read.usual}
+    stated |= {"dp_shard", "dp", "world"}  # follow from the nodes and the number of replicas
+    sizes = {"micro_batch", "grad_accumulation", "global_batch"} & stated
+    stated |= {"micro_batch", "grad_accumulation", "global_batch"} if len(sizes) > 1 else set()
+    options = [{k: v for k, v in part.items() if k not in stated} for part in (layout, workload)]
+    back = complete(
+        question.model,
+        question.machine,
+        read,
+        nodes=case.nodes,
+        layout=options[0],
+        workload=options[1],
+    )
+    return back, set(options[0]) | set(options[1])
+
+
+def _plain(layout: Layout) -> Layout:
+    """The layout in one spelling: a group of all ranks is no hybrid sharding, and a group of one
+    rank, which no file tells from replicas, shards nothing."""
+    group = (layout.dp_shard or layout.dp) if layout.zero_stage else 1
+    stage = layout.zero_stage
+    if group == 1 and layout.cp > 1:
+        stage = max(stage, 2)
+    elif group == 1 and (stage < 3 or layout.dp > 1):
+        stage = 0
+    whole = group in (1, layout.dp)
+    return layout.replaced(zero_stage=stage, dp_shard=0 if whole else group)
+
+
+def _said(case: Case, workload: Workload) -> dict[str, object]:
+    """The workload in one spelling: the model's dropout where none of its own is stated."""
+    fields = workload.model_dump()
+    if fields["dropout"] is None:
+        fields["dropout"] = case.question.model.dropout
+    return fields
+
+
+def main() -> int:
+    """Print how many layouts of each framework came back the same; 1 where one did not."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=3000, help="layouts, over all frameworks")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    failures = 0
+    for name in FRAMEWORKS:
+        draw, same = random.Random(f"{given.seed} {name}"), 0
+        kinds: Counter[str] = Counter()
+        for job in emitted(name, draw, given.count // len(FRAMEWORKS)):
+            found = differences(job)
+            same += not found
+            kinds.update(found)
+        failures += len(kinds)
+        print(f"{name:20} {same} of {given.count // len(FRAMEWORKS)} came back the same")
+        for what, times in kinds.most_common(12):
+            print(f"  {times:5} {what[:200]}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

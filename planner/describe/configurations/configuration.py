@@ -1,0 +1,127 @@
+"""Configuration: what one or several files say of a job, and what they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from planner.errors import CatalogueError
+
+__all__ = ["WIDTH_SQUARED", "Changes", "Configuration", "joined"]
+
+WIDTH_SQUARED = "width squared"
+"""The value of a change that follows from the model: the square of its width."""
+
+Changes: TypeAlias = Mapping[str, float | bool | str]
+"""Fields of a framework's description, dotted, to what the file sets them to. `states` are those
+of the precision that is trained in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What files say of a job: fields of its layout and its workload, and its framework."""
+
+    files: tuple[str, ...]
+    """Names of the files."""
+    kinds: tuple[str, ...]
+    """What each of them is."""
+    framework: str = ""
+    """The framework that they configure; empty where they do not say."""
+    usual_framework: str = ""
+    """The framework where no other file names one."""
+    hosts: tuple[str, ...] = ()
+    """Frameworks whose files belong to this one's as well."""
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the layout that they state."""
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the workload that they state."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of both that hold where no other file states them: the software's own defaults."""
+    world: int = 0
+    """Ranks that they start; 0 where they do not say."""
+    replicas: int = 0
+    """Groups that each hold all training states (hybrid sharding); 0 where they do not say."""
+    shards_per_node: bool = False
+    """Whether each node is such a group."""
+    model: str = ""
+    """Name of the model, where they state one of the catalogue."""
+    shape: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of the model that they state, by the names of a model's fields."""
+    changes: Changes = field(default_factory=dict)
+    """What they set otherwise than the framework's description."""
+    left_to: Mapping[str, str] = field(default_factory=dict)
+    """Fields that a file leaves to another, with the other's name."""
+    notes: tuple[str, ...] = ()
+    """What was read as what, what is not counted, what was not read."""
+
+    @property
+    def name(self) -> str:
+        """The files, for a sentence."""
+        return " and ".join(self.files)
+
+
+_TABLES = ("layout", "workload", "shape", "changes")
+_SINGLE = ("world", "replicas", "model")
+
+
+def joined(parts: Sequence[Configuration]) -> Configuration:
+    """Several files of one job as one; raises CatalogueError where they contradict each other.
+
+    >>> first = Configuration(("a.json",), ("JSON",), layout={"zero_stage": 2})
+    >>> joined([first, Configuration(("b.yaml",), ("YAML",), world=8)]).world
+    8
+    >>> joined([first, Configuration(("b",), ("YAML",), layout={"zero_stage": 3})])
+    Traceback (most recent call last):
+    planner.errors.CatalogueError: zero_stage = 2 in a.json but 3 in b; give files of one job
+    """
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = _both(whole, part)
+    stated = {*whole.layout, *whole.workload}
+    open_fields = {name: other for name, other in whole.left_to.items() if name not in stated}
+    usual = {name: value for name, value in whole.usual.items() if name not in stated}
+    return replace(whole, left_to=open_fields, usual=usual)
+
+
+def _both(first: Configuration, second: Configuration) -> Configuration:
+    found: dict[str, Any] = {}
+    for name in _TABLES:
+        one, other = getattr(first, name), getattr(second, name)
+        for key in one.keys() & other.keys():
+            _agree(first, second, key, one[key], other[key])
+        found[name] = {**one, **other}
+    for name in _SINGLE:
+        one, other = getattr(first, name), getattr(second, name)
+        if one and other:
+            _agree(first, second, name, one, other)
+        found[name] = one or other
+    return Configuration(
+        files=first.files + second.files,
+        kinds=first.kinds + second.kinds,
+        framework=_framework(first, second),
+        usual_framework=first.usual_framework or second.usual_framework,
+        hosts=first.hosts + second.hosts,
+        shards_per_node=first.shards_per_node or second.shards_per_node,
+        usual={**second.usual, **first.usual},
+        left_to={**first.left_to, **second.left_to},
+        notes=first.notes + second.notes,
+        **found,
+    )
+
+
+def _agree(first: Configuration, second: Configuration, key: str, one: Any, other: Any) -> None:
+    if one != other:
+        raise CatalogueError(
+            f"{key} = {one} in {first.name} but {other} in {second.name}; give files of one job"
+        )
+
+
+def _framework(first: Configuration, second: Configuration) -> str:
+    """The framework of both; one may take the files of the other along."""
+    if not first.framework or not second.framework or second.framework in first.hosts:
+        return first.framework or second.framework
+    if first.framework in second.hosts:
+        return second.framework
+    _agree(first, second, "framework", first.framework, second.framework)
+    return first.framework

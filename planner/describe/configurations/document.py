@@ -1,0 +1,156 @@
+"""Document: the text of a file as plain data, whatever its syntax.
+
+JSON, YAML, TOML, the assignments of a Python module, and the options of a command line are told
+apart by what parses, not by the name of the file.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from planner.describe.configurations.arithmetic import whole
+from planner.describe.configurations.shell import options_of
+from planner.describe.configurations.table import Table
+from planner.errors import CatalogueError, shorten
+
+__all__ = ["MAX_BYTES", "Document"]
+
+MAX_BYTES = 64_000
+"""Larger than any configuration of a job: PyYAML takes seconds for much more."""
+_MAX_DEPTH = 40
+_MAX_DOTS = 64
+_PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file with its text."""
+
+    name: str
+    """Its name, for messages."""
+    text: str
+
+    @cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """What JSON, TOML, YAML or Python assign; empty where the text is none of them."""
+        if self.text.lstrip().startswith("{"):
+            return self._json()
+        for parse in (_toml, _python, _yaml):
+            found = _parsed(parse, self.text)
+            if found:
+                return found
+        return {}
+
+    @cached_property
+    def options(self) -> Mapping[str, Any]:
+        """Options of a file of arguments or of a shell script, without dashes in front."""
+        return options_of(self.text)
+
+    def table(self) -> Table:
+        """`tables`, typed as they are taken."""
+        return Table(self.tables, self.name)
+
+    def arguments(self) -> Table:
+        """`options`, typed as they are taken."""
+        return Table(self.options, self.name)
+
+    def _json(self) -> Mapping[str, Any]:
+        try:
+            found = json.loads(self.text)
+        except _PROBLEMS as error:
+            # comments and trailing commas, as DeepSpeed reads them
+            found = _parsed(_yaml, self.text)
+            if not found:
+                raise CatalogueError(
+                    f"{self.name} is not valid JSON: {shorten(str(error))}; correct that line"
+                ) from None
+        return found if _is_shallow(found) else {}
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Mapping[str, Any]:
+    try:
+        found = parse(text)
+    except _PROBLEMS:
+        return {}
+    named = isinstance(found, dict) and all(isinstance(key, str) for key in found)
+    return found if named and _is_shallow(found) else {}
+
+
+def _is_shallow(value: Any, depth: int = 0) -> bool:
+    if depth > _MAX_DEPTH:
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)):
+        return True
+    return all(_is_shallow(item, depth + 1) for item in inner)
+
+
+def _toml(text: str) -> Any:
+    # the parser takes time that grows with the square of the parts of a dotted key
+    if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines()):
+        return {}
+    return tomllib.loads(text)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, which let a few lines stand for any amount of data."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
+# --- Python -----------------------------------------------------------------------------------
+
+
+def _python(text: str) -> Any:
+    """Assignments anywhere in a module: names, and attributes as tables. Nothing is run."""
+    found: dict[str, Any] = {}
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            _assign(found, node.targets[0], node.value)
+    return found
+
+
+def _assign(found: dict[str, Any], target: ast.expr, value: ast.expr) -> None:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for part, its_value in zip(target.elts, value.elts, strict=False):
+            _assign(found, part, its_value)
+        return
+    *path, last = ast.unparse(target).split(".")
+    place = found
+    # the object that is configured needs no name
+    for name in path[1:]:
+        inner = place.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return
+        place = inner
+    place[last] = _value(value)
+
+
+def _value(node: ast.expr) -> Any:
+    """A literal or a sum; whatever else stands there as its text."""
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {ast.literal_eval(key): _value(v) for key, v in pairs if key is not None}
+    if isinstance(node, ast.BinOp):
+        number = whole(node)
+        return ast.unparse(node) if number is None else number
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)

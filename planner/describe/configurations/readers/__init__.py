@@ -1,0 +1,1 @@
+"""The configuration files of each software, one module each."""

@@ -1,0 +1,179 @@
+"""Accelerate: what `accelerate config` writes, for FSDP 1 and 2, DeepSpeed, Megatron-LM and DDP."""
+
+from __future__ import annotations
+
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
+
+__all__ = ["KIND", "fsdp_stage", "read", "recognises"]
+
+KIND = "Accelerate's configuration"
+_MARKS = ("distributed_type", "fsdp_config", "deepspeed_config", "compute_environment")
+_PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "false": "fp32"}
+_STRATEGIES = {
+    "full_shard": (3, False),
+    "shard_grad_op": (2, False),
+    "no_shard": (0, False),
+    "hybrid_shard": (3, True),
+    "hybrid_shard_zero2": (2, True),
+}
+"""FSDP 1: ZeRO stage, and whether each node is a group of its own."""
+_STRATEGY_NUMBERS = dict(zip("12345", _STRATEGIES, strict=True))
+_HARMLESS = (
+    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "state_dict_type",
+    "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "version",
+)  # fmt: skip
+_HARMLESS_IN_DEEPSPEED = (
+    "deepspeed_multinode_launcher", "zero3_init_flag", "zero3_save_16bit_model",
+    "gradient_clipping", "deepspeed_hostfile",
+)  # fmt: skip
+_NOT_COUNTED = {
+    "dynamo_config": "compiled kernels keep and move less",
+    "dynamo_backend": "compiled kernels keep and move less",
+    "fp8_config": "FP8 products are taken with scaling by tensor",
+    "parallelism_config_sp_size": "Ulysses' sequence parallelism is not described",
+}
+
+
+def recognises(document: Document) -> bool:
+    """Whether one of Accelerate's own keys stands at the top."""
+    return any(mark in document.tables for mark in _MARKS)
+
+
+def read(document: Document) -> Configuration:
+    """What it says."""
+    table = document.table()
+    said = Statement(KIND, document.name, table)
+    said.is_(world=table.number("num_processes"))
+    precision = said.named(table, "mixed_precision", _PRECISIONS, "bf16")
+    # `no` is what the file says before the program asks for another
+    said.workload(precision=None if precision == "fp32" else precision)
+    said.by_default(precision="fp32")
+    kind = table.word("distributed_type") or ""
+    if kind in ("fsdp", "fsdp2") or (not kind and "fsdp_config" in table):
+        _fsdp(said, table.table("fsdp_config"))
+    elif kind == "deepspeed":
+        _deepspeed(said, table.table("deepspeed_config"))
+    elif kind == "megatron_lm":
+        _megatron(said, table.table("megatron_lm_config"))
+    elif kind in ("multi_gpu", "multi_xpu", "multi_cpu", "multi_npu", "no", "false", ""):
+        said.is_(usual_framework="ddp")
+        said.by_default(zero_stage=0)
+    else:
+        raise said.refused(
+            f"distributed_type = {kind.upper()} is not described; use FSDP, DEEPSPEED, "
+            "MEGATRON_LM or MULTI_GPU"
+        )
+    _mesh(said, table.table("parallelism_config"))
+    table.number("num_machines")
+    said.not_counted(table, _NOT_COUNTED)
+    return said.configuration(hides=lambda key: not key.startswith(_SECTIONS))
+
+
+_SECTIONS = (
+    "fsdp_config.", "deepspeed_config.", "megatron_lm_config.", "parallelism_config.",
+)  # fmt: skip
+"""Parts whose keys change memory or time; the others say where and how processes start."""
+
+
+# --- FSDP -------------------------------------------------------------------------------------
+
+
+def _fsdp(said: Statement, plugin: Table) -> None:
+    said.is_(framework="accelerate")
+    strategy = plugin.word("fsdp_sharding_strategy")
+    stage, hybrid = fsdp_stage(said, strategy) if strategy else (None, False)
+    gathers = plugin.word("fsdp_reshard_after_forward")
+    if gathers in _STRATEGIES:
+        stage, hybrid = _STRATEGIES[gathers]
+    elif gathers is not None:
+        stage = 3 if plugin.flag("fsdp_reshard_after_forward") else 2
+    elif (plugin.number("fsdp_version") or 1) == 2 and stage is None:
+        stage = 3
+    said.layout(zero_stage=3 if stage is None else stage)
+    said.is_(shards_per_node=hybrid)
+    offloads = plugin.flag("fsdp_offload_params")
+    said.layout(offload="all-cpu" if offloads else None)
+    recomputes = plugin.flag("fsdp_activation_checkpointing")
+    said.layout(recompute="full" if recomputes else None)
+    # the program may ask for both itself
+    said.by_default(offload="none", recompute="none")
+    if plugin.number("fsdp_version") != 2:
+        said.note("FSDP 1 is estimated as FSDP 2, which shards each tensor by rows")
+    prefetch = plugin.word("fsdp_backward_prefetch")
+    if prefetch in ("no_prefetch", "backward_post"):
+        said.note(f"fsdp_backward_prefetch = {prefetch} is not counted: gathers are prefetched")
+    plugin.skip(*(f"fsdp_{name}" for name in _HARMLESS))
+
+
+def fsdp_stage(said: Statement, strategy: str) -> tuple[int, bool]:
+    """The ZeRO stage of FSDP 1's strategy, and whether each node is a group of its own."""
+    name = _STRATEGY_NUMBERS.get(strategy, strategy)
+    if name not in _STRATEGIES:
+        raise said.refused(
+            f"fsdp_sharding_strategy = {strategy} is not known; use one of "
+            f"{', '.join(known.upper() for known in _STRATEGIES)}"
+        )
+    return _STRATEGIES[name]
+
+
+def _mesh(said: Statement, mesh: Table) -> None:
+    sizes = {
+        name: mesh.number(f"parallelism_config_{name}_size")
+        for name in ("dp_replicate", "dp_shard", "tp", "cp")
+    }
+    if not any(sizes.values()):
+        return
+    said.layout(tp=sizes["tp"] or 1, cp=sizes["cp"] or 1)
+    replicate, shard = sizes["dp_replicate"] or 1, sizes["dp_shard"] or 1
+    said.layout(dp=replicate * shard)
+    said.is_(replicas=replicate if shard > 1 else 0)
+    mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
+    said.not_counted(mesh, _NOT_COUNTED)
+
+
+# --- DeepSpeed and Megatron-LM ----------------------------------------------------------------
+
+
+def _deepspeed(said: Statement, plugin: Table) -> None:
+    said.is_(framework="deepspeed")
+    file = plugin.get("deepspeed_config_file")
+    if isinstance(file, str):
+        said.left_to(file, "zero_stage")
+        # the file decides, and `accelerate config` writes a precision all the same
+        said.fields["workload"].pop("precision", None)
+        said.fields["usual"].pop("precision", None)
+    else:
+        said.layout(
+            zero_stage=plugin.number("zero_stage"),
+            grad_accumulation=plugin.number("gradient_accumulation_steps"),
+            offload=_deepspeed_offload(said, plugin),
+        )
+    plugin.skip(*_HARMLESS_IN_DEEPSPEED)
+
+
+def _deepspeed_offload(said: Statement, plugin: Table) -> str:
+    states = plugin.word("offload_optimizer_device") or "none"
+    weights = plugin.word("offload_param_device") or "none"
+    plugin.skip("offload_optimizer_nvme_path", "offload_param_nvme_path")
+    if weights != "none":
+        return f"all-{weights}"
+    return "none" if states == "none" else f"optimizer-{states}"
+
+
+def _megatron(said: Statement, plugin: Table) -> None:
+    said.is_(framework="megatron-lm")
+    split = plugin.flag("megatron_lm_sequence_parallelism")
+    recomputes = plugin.flag("megatron_lm_recompute_activations")
+    said.layout(
+        tp=plugin.number("megatron_lm_tp_degree"),
+        pp=plugin.number("megatron_lm_pp_degree"),
+        sequence_parallel=split,
+        recompute=None if recomputes is None else "selective" if recomputes else "none",
+        zero_stage=1 if plugin.flag("megatron_lm_use_distributed_optimizer") else 0,
+    )
+    passes = plugin.number("megatron_lm_num_micro_batches")
+    said.layout(grad_accumulation=passes)
+    plugin.skip("megatron_lm_gradient_clipping")

@@ -1,0 +1,187 @@
+"""DeepSpeed: `ds_config.json`, also where it stands inside another file."""
+
+from __future__ import annotations
+
+from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
+
+__all__ = ["KIND", "OPTIMIZERS", "read", "recognises", "state"]
+
+KIND = "DeepSpeed's configuration"
+_MARKS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+OPTIMIZERS = {
+    "adam": "adamw",  # DeepSpeed's Adam is AdamW unless adam_w_mode is false; same states
+    "adamw": "adamw",
+    "torch_adam": "adamw",
+    "sgd": "sgd-momentum",
+    "muon": "muon",
+}
+_NOT_COUNTED = {
+    "activation_checkpointing": "the program calls it; say --recompute full where it does",
+    "amp": "apex keeps other copies of the weights",
+    "compile": "compiled kernels keep and move less",
+    "compression_training": "compressed layers cost other times",
+    "curriculum_learning": "sequences start shorter than the longest, which is estimated",
+    "data_efficiency": "dropped tokens cost no time",
+    "flops_profiler": "profiling takes time",
+    "pipeline": "stages are those of the program; say --pp",
+    "progressive_layer_drop": "dropped layers cost no time",
+    "sparse_attention": "blocks that are left out cost no time",
+    "torch_autocast": "autocast keeps other copies of the weights",
+    "wall_clock_breakdown": "its timers wait for the device",
+}
+_NOT_COUNTED_IN_ZERO = {
+    "mics_shard_size": "states are taken as sharded over all replicas",
+    "zero_hpz_partition_size": "a second copy of the weights in each group takes memory",
+    "zero_quantized_weights": "weights are taken as gathered in 16 bit",
+    "zero_quantized_gradients": "gradients are taken as reduced in full",
+    "round_robin_gradients": "copies to the host are taken as on one rank",
+    "zenflow": "the host's part of the step is taken as awaited",
+}
+_USUAL_IN_ZERO = {
+    "stage3_prefetch_bucket_size": 5e7,
+    "stage3_param_persistence_threshold": 1e5,
+    "sub_group_size": 1e9,
+}
+"""DeepSpeed's own defaults, which are not in the estimate."""
+_LOSS_SCALING = (
+    "auto_cast", "loss_scale", "initial_scale_power", "hysteresis", "loss_scale_window",
+    "min_loss_scale", "consecutive_hysteresis",
+)  # fmt: skip
+_OFFLOAD_DETAILS = (
+    "pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init",
+    "pipeline_read", "pipeline_write", "pipeline",
+)  # fmt: skip
+_HARMLESS = (
+    "steps_per_print", "gradient_clipping", "prescale_gradients", "scheduler", "tensorboard",
+    "wandb", "csv_monitor", "aio", "zero_force_ds_cpu_optimizer", "comms_logger", "checkpoint",
+    "gradient_predivide_factor", "dump_state", "memory_breakdown", "elasticity",
+)  # fmt: skip
+_HARMLESS_IN_ZERO = (
+    "contiguous_gradients", "stage3_gather_16bit_weights_on_model_save", "reduce_scatter",
+    "stage3_gather_fp16_weights_on_model_save", "allgather_partitions", "elastic_checkpoint",
+    "load_from_fp32_weights", "ignore_unused_parameters", "stage3_max_reuse_distance",
+)  # fmt: skip
+_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "bfp16": 2}
+
+
+def recognises(document: Document) -> bool:
+    """Whether one of DeepSpeed's own keys stands at the top."""
+    return any(mark in document.tables for mark in _MARKS)
+
+
+def read(document: Document) -> Configuration:
+    """What it says."""
+    said = Statement(KIND, document.name, document.table())
+    said.is_(framework="deepspeed")
+    state(said, said.table)
+    return said.configuration()
+
+
+def state(said: Statement, table: Table) -> None:
+    """Add what a table of DeepSpeed says."""
+    _batch(said, table)
+    _precision(said, table)
+    zero = table.table("zero_optimization")
+    stage = zero.number("stage")
+    said.layout(zero_stage=stage)
+    if "stage" not in zero:
+        said.by_default(zero_stage=0)
+    said.layout(offload=_offload(said, zero))
+    _buffers(said, table, zero, stage or 0)
+    kind = table.table("optimizer")
+    said.workload(optimizer=said.named(kind, "type", OPTIMIZERS, "adamw"))
+    said.layout(tp=table.table("tensor_parallel").number("autotp_size"))
+    said.not_counted(table, _NOT_COUNTED)
+    said.not_counted(zero, _NOT_COUNTED_IN_ZERO)
+    said.compared(zero, _USUAL_IN_ZERO)
+    zero.skip(*_HARMLESS_IN_ZERO)
+    table.skip(*_HARMLESS)
+    kind.skip("params")
+
+
+def _batch(said: Statement, table: Table) -> None:
+    """DeepSpeed derives what is missing of the three sizes; one alone means one pass."""
+    whole = table.number("train_batch_size")
+    micro = table.number("train_micro_batch_size_per_gpu")
+    passes = table.number("gradient_accumulation_steps")
+    absent = "gradient_accumulation_steps" not in table
+    if absent and (whole is None) != (micro is None):
+        passes = 1
+    said.workload(global_batch=whole)
+    said.layout(micro_batch=micro, grad_accumulation=passes)
+
+
+def _precision(said: Statement, table: Table) -> None:
+    sections = {
+        "bf16": table.table("bf16", "bfloat16"),
+        "fp16": table.table("fp16"),
+    }
+    enabled = {name: section.flag("enabled") for name, section in sections.items()}
+    chosen = [name for name, on in enabled.items() if on]
+    if len(chosen) > 1:
+        raise said.refused("bf16 and fp16 are both enabled; enable one of them")
+    left = any(section.is_open("enabled") for section in sections.values())
+    said.workload(precision=chosen[0] if chosen else None)
+    if not left:
+        said.by_default(precision="fp32")
+    for section in sections.values():
+        for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
+            said.not_counted(section, {key: "master weights are taken as fp32"})
+        section.skip(*_LOSS_SCALING)
+
+
+def _offload(said: Statement, zero: Table) -> str | None:
+    """Optimizer states alone, or together with parameters."""
+    places = {}
+    for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_params")):
+        section = zero.table(key)
+        device = section.word("device")
+        places[key] = device or ("cpu" if zero.flag(old) else "none")
+        section.skip(*_OFFLOAD_DETAILS)
+        said.not_counted(section, {"ratio": "all optimizer states are taken as off the device"})
+    states, weights = places["offload_optimizer"], places["offload_param"]
+    for place in (states, weights):
+        if place not in ("none", "cpu", "nvme"):
+            raise said.refused(f"offload to {place!r} is not known; write cpu, nvme or none")
+    if weights == "none":
+        return "none" if states == "none" else f"optimizer-{states}"
+    if states != weights:
+        said.note(
+            f"parameters are offloaded to {weights} and optimizer states to {states}, which is "
+            f"not described: both are taken to be on {weights}"
+        )
+    return f"all-{weights}"
+
+
+def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
+    """Buckets, limits, types and overlap."""
+    sizes = ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm")
+    zero.skip(*sizes, "stage3_max_live_parameters")
+    if not stage:
+        return
+    overlaps = zero.flag("overlap_comm")
+    if overlaps is None:
+        overlaps = stage == 3  # DeepSpeed's own default
+    kept = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
+    said.changes(
+        {
+            "communication.overlap_gradients": overlaps,
+            "buffers.num_reduce_buckets": 2 if overlaps else 1,
+            "buffers.reduce_bucket_elements": _elements(zero, "reduce_bucket_size"),
+            "states.reduce_bytes": _BYTES.get(table.word("communication_data_type") or ""),
+            "states.accumulated_bytes": kept,
+        }
+    )
+    if stage < 3:
+        said.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
+    else:
+        live = zero.number("stage3_max_live_parameters")
+        said.changes({"buffers.live_elements": live})
+
+
+def _elements(zero: Table, key: str) -> float | str | None:
+    """Elements of a bucket; `auto` is the Trainer's choice, the square of the model's width."""
+    return WIDTH_SQUARED if zero.word(key) is None and zero.is_open(key) else zero.number(key)

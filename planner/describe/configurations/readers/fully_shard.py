@@ -1,0 +1,43 @@
+"""fully_shard: the module `sharding.py` that `planner emit` writes for FSDP2 alone."""
+
+from __future__ import annotations
+
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.readers.torchtitan import fsdp2_stage
+from planner.describe.configurations.statement import Statement
+
+__all__ = ["KIND", "read", "recognises"]
+
+KIND = "FSDP2 module of planner emit"
+_MARKS = ("REPLICATE", "SHARD")
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def recognises(document: Document) -> bool:
+    """Whether both sizes of the mesh are assigned."""
+    return all(mark in document.tables for mark in _MARKS)
+
+
+def read(document: Document) -> Configuration:
+    """What it says."""
+    table = document.table()
+    said = Statement(KIND, document.name, table)
+    said.is_(framework="fsdp2")
+    replicate, shard = table.number("REPLICATE") or 1, table.number("SHARD") or 1
+    options = table.table("options")
+    gathers_again = options.flag("reshard_after_forward")
+    said.layout(
+        dp=replicate * shard,
+        zero_stage=fsdp2_stage(shard, replicate, gathers_again=bool(gathers_again)),
+        micro_batch=table.number("MICRO_BATCH"),
+        grad_accumulation=table.number("GRAD_ACCUMULATION"),
+        offload="all-cpu" if "offload_policy" in options else "none",
+    )
+    said.is_(replicas=replicate if shard > 1 else 0)
+    policy = options.word("mp_policy") or ""
+    found = next(
+        (ours for name, ours in _DTYPES.items() if f"param_dtype=torch.{name}" in policy), "fp32"
+    )
+    said.workload(precision=found)
+    return said.configuration(hides=lambda key: True)

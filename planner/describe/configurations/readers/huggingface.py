@@ -1,0 +1,191 @@
+"""Hugging Face: the Trainer's arguments, as JSON, in the YAML of its programs, or as options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.readers import deepspeed
+from planner.describe.configurations.readers.accelerate import fsdp_stage
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
+
+__all__ = ["KIND", "read", "recognises"]
+
+KIND = "arguments of the Hugging Face Trainer"
+_MARK = "per_device_train_batch_size"
+_OPTIMIZERS = {
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw",
+    "adamw_hf": "adamw",
+    "adamw_apex_fused": "adamw",
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+    "adamw_bnb_8bit": "adam-8bit",
+    "adamw_8bit": "adam-8bit",
+    "paged_adamw_8bit": "adam-8bit",
+}
+_LENGTHS = ("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size")
+_LLAMA_FACTORY = ("cutoff_len", "finetuning_type")
+_TARGETS = {
+    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
+    "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
+}  # fmt: skip
+_RANKS = ("lora_rank", "lora_r")
+_NOT_COUNTED = {
+    "torch_compile": "compiled kernels keep and move less",
+    "load_in_4bit": "weights are taken as 16 bit",
+    "load_in_8bit": "weights are taken as 16 bit",
+    "quantization_bit": "weights are taken as 16 bit",
+    "tensor_model_parallel_size": "degrees of Megatron are not read here; say --tp",
+    "pipeline_model_parallel_size": "degrees of Megatron are not read here; say --pp",
+    "use_liger_kernel": "its fused kernels keep less",
+    "enable_liger_kernel": "its fused kernels keep less",
+    "packing": "every sequence is taken as full",
+    "neftune_noise_alpha": "noise takes a copy of the embedded tokens",
+    "optim_target_modules": "gradients are taken as whole",
+    "use_unsloth": "its own kernels keep less",
+    "use_galore": "gradients are taken as whole",
+    "use_badam": "all blocks are taken as trained",
+    "auto_find_batch_size": "the micro-batch is taken as written",
+    "activation_offloading": "activations are taken as on the device",
+    "torch_empty_cache_steps": "emptying the cache takes time",
+}
+
+
+def recognises(document: Document) -> bool:
+    """Whether the batch of a device stands there, in the Trainer's word."""
+    return _MARK in document.tables or _MARK.replace("_", "-") in document.options
+
+
+def read(document: Document) -> Configuration:
+    """What they say; fields of programs on the Trainer, such as a LoRA rank, too."""
+    if _MARK in document.tables:
+        given = document.table()
+    else:
+        options = {name.replace("-", "_"): value for name, value in document.options.items()}
+        given = Table(options, document.name)
+    said = Statement(KIND, document.name, given)
+    said.layout(
+        micro_batch=given.number(_MARK),
+        grad_accumulation=_one_if_absent(given, "gradient_accumulation_steps"),
+    )
+    said.layout(recompute="full" if _recomputes(given) else None)
+    said.workload(sequence_length=given.number(*_LENGTHS), precision=_precision(said, given))
+    said.by_default(recompute="none")
+    kind = said.named(given, "optim", _OPTIMIZERS, "adamw")
+    said.workload(optimizer=kind, attention=_attention(given))
+    _adapters(said, given)
+    _sharding(said, given)
+    said.not_counted(given, _NOT_COUNTED)
+    return said.configuration(hides=lambda key: True)
+
+
+def _recomputes(given: Table) -> bool:
+    """Whether every layer is recomputed: LLaMA-Factory does so unless it is told not to."""
+    asked = given.flag("gradient_checkpointing", "use_gradient_checkpointing")
+    if asked is None and any(name in given for name in _LLAMA_FACTORY):
+        return not given.flag("disable_gradient_checkpointing")
+    return bool(asked)
+
+
+def _one_if_absent(given: Table, key: str) -> int | None:
+    return given.number(key) if key in given else 1
+
+
+def _precision(said: Statement, given: Table) -> str | None:
+    bf16, fp16 = given.flag("bf16"), given.flag("fp16")
+    if bf16 and fp16:
+        raise said.refused("bf16 and fp16 are both true; set one of them")
+    if bf16 or fp16:
+        return "bf16" if bf16 else "fp16"
+    if given.is_open("bf16") or given.is_open("fp16"):
+        return None
+    if given.flag("fp8"):
+        return "fp8"
+    whole = given.word("torch_dtype", "dtype")
+    if whole in ("bfloat16", "float16"):
+        said.note(f"a model loaded in {whole} is estimated as trained in mixed precision")
+        return "bf16" if whole == "bfloat16" else "fp16"
+    said.by_default(precision="tf32" if given.flag("tf32") else "fp32")
+    return None
+
+
+def _attention(given: Table) -> str | None:
+    kind = given.word("attn_implementation", "flash_attn")
+    if kind is None:
+        return None
+    return "eager" if kind in ("eager", "disabled") else "flash"
+
+
+def _adapters(said: Statement, given: Table) -> None:
+    """LoRA, where the program's own arguments stand beside those of the Trainer."""
+    rank = given.number(*_RANKS)
+    kind = given.word("finetuning_type")
+    wanted = given.flag("use_peft", "use_lora")
+    given.skip("lora_alpha", "lora_dropout")
+    if kind == "lora" or wanted or (wanted is None and kind is None and rank):
+        said.workload(lora_rank=rank or 8)
+        said.workload(lora_targets=_targets(said, given))
+    elif kind == "freeze":
+        said.note("frozen layers are not read: say --frozen")
+
+
+def _targets(said: Statement, given: Table) -> tuple[str, ...] | None:
+    """The matrices that are adapted, by the names of Hugging Face's modules."""
+    named = given.get("lora_target", "lora_target_modules")
+    words = named.replace(",", " ").split() if isinstance(named, str) else named
+    if not isinstance(words, list) or not words:
+        return None
+    if words in (["all"], ["all-linear"]):
+        return tuple(_TARGETS.values())
+    known = tuple(ours for name, ours in _TARGETS.items() if name in words)
+    if len(known) < len(words):
+        said.note(f"LoRA on {words} is estimated as LoRA on {', '.join(known) or 'attention'}")
+    return known or None
+
+
+def _sharding(said: Statement, given: Table) -> None:
+    """What runs under the Trainer: DeepSpeed, FSDP, or DDP where no other file says."""
+    engine: Any = given.get("deepspeed")
+    if isinstance(engine, Mapping):
+        said.is_(framework="deepspeed")
+        _deepspeed(said, engine)
+        return
+    if isinstance(engine, str):
+        said.is_(framework="deepspeed")
+        said.left_to(engine.rpartition("/")[2], "zero_stage", "offload")
+        return
+    words = given.get("fsdp")
+    if isinstance(words, str):
+        words = words.replace(",", " ").split()
+    if not isinstance(words, list) or not words:
+        said.is_(usual_framework="ddp")
+        return
+    said.is_(framework="accelerate")
+    known = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
+    stage, hybrid = fsdp_stage(said, known[0] if known else "full_shard")
+    said.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
+    said.by_default(offload="none")
+    said.is_(shards_per_node=hybrid)
+    config: Any = given.get("fsdp_config")
+    if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
+        said.layout(recompute="full")
+
+
+def _deepspeed(said: Statement, engine: Mapping[str, Any]) -> None:
+    """DeepSpeed's own settings inside; what both say must be equal, or left open there."""
+    inner = Statement(deepspeed.KIND, said.file, Table(engine, said.file, "deepspeed."))
+    deepspeed.state(inner, inner.table)
+    for name in ("layout", "workload", "usual", "changes"):
+        mine = said.fields[name]
+        for key, value in inner.fields[name].items():
+            if key in mine and mine[key] != value and name != "usual":
+                raise said.refused(
+                    f"{key} is {mine[key]} for the Trainer but {value} under deepspeed; make them "
+                    "equal, or write auto there"
+                )
+            mine[key] = value
+    said.notes += inner.notes

@@ -1,0 +1,219 @@
+"""Megatron: arguments of Megatron-LM and of Megatron-DeepSpeed, in a file or in a job script."""
+
+from __future__ import annotations
+
+import re
+
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
+
+__all__ = ["KIND", "read", "recognises"]
+
+KIND = "Megatron's arguments"
+_MARKS = ("num-layers", "tensor-model-parallel-size", "num-attention-heads")
+_NEEDED = ("micro-batch-size", "global-batch-size", "seq-length", "hidden-size")
+_DEEPSPEED = ("deepspeed", "zero-stage", "deepspeed-config", "no-pipeline-parallel")
+_SHAPE = {
+    "num_layers": "num-layers",
+    "hidden_size": "hidden-size",
+    "num_heads": "num-attention-heads",
+    "ffn_size": "ffn-hidden-size",
+}
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
+_ATTENTIONS = {
+    "flash": "flash",
+    "fused": "flash",
+    "auto": "flash",
+    "unfused": "eager",
+    "local": "eager",
+}
+_FLASH = ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-builder", "use-flash-attn-triton")
+_FP8 = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_NOT_COUNTED = {
+    "cpu-offloading": "activations are taken as on the device",
+    "decoder-first-pipeline-num-layers": "layers are dealt as evenly as they go",
+    "decoder-last-pipeline-num-layers": "layers are dealt as evenly as they go",
+    "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
+    "ds-sequence-parallel-size": "Ulysses' sequence parallelism is not described",
+    "cuda-graph-impl": "kernels are taken as launched one by one",
+    "enable-cuda-graph": "kernels are taken as launched one by one",
+    "external-cuda-graph": "kernels are taken as launched one by one",
+    "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
+    "fp8-param-gather": "weights are taken as gathered in 16 bit",
+    "main-grads-dtype": "main gradients are taken as fp32",
+    "main-params-dtype": "main weights are taken as fp32",
+    "exp-avg-dtype": "moments are taken as fp32",
+    "exp-avg-sq-dtype": "moments are taken as fp32",
+    "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
+    "overlap-moe-expert-parallel-comm": "exchange of tokens is taken as awaited",
+    "rampup-batch-size": "the batch is taken at its final size",
+    "sequence-data-parallel-size": "sequence is taken as whole on each rank",
+    "tp-comm-overlap": "traffic of tensor parallelism is taken as awaited",
+}
+_NO_OPTIONS_OF_OURS = re.compile(
+    r"(lr|min-lr|adam|weight|clip|train|eval|save|load|log|data|vocab|merge|tokenizer|seed|init|"
+    r"split|tensorboard|wandb|timing|master|node|rdzv|dist|override|exit|num-workers|"
+    r"rotary|norm|position|bos|eos|use-mcore|transformer-impl|no-|mock|hidden-dropout|"
+    r"attention-dropout|swiglu|group-query|num-query|kv-channels|disable-bias|untie|moe-|"
+    r"loss-scale|initial-loss|attention-softmax|apply|max-position|add-qkv|qk-|window|ckpt|async|"
+    r"use-checkpoint|use-rotary|num-key|make-vocab|squared|multi-latent|ppid|job|mpi|cpu-bind|"
+    r"hostfile|force|user|project|num-experts|expert-tensor|trust|ddp-|accumulate|memory|profile|"
+    r"create-moe|mlp-type|topk|finetune|reset|epochs|openai|relu|use-tokenizer|checkpoint-in)"
+)
+"""Data, optimizer settings, output, launch and the shape of the model."""
+
+
+def recognises(document: Document) -> bool:
+    """Whether options of Megatron's stand there."""
+    options = document.options
+    return any(mark in options for mark in _MARKS) and any(name in options for name in _NEEDED)
+
+
+def read(document: Document) -> Configuration:
+    """What they say."""
+    given = document.arguments()
+    said = Statement(KIND, document.name, given)
+    deepspeed = any(name in given for name in _DEEPSPEED)
+    said.is_(framework="megatron-deepspeed" if deepspeed else "megatron-lm")
+    said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
+    _batch(said, given)
+    _degrees(said, given)
+    _sharding(said, given, deepspeed)
+    _training(said, given, deepspeed)
+    _recompute(said, given)
+    said.not_counted(given, _NOT_COUNTED)
+    for name, variable in given.undecided():
+        said.note(f"--{name} is {variable}, which the script does not set")
+    return said.configuration(hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)))
+
+
+def _batch(said: Statement, given: Table) -> None:
+    micro, whole = given.number("micro-batch-size"), given.number("global-batch-size")
+    said.layout(micro_batch=micro)
+    said.workload(global_batch=whole, sequence_length=given.number("seq-length"))
+    if "global-batch-size" not in given:
+        said.layout(grad_accumulation=1)
+    per_node = given.number("nproc-per-node", "num-gpus")
+    nodes = given.number("nnodes", "num-nodes")
+    if per_node and nodes:
+        said.is_(world=per_node * nodes)
+
+
+def _degrees(said: Statement, given: Table) -> None:
+    tp = given.number("tensor-model-parallel-size") or 1
+    pp = given.number("pipeline-model-parallel-size") or 1
+    # both forks take it off where nothing is split
+    split = bool(given.flag("sequence-parallel")) and tp > 1
+    said.layout(
+        tp=tp,
+        pp=pp,
+        cp=given.number("context-parallel-size"),
+        ep=given.number("expert-model-parallel-size"),
+        sequence_parallel=split,
+    )
+    if pp > 1:
+        chunks = _chunks(said, given, pp)
+        schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
+        said.layout(vpp=chunks, schedule=schedule)
+
+
+def _chunks(said: Statement, given: Table, pp: int) -> int:
+    """Model chunks of a stage, in the three ways in which Megatron is told."""
+    direct = given.number("num-virtual-stages-per-pipeline-rank")
+    layers = given.number("num-layers-per-virtual-pipeline-stage")
+    spelled = given.get("pipeline-model-parallel-layout")
+    if direct:
+        return direct
+    if spelled:
+        parts = _stages_of(str(spelled))
+        if len(parts) % pp:
+            raise said.refused(
+                f"--pipeline-model-parallel-layout has {len(parts)} stages, which "
+                f"--pipeline-model-parallel-size {pp} does not divide; correct one of them"
+            )
+        return len(parts) // pp
+    total = given.number("num-layers")
+    if not layers or not total:
+        return 1
+    if layers < 1 or total % (pp * layers):
+        raise said.refused(
+            f"--num-layers-per-virtual-pipeline-stage {layers} on {pp} stages does not divide the "
+            f"{total} layers; use a divisor of {total // pp}"
+        )
+    return total // (pp * layers)
+
+
+def _stages_of(spelled: str) -> list[str]:
+    """Stages of Megatron's notation, repeated groups written out.
+
+    >>> _stages_of("Et*2|t*2|t*1L"), len(_stages_of("Et|(tt|)*6t,L"))
+    (['Et*2', 't*2', 't*1L'], 8)
+    """
+    group = re.compile(r"\(([^()]*)\)\*(\d{1,4})")
+    whole = group.sub(lambda match: match[1] * int(match[2]), spelled[:2000])
+    return whole.split("|")[:10_000]
+
+
+def _sharding(said: Statement, given: Table, deepspeed: bool) -> None:
+    if deepspeed:
+        stage = given.number("zero-stage")
+        config = given.get("deepspeed-config")
+        if isinstance(config, str):
+            said.is_(hosts=("deepspeed",))
+            said.left_to(config.rpartition("/")[2], "zero_stage", "offload")
+        said.layout(zero_stage=stage)
+        if not isinstance(config, str):
+            said.by_default(offload="none")
+        return
+    stage = 1 if given.flag("use-distributed-optimizer") else 0
+    strategy = given.word("data-parallel-sharding-strategy")
+    if strategy in _STRATEGIES:
+        stage = _STRATEGIES[strategy]
+    elif given.flag("use-torch-fsdp2", "use-megatron-fsdp"):
+        stage = 3
+    said.layout(zero_stage=stage)
+    reduces = bool(given.flag("overlap-grad-reduce"))
+    gathers = bool(given.flag("overlap-param-gather"))
+    said.changes({"communication.overlap_gradients": reduces})
+    if stage:
+        said.changes({"communication.overlap_parameters": gathers})
+    if given.flag("optimizer-cpu-offload"):
+        said.layout(offload="optimizer-cpu")
+
+
+def _training(said: Statement, given: Table, deepspeed: bool) -> None:
+    precision = "bf16" if given.flag("bf16") else "fp16" if given.flag("fp16") else "fp32"
+    if any(given.get(name) is not None for name in _FP8):
+        precision = "fp8"
+    kind = said.named(given, "optimizer", _OPTIMIZERS, "adamw")
+    attention = said.named(given, "attention-backend", _ATTENTIONS, "flash")
+    flash = any([given.flag(name) for name in _FLASH])
+    if attention is None:
+        attention = "flash" if flash or not deepspeed else "eager"
+    said.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
+    said.workload(dropout=given.real("hidden-dropout"))
+    said.by_default(dropout=0.1)  # of both forks
+
+
+def _recompute(said: Statement, given: Table) -> None:
+    kind = given.word("recompute-granularity")
+    if given.flag("recompute-activations"):
+        kind = "selective"
+    if given.flag("checkpoint-activations", "deepspeed-activation-checkpointing"):
+        kind = "full"
+    if kind not in (None, "none", "selective", "full"):
+        raise said.refused(f"--recompute-granularity {kind} is not known; use full or selective")
+    said.layout(recompute=kind or "none")
+    method = given.word("recompute-method", "checkpoint-method")
+    layers = given.number("recompute-num-layers", "checkpoint-num-layers") or 1
+    if kind == "full" and (layers > 1 or method == "block"):
+        said.note(
+            f"recompute by {method or 'uniform'} of {layers} layers is estimated as recompute of "
+            "every layer on its own"
+        )
+    modules = given.get("recompute-modules")
+    if kind == "selective" and modules not in (None, "core_attn"):
+        said.note(f"recompute of {modules} is estimated as that of the attention core")

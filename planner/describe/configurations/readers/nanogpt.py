@@ -1,0 +1,50 @@
+"""nanoGPT: its options, or the assignments of its configuration files."""
+
+from __future__ import annotations
+
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
+
+__all__ = ["KIND", "read", "recognises"]
+
+KIND = "options of nanoGPT"
+_MARKS = ("batch_size", "block_size")
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head"}
+
+
+def _given(document: Document) -> Table:
+    if all(mark in document.tables for mark in _MARKS):
+        return document.table()
+    options = {name.replace("-", "_"): value for name, value in document.options.items()}
+    return Table(options, document.name)
+
+
+def recognises(document: Document) -> bool:
+    """Whether batch and block size stand there, in nanoGPT's words."""
+    given = _given(document)
+    return all(mark in given for mark in _MARKS)
+
+
+def read(document: Document) -> Configuration:
+    """What they say. The accumulation counts the passes of all ranks."""
+    given = _given(document)
+    said = Statement(KIND, document.name, given)
+    said.is_(framework="ddp")
+    micro = given.number("batch_size")
+    passes = given.number("gradient_accumulation_steps") or 40  # train.py's own
+    said.layout(zero_stage=0, micro_batch=micro)
+    if micro is not None:
+        said.workload(global_batch=micro * passes)
+    said.workload(
+        sequence_length=given.number("block_size"),
+        precision=said.named(given, "dtype", _DTYPES, "bf16") or "bf16",
+        dropout=given.real("dropout"),
+    )
+    said.shape(**{field: given.number(name) for field, name in _SHAPE.items()})
+    # train.py compiles unless it is told not to
+    if given.flag("compile") is not False:
+        said.note("compile is not counted: compiled kernels keep and move less")
+    return said.configuration(hides=lambda key: True)

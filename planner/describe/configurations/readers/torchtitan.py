@@ -1,0 +1,213 @@
+"""torchtitan: the TOML file of releases up to 0.2, and the Python configuration of 0.3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.table import Table
+
+__all__ = ["KIND", "fsdp2_stage", "read", "recognises"]
+
+KIND = "torchtitan's configuration"
+_MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")
+_SCHEDULES = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved1f1b": "interleaved-1f1b",
+}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
+_CLASSES = {"none": "none", "selectiveac.config()": "selective", "fullac.config()": "full"}
+_OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
+_NOT_COUNTED = {
+    "training": {
+        "fp32_reduce": "gradients are taken as reduced in fp32",
+        "dtype": "training states are taken as fp32",
+    },
+    "parallelism": {
+        "enable_async_tensor_parallel": "traffic of tensor parallelism is taken as awaited",
+        "enable_compiled_autograd": "kernels are taken as launched one by one",
+        "disable_loss_parallel": "the loss is taken as split over tp",
+        "expert_tensor_parallel_degree": "experts are taken as whole on each rank",
+    },
+}
+_HARMLESS_IN_MODEL = (
+    "name", "flavor", "hf_assets_path", "tokenizer_path", "norm_type", "print_after_conversion",
+)  # fmt: skip
+_HARMLESS_TABLES = (
+    "job", "profiling", "metrics", "lr_scheduler", "checkpoint", "experimental", "comm",
+    "fault_tolerance", "validation", "debug", "profiler", "quantize", "float8", "mx", "encoder",
+)  # fmt: skip
+
+
+def recognises(document: Document) -> bool:
+    """Whether `training` and `parallelism` stand there, in torchtitan's words."""
+    training = document.tables.get("training")
+    if not isinstance(training, dict) or "tokens" in document.tables:
+        return False
+    return any(mark in training for mark in _MARKS)
+
+
+def read(document: Document) -> Configuration:
+    """What it says."""
+    table = document.table()
+    said = Statement(KIND, document.name, table)
+    said.is_(framework="fsdp2")
+    mesh = table.table("parallelism")
+    pp = mesh.number("pipeline_parallel_degree") or 1
+    said.layout(
+        tp=mesh.number("tensor_parallel_degree") or 1,
+        pp=pp,
+        cp=mesh.number("context_parallel_degree") or 1,
+        ep=mesh.number("expert_parallel_degree") or 1,
+    )
+    # torchtitan splits norms along the sequence wherever it splits matrices
+    said.layout(sequence_parallel=(mesh.number("tensor_parallel_degree") or 1) > 1)
+    _sharding(said, mesh, pp)
+    _pipeline(said, mesh, pp)
+    _training(said, table, mesh, pp)
+    _recompute(said, table)
+    for section, meanings in _NOT_COUNTED.items():
+        said.not_counted(table.table(section), meanings)
+    _compile(said, table)
+    return said.configuration(hides=_is_harmless)
+
+
+def _is_harmless(key: str) -> bool:
+    section, _, name = key.partition(".")
+    if section in _HARMLESS_TABLES or not name:
+        return True
+    return section in ("training", "optimizer") and name not in ("implementation",)
+
+
+def _sharding(said: Statement, mesh: Table, pp: int) -> None:
+    replicate = mesh.number("data_parallel_replicate_degree") or 1
+    shard = mesh.number("data_parallel_shard_degree")
+    shard = -1 if shard is None else shard
+    policy = mesh.word("fsdp_reshard_after_forward") or "default"
+    if policy not in ("always", "never", "default"):
+        raise said.refused(
+            f"fsdp_reshard_after_forward = {policy} is not known; use default, always or never"
+        )
+    gathers_again = policy == "always" or (policy == "default" and pp == 1)
+    cp = mesh.number("context_parallel_degree") or 1
+    said.layout(zero_stage=fsdp2_stage(shard * cp, replicate, gathers_again=gathers_again))
+    if shard > 0:
+        said.layout(dp=replicate * shard)
+    if shard != 1:
+        said.is_(replicas=replicate)
+
+
+def fsdp2_stage(shard: int, replicate: int, *, gathers_again: bool) -> int:
+    """The ZeRO stage [1] of FSDP2 over groups of `shard` ranks.
+
+    Counted: groups of one rank among several hold everything, which is stage 0. Left out: tensor
+    parallelism. Definition.
+
+    >>> [fsdp2_stage(s, r, gathers_again=True) for s, r in ((8, 1), (1, 8), (1, 1))]
+    [3, 0, 3]
+    """
+    if shard == 1 and (replicate > 1 or not gathers_again):
+        return 0
+    return 3 if gathers_again else 2
+
+
+def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
+    schedule = mesh.word("pipeline_parallel_schedule")
+    parts: Any = mesh.get("module_fqns_per_model_part", "model_fqns_per_model_part")
+    split = mesh.get("pipeline_parallel_split_points")
+    layers = mesh.get("pipeline_parallel_layers_per_stage")
+    mesh.skip(
+        "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers"
+    )
+    if pp == 1:
+        return
+    schedule = schedule or "1f1b"
+    if schedule not in _SCHEDULES:
+        said.note(
+            f"pipeline_parallel_schedule = {schedule} holds other chunks than the schedules that "
+            "are described: interleaved 1F1B is counted"
+        )
+    kind = _SCHEDULES.get(schedule, "interleaved-1f1b")
+    said.layout(schedule=kind)
+    chunks = len(parts) if isinstance(parts, list) else 0
+    if isinstance(split, list) and split:
+        chunks = len(split) + 1
+    if chunks and chunks % pp:
+        raise said.refused(
+            f"{chunks} parts of the model on {pp} pipeline stages do not divide; correct one of "
+            "them"
+        )
+    if layers is not None:
+        said.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
+    default = 1 if kind in ("1f1b", "gpipe") else 2
+    said.layout(vpp=chunks // pp if chunks else default)
+
+
+def _training(said: Statement, table: Table, mesh: Table, pp: int) -> None:
+    training = table.table("training")
+    local = training.number("local_batch_size", "batch_size")
+    local = local if local is not None or "local_batch_size" in training else None
+    whole = training.number("global_batch_size")
+    micro = mesh.number("pipeline_parallel_microbatch_size")
+    if pp > 1:
+        micro = micro or 1  # torchtitan's default
+        if local is not None and local % micro:
+            raise said.refused(
+                f"local_batch_size = {local} is not a multiple of "
+                f"pipeline_parallel_microbatch_size = {micro}; correct one of them"
+            )
+        said.layout(micro_batch=micro)
+        at_once = local // micro if local else None
+    else:
+        said.layout(micro_batch=local)
+        at_once = 1
+    if whole is None or whole < 0:
+        said.layout(grad_accumulation=at_once)
+    else:
+        said.workload(global_batch=whole)
+    offloads = training.flag("enable_cpu_offload")
+    said.layout(offload="all-cpu" if offloads else "none")
+    dtype = said.named(training, "mixed_precision_param", _DTYPES, "bf16")
+    said.workload(
+        sequence_length=training.number("seq_len"),
+        precision="fp8" if _is_fp8(table) else dtype or "bf16",
+    )
+    training.skip("mixed_precision_reduce")
+    optimizer = table.table("optimizer")
+    said.workload(optimizer=said.named(optimizer, "name", _OPTIMIZERS, "adamw"))
+
+
+def _is_fp8(table: Table) -> bool:
+    """Whether the products of its layers are converted."""
+    model = table.table("model")
+    model.skip(*_HARMLESS_IN_MODEL)
+    return "float8" in str(model.get("converters"))
+
+
+def _recompute(said: Statement, table: Table) -> None:
+    given = table.get("activation_checkpoint", "activation_checkpoint_config")
+    if isinstance(given, str):
+        given = {"mode": _CLASSES.get(given.lower(), given)}
+    checkpointing = Table(given or {"mode": "none"}, said.file, "activation_checkpoint.")
+    mode = checkpointing.word("mode")
+    kind = said.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
+    option = checkpointing.word("selective_ac_option")
+    if kind == "selective" and option not in (None, "op"):
+        said.note(
+            f"selective_ac_option = {option} is estimated as op, which recomputes every second "
+            "product of each layer"
+        )
+    said.layout(recompute=kind or "none")
+
+
+def _compile(said: Statement, table: Table) -> None:
+    for key in ("compile", "training"):
+        section = table.table(key)
+        on = section.flag("enable" if key == "compile" else "compile")
+        section.skip("components", "backend")
+        if on:
+            said.note(f"{key} is not counted: compiled kernels keep and move less")

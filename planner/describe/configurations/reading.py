@@ -1,0 +1,83 @@
+"""Reading: files of a job, each recognised by what stands in it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from planner.describe.configurations import readers as folder
+from planner.describe.configurations.configuration import Configuration, joined
+from planner.describe.configurations.document import MAX_BYTES, Document
+from planner.describe.files import read_text
+from planner.errors import CatalogueError, shorten
+
+__all__ = ["read_configuration", "read_configuration_text", "readers"]
+
+
+class Reader(Protocol):
+    """What every module of the folder defines."""
+
+    KIND: str
+
+    def recognises(self, document: Document) -> bool:
+        """Whether a file is of its kind."""
+        ...
+
+    def read(self, document: Document) -> Configuration:
+        """What the file says."""
+        ...
+
+
+@functools.cache
+def readers() -> Mapping[str, Reader]:
+    """Every reader by the name of its module.
+
+    >>> "deepspeed" in readers()
+    True
+    """
+    return {
+        module.name: importlib.import_module(f"{folder.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(folder.__path__)
+    }
+
+
+def read_configuration(path: str | Path, *more: str | Path) -> Configuration:
+    """What the files of one job say of its layout, workload and framework.
+
+    Files of DeepSpeed, Accelerate, torchtitan, Megatron, nanotron, nanoGPT and the Hugging Face
+    Trainer, and a `layout.json` of the planner. Raises CatalogueError where a file is none of
+    these, where its values make no sense, or where two files contradict each other.
+    """
+    texts = {}
+    for name in (path, *more):
+        where = Path(name).expanduser()
+        texts[str(name)] = read_text(where, MAX_BYTES)
+    return joined([read_configuration_text(text, name) for name, text in texts.items()])
+
+
+def read_configuration_text(text: str, name: str) -> Configuration:
+    """What the text of one file says, as `read_configuration`.
+
+    >>> found = read_configuration_text('{"train_batch_size": 64, "bf16": {"enabled": true}, '
+    ...     '"zero_optimization": {"stage": 3}}', "ds_config.json")
+    >>> found.framework, found.layout["zero_stage"], found.workload["precision"]
+    ('deepspeed', 3, 'bf16')
+    """
+    document = Document(shorten(name.rpartition("/")[2] or name), text)
+    if len(text) > MAX_BYTES:
+        raise CatalogueError(
+            f"{document.name} has {len(text)} characters; configurations above {MAX_BYTES} are "
+            "refused: give the configuration alone"
+        )
+    for reader in readers().values():
+        if reader.recognises(document):
+            return joined([reader.read(document)])
+    known = ", ".join(sorted(reader.KIND for reader in readers().values()))
+    raise CatalogueError(
+        f"{document.name} is no configuration that is read, which are: {known}; give one of "
+        "these, or the options themselves"
+    )

@@ -1,0 +1,1 @@
+"""Scripts: the job script of every batch system, and what submits it."""

@@ -1,0 +1,221 @@
+"""Steps: what a log states about its steps, warm-up dropped; medians and facts.
+
+Everything that reads logs ends here: lines of text, tables, event files and profiles all become
+`Step`s, of which `summary` keeps the steady ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import CatalogueError
+
+__all__ = ["LogError", "RunLog", "Source", "Step", "durations", "steady", "summary"]
+
+
+class LogError(CatalogueError):
+    """A log that cannot be read or holds no usable step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Figures of one step; NaN where the log does not state them."""
+
+    step: float = math.nan
+    loss: float = math.nan
+    time_s: float = math.nan
+    pass_time_s: float = math.nan
+    """Of one micro-batch, where the program counts these."""
+    passes: float = math.nan
+    """Micro-batches since the start, to tell how many make a step."""
+    steps_per_s: float = math.nan
+    tokens_per_s: float = math.nan
+    tokens_per_s_per_device: float = math.nan
+    samples_per_s: float = math.nan
+    mean_samples_per_s: float = math.nan
+    flop_per_s_per_device: float = math.nan
+    mfu: float = math.nan
+    global_batch: float = math.nan
+    runtime_s: float = math.nan
+    forward_s: float = math.nan
+    backward_s: float = math.nan
+    backward_reduce_s: float = math.nan
+    optimizer_s: float = math.nan
+    computing_s: float = math.nan
+    """Devices computing."""
+    exposed_communication_s: float = math.nan
+    """Devices communicating while they compute nothing."""
+    idle_s: float = math.nan
+    """Devices doing neither."""
+    allocated_bytes: float = math.nan
+    reserved_bytes: float = math.nan
+
+    @classmethod
+    def of(cls, figures: Mapping[str, float | None]) -> Step:
+        """A step of the figures that were found, with its time where they tell it.
+
+        A time per micro-batch and a rate of steps both become a time per step.
+
+        >>> Step.of({"step": 25, "passes": 100, "pass_time_s": 0.5, "loss": None}).time_s
+        2.0
+        """
+        found = {name: value for name, value in figures.items() if value is not None}
+        if "time_s" not in found and found.get("steps_per_s", 0.0) > 0:
+            found["time_s"] = 1 / found["steps_per_s"]
+        elif "time_s" not in found and "pass_time_s" in found and found.get("step", 0.0) > 0:
+            found["time_s"] = found["pass_time_s"] * round(found.get("passes", 1) / found["step"])
+        return cls(**found)
+
+    @property
+    def phases_s(self) -> float:
+        """Sum of the phases that DeepSpeed times [s]."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What wrote a log."""
+
+    format: str
+    """Key of the format in the answers."""
+    title: str
+    framework: str = ""
+    """Catalogue name of the framework that writes it; empty where any may."""
+    note: str = ""
+    """What a reader of its figures must know."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """What a log states, warm-up dropped: medians over the steady steps."""
+
+    source: str
+    format: str
+    title: str
+    framework: str
+    num_steps: int
+    """Steps with a usable time or rate."""
+    num_warmup: int
+    """Leading ones that were dropped."""
+    num_slow: int
+    """Later ones above 1.5 times the median: evaluations, checkpoints, stragglers."""
+    steps: tuple[Step, ...]
+    """The steady ones."""
+    facts: dict[str, float]
+    notes: tuple[str, ...]
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """The finite, positive values of a figure over the steady steps."""
+        values = np.array([getattr(step, name) for step in self.steps], dtype=np.float64)
+        finite: NDArray[np.float64] = values[np.isfinite(values) & (values > 0)]
+        return finite
+
+    def median(self, name: str) -> float | None:
+        """Median of a figure; None where the log does not state it."""
+        values = self.column(name)
+        return float(np.median(values)) if values.size else None
+
+    def fact(self, name: str) -> float | None:
+        """A figure stated once or on step lines."""
+        return self.facts.get(name, self.median(name) if name in Step.__slots__ else None)
+
+
+def _inverse(name: str) -> Callable[[Step], float]:
+    return lambda step: 1 / rate if (rate := float(getattr(step, name))) > 0 else math.nan
+
+
+_MEASURES: tuple[Callable[[Step], float], ...] = (
+    lambda step: step.time_s,
+    *map(
+        _inverse, ("tokens_per_s_per_device", "tokens_per_s", "samples_per_s", "mean_samples_per_s")
+    ),
+    lambda step: step.phases_s,
+)
+"""What tells a slow step from a fast one, the most direct first: a time, or one over a rate."""
+
+
+def durations(steps: Sequence[Step]) -> NDArray[np.float64]:
+    """One measure of every step, NaN where the log does not state it."""
+    for measure in _MEASURES:
+        values = np.array([measure(step) for step in steps], dtype=float)
+        values[~(np.isfinite(values) & (values > 0))] = math.nan
+        if np.isfinite(values).any():
+            return values
+    return np.full(len(steps), math.nan)
+
+
+def steady(durations: NDArray[np.float64]) -> int:
+    """How many leading steps are warm-up.
+
+    The first is always dropped where five or more exist (compilation, first allocations). After
+    it, leading steps are dropped while they lie further from the median of the second half than
+    four robust standard deviations and 5 %, up to half of all.
+
+    >>> steady(np.array([9.0, 3.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]))
+    2
+    """
+    count = durations.size
+    if count < 3:
+        return 0
+    half = durations[count // 2 :]
+    middle = float(np.median(half))
+    deviation = 1.4826 * float(np.median(np.abs(half - middle)))
+    reach = max(4 * deviation, 0.05 * middle)
+    dropped = 1 if count >= 5 else 0
+    while dropped < count // 2 and abs(durations[dropped] - middle) > reach:
+        dropped += 1
+    return dropped
+
+
+def _phases(steps: Sequence[Step]) -> dict[str, float]:
+    """Medians of the phases that DeepSpeed prints on lines of their own, after the first."""
+    timed = [step for step in steps if step.phases_s > 0][1:]
+    names = ("forward_s", "backward_s", "backward_reduce_s", "optimizer_s")
+    return {name: float(np.median([getattr(s, name) for s in timed])) for name in names if timed}
+
+
+def summary(
+    source: Source, steps: Sequence[Step], facts: Mapping[str, float], where: str
+) -> RunLog:
+    """What the steady ones of some steps say.
+
+    Raises LogError where no step has a finite, positive time or rate.
+    """
+    measured = durations(steps)
+    usable = [step for step, value in zip(steps, measured, strict=True) if value > 0]
+    if not usable:
+        raise LogError(
+            f"{where} has {len(steps)} step lines but none with a finite, positive time or rate "
+            "(nan or 0 throughout); give the log of a run that made real steps"
+        )
+    times = measured[measured > 0]
+    warmup = steady(times)
+    kept, rest = usable[warmup:], times[warmup:]
+    notes = [source.note] if source.note else []
+    without = sum(
+        math.isnan(v) and math.isnan(s.phases_s) for s, v in zip(steps, measured, strict=True)
+    )
+    if without:
+        notes.append(f"{without} step lines without a finite time were left out")
+    if len(kept) < 5:
+        notes.append(f"only {len(kept)} steady steps: the spread says little")
+    finite = sum(math.isfinite(step.loss) for step in usable)
+    if 0 < finite < len(usable):
+        notes.append("the loss is not finite in some steps: times may not be those of training")
+    return RunLog(
+        source=where,
+        format=source.format,
+        title=source.title,
+        framework=source.framework,
+        num_steps=len(usable),
+        num_warmup=warmup,
+        num_slow=int(np.sum(rest > 1.5 * np.median(rest))),
+        steps=tuple(kept),
+        facts={**facts, **_phases(steps)},
+        notes=tuple(notes),
+    )

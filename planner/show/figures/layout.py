@@ -1,0 +1,162 @@
+"""Layout figures: which rank sits where, and what links and interfaces carry in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planner.choose.anatomy import Axis, rank_axes
+from planner.cost.network.wiring import group_rate, wiring
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.show.figures.frame import Drawing, bar_style, framed
+from planner.show.figures.palette import HUES, label
+from planner.units import GIB, counted, format_bytes
+
+__all__ = ["link_loads", "rank_map"]
+
+_MAX_NODES = 128
+_MAX_WRITTEN = 192
+# cells with words beyond this many are too small to read
+
+
+def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
+    """Nodes against devices; cells of one colour and number have the same index on `axis`.
+
+    At most 128 nodes are drawn, from the first rank on; the figure says so.
+    """
+    per_node = machine.node.num_devices
+    nodes = -(-layout.world // per_node)
+    drawn = min(nodes, _MAX_NODES)
+    across = nodes > per_node
+    rows = [range(node * per_node, (node + 1) * per_node) for node in range(drawn)]
+    names = [f"node {node}" for node in range(drawn)]
+    devices = [str(i) for i in range(per_node)]
+    if across:
+        # many nodes stand side by side, one device below the other
+        rows = [range(i, drawn * per_node, per_node) for i in range(per_node)]
+    x, y = (names, devices) if across else (devices, names)
+    part = f"the first {drawn} of {counted(nodes, 'node')}" if drawn < nodes else ""
+    figure = framed(
+        height=150 + 30 * len(y),
+        legend=False,
+        x=part if across else "device in the node",
+        y="device in the node" if across else "",
+    )
+    written = drawn * per_node <= _MAX_WRITTEN
+    figure.add_heatmap(
+        x=x,
+        y=y,
+        z=[[_shade(layout, rank, axis) for rank in row] for row in rows],
+        text=[[_word(layout, rank, axis) for rank in row] for row in rows],
+        customdata=[[_hover(layout, rank, per_node) for rank in row] for row in rows],
+        zmin=-0.5,
+        zmax=len(HUES) - 0.5,
+        texttemplate="%{text}" if written else None,
+        textfont={"color": "#000000"},
+        hovertemplate="%{customdata}<extra></extra>",
+        colorscale=_scale(),
+        colorbar=_legend(layout, axis),
+        xgap=2 if written else 1,
+        ygap=2 if written else 1,
+        opacity=0.9,
+    )
+    figure.update_xaxes(type="category", showgrid=False, nticks=16, tickangle=0)
+    figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
+    rest = f" ({part} are drawn)" if part else ""
+    return Drawing(
+        figure,
+        f"{counted(layout.world, 'rank')} on {counted(nodes, 'node')} of "
+        f"{counted(per_node, 'device')}{rest}, coloured by their "
+        f"index on the axis {axis} of size {getattr(layout, axis)}.",
+    )
+
+
+def _legend(layout: Layout, axis: str) -> dict[str, Any]:
+    """Which colour is which index; with more indices than colours these repeat."""
+    size, hues = getattr(layout, axis), len(HUES)
+    shown = range(min(size, hues))
+    more = [", ".join(str(i) for i in range(k, size, hues)) for k in shown]
+    words = [text if len(text) <= 12 else f"{k}, {k + hues}, ..." for k, text in enumerate(more)]
+    return {
+        "title": {"text": label(axis)},
+        "tickvals": list(shown),
+        "ticktext": words,
+        "thickness": 14,
+        "outlinewidth": 0,
+    }
+
+
+def _scale() -> list[list[object]]:
+    count = len(HUES)
+    steps: list[list[object]] = []
+    for i, hue in enumerate(HUES):
+        steps += [[i / count, hue], [(i + 1) / count, hue]]
+    return steps
+
+
+def _shade(layout: Layout, rank: int, axis: str) -> float | None:
+    if rank >= layout.world:
+        return None
+    return float(rank_axes(layout, rank)[axis] % len(HUES))
+
+
+def _word(layout: Layout, rank: int, axis: str) -> str:
+    return f"{axis} {rank_axes(layout, rank)[axis]}" if rank < layout.world else ""
+
+
+def _hover(layout: Layout, rank: int, per_node: int) -> str:
+    node, device = divmod(rank, per_node)
+    if rank >= layout.world:
+        return f"node {node}, device {device}: idle"
+    place = ", ".join(f"{name} {index}" for name, index in rank_axes(layout, rank).items())
+    return f"rank {rank}: node {node}, device {device}<br>{place}"
+
+
+def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
+    """Bytes of one step by axis: each device's links inside the node, a node's interfaces.
+
+    Above each bar stands the part of the step for which the links are busy at their full rate.
+    """
+    inside = group_rate(wiring(machine.node), machine.node.num_devices, 1)
+    between = machine.node_bytes_per_s if machine.network else float("inf")
+    rows = {
+        "inside": ([a.traffic.inside_bytes for a in axes], inside),
+        "network": ([a.traffic.node_bytes for a in axes], between),
+    }
+    means = {
+        "inside": "links inside the node, per device",
+        "network": "network interfaces, per node",
+    }
+    figure = framed(height=250, x="sent in one step [GiB]")
+    for number, axis in enumerate(axes):
+        figure.add_bar(
+            y=list(rows),
+            x=[carried[number] / GIB for carried, _ in rows.values()],
+            name=label(axis.name),
+            orientation="h",
+            marker=bar_style(axis.name),
+            customdata=[
+                [format_bytes(carried[number]), means[name]] for name, (carried, _) in rows.items()
+            ],
+            hovertemplate="%{customdata[1]}<br>"
+            + label(axis.name)
+            + ": %{customdata[0]}<extra></extra>",
+        )
+    said = []
+    for name, (carried, rate) in rows.items():
+        total = sum(carried)
+        busy = f"{format_bytes(total)}, busy {100 * total / rate / step_time_s:.0f} % of the step"
+        said.append(f"{means[name]}: {busy}")
+        figure.add_annotation(
+            x=0,
+            y=name,
+            text=f"{means[name]}: {busy}",
+            showarrow=False,
+            xanchor="left",
+            yshift=36,
+        )
+    figure.update_layout(barmode="stack", bargap=0.55)
+    figure.update_yaxes(autorange="reversed", showticklabels=False)
+    figure.update_xaxes(rangemode="tozero")
+    return Drawing(figure, "Sent in one step; " + "; ".join(said) + ".")

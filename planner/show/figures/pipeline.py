@@ -1,0 +1,379 @@
+"""Pipeline figures: one step, event by event: what stages do, and what they hold meanwhile.
+
+A step of many micro-batches is drawn with its middle left out: the axis says so, and goes on with
+the step's own time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.choose.anatomy import Played
+from planner.cost.schedules.simulate import Event
+from planner.show.figures.frame import Drawing, bar_style, framed, plain
+from planner.show.figures.palette import HUES, LIMIT, label
+from planner.units import GIB, counted, format_bytes, format_seconds
+
+__all__ = ["gantt", "memory_over_step", "whats_drawn"]
+
+_SHOWN_STAGES = 16
+_KINDS = (
+    "forward",
+    "recompute",
+    "backward",
+    "weight_gradient",
+    "pipeline_transfer",
+    "communication",
+)
+_MAX_NUMBERS = 300
+_FEW_BARS, _MAX_BARS = 1200, 3000
+# passes that are drawn: so many always, and no more than that where a pipeline is long in filling
+_BREAK = 0.05
+# width of the break as a part of what is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Time of the step on an axis that may leave out its middle."""
+
+    played: Played
+    head_s: float
+    """In the timeline: until here everything is drawn."""
+    tail_s: float
+    """From here on everything is drawn again."""
+
+    @property
+    def broken(self) -> bool:
+        return self.tail_s > self.head_s
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """Where in the step the axis is broken off, and where it goes on."""
+        return self.head_s, self.played.instant_s(self.tail_s)
+
+    @property
+    def _wide(self) -> float:
+        head, tail = self._ends
+        return _BREAK * (head + self.played.step_s - tail)
+
+    def x(self, step_time_s: float) -> float:
+        """Where a time of the step stands on the axis."""
+        if not self.broken:
+            return step_time_s
+        head, tail = self._ends
+        return step_time_s if step_time_s <= head else step_time_s - tail + head + self._wide
+
+    def pieces(self, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+        """What of a span of the timeline is drawn, from and to, on the axis."""
+        if not self.broken:
+            # a schedule that is played differs by a percent or two from the estimate's length
+            stretch = self.played.passes_s / self.played.played_s
+            yield start_s * stretch, end_s * stretch
+            return
+        at = self.played.instant_s
+        if start_s < self.head_s:
+            yield start_s, min(end_s, self.head_s)
+        if end_s > self.tail_s:
+            yield self.x(at(max(start_s, self.tail_s))), self.x(at(end_s))
+
+    def frame(self, figure: Any) -> None:
+        """Range, ticks in the step's time, and the mark of the break."""
+        end = self.x(self.played.step_s)
+        figure.update_xaxes(range=[0, end])
+        if not self.broken:
+            return
+        head, tail = self._ends
+        step = _nice((head + self.played.step_s - tail) / 8)
+        marks = [i * step for i in range(int(head / step) + 1)]
+        marks += [
+            i * step for i in range(math.ceil(tail / step), int(self.played.step_s / step) + 1)
+        ]
+        figure.update_xaxes(
+            tickvals=[self.x(mark) for mark in marks], ticktext=[f"{mark:g}" for mark in marks]
+        )
+        left, right = self.x(head), self.x(head) + self._wide
+        figure.add_vrect(x0=left, x1=right, fillcolor="#8C8C8C", opacity=0.25, line_width=0)
+        figure.add_annotation(
+            x=(left + right) / 2,
+            y=1,
+            yref="paper",
+            yanchor="bottom",
+            showarrow=False,
+            text=f"{format_seconds(tail - head)} not drawn",
+        )
+
+
+def _nice(value: float) -> float:
+    """The next of 1, 2, 5 times a power of ten.
+
+    >>> _nice(0.3), _nice(7)
+    (0.5, 10.0)
+    """
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(f * power for f in (1.0, 2.0, 5.0, 10.0) if f * power >= value * 0.999)
+
+
+def _clock(played: Played) -> _Clock:
+    """The whole step where that can be drawn, else its beginning and its end.
+
+    Both reach into the middle that repeats itself, but for steps that fill for very long.
+    """
+    timeline = played.timeline
+    shown = set(_sampled(timeline.num_stages))
+    events = [e for e in timeline.events if e.stage in shown and e.kind != "communication"]
+    if len(events) <= _FEW_BARS and timeline.num_micro_batches == played.micro_batches:
+        return _Clock(played, played.played_s, played.played_s)
+    ends = sorted(event.end_s for event in events)
+    starts = sorted(event.start_s for event in events)
+    few, most = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
+    first = [e for e in timeline.computed(0) if e.kind == "forward"]
+    filled = min(e.start_s for e in timeline.computed(0) if e.kind != "forward")
+    drained = max(e.end_s for e in first)
+    head = min(max(ends[few], 1.1 * filled), ends[most], 0.9 * played.middle_s)
+    left = played.played_s - drained
+    tail = max(
+        min(starts[-few], played.played_s - 1.1 * left),
+        starts[-most],
+        1.1 * played.middle_s,
+    )
+    return _Clock(played, head, tail)
+
+
+def _sampled(count: int) -> list[int]:
+    """At most sixteen stages, the first and the last among them."""
+    if count <= _SHOWN_STAGES:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_SHOWN_STAGES - 1)) for i in range(_SHOWN_STAGES)})
+
+
+def whats_drawn(played: Played) -> str:
+    """What of the step the figures show, where that is not all of it."""
+    clock, timeline = _clock(played), played.timeline
+    shown, said = _sampled(timeline.num_stages), []
+    if len(shown) < timeline.num_stages:
+        named = ", ".join(map(str, shown))
+        said.append(f"{len(shown)} of {timeline.num_stages} stages are drawn: {named}.")
+    if clock.broken:
+        head, tail = clock._ends
+        said.append(
+            f"Of {played.micro_batches:,} micro-batches the first and the last are "
+            f"drawn; the {format_seconds(tail - head)} between repeat themselves."
+        )
+    return " ".join(said)
+
+
+def gantt(played: Played, title: str = "") -> Drawing:
+    """What every stage does when: one row per stage, gaps are idle.
+
+    A line under the rows follows the critical path.
+    """
+    timeline, clock = played.timeline, _clock(played)
+    rows = _sampled(timeline.num_stages)
+    place = {stage: row for row, stage in enumerate(rows)}
+    figure = framed(height=170 + 26 * len(rows), x="time in the step [s]", y="stage")
+    for kind in _KINDS:
+        events = [e for e in timeline.events if e.kind == kind and e.stage in place]
+        if events:
+            _passes(figure, kind, events, place, clock)
+    start = played.passes_s
+    for name, seconds in played.after_s.items():
+        _after(figure, name, start, seconds, clock, len(rows))
+        start += seconds
+    path = timeline.critical_path()
+    _path_line(figure, path, place, clock)
+    figure.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
+    figure.update_yaxes(
+        tickvals=list(place.values()),
+        ticktext=[str(r) for r in rows],
+        range=[len(rows) - 0.35, -0.5],
+        showgrid=False,
+    )
+    clock.frame(figure)
+    idle = 100 * played.idle_s / played.step_s
+    said = [
+        f"{title or 'Pipeline'}: {counted(timeline.num_stages, 'stage')}, "
+        f"{played.micro_batches:,} micro-batch{'es' * (played.micro_batches != 1)}, "
+        f"{format_seconds(played.step_s)}; the stage that works longest waits {idle:.1f} % of it.",
+        whats_drawn(played),
+        _path_text(path),
+    ]
+    return Drawing(figure, " ".join(part for part in said if part))
+
+
+def _after(figure: Any, name: str, start: float, seconds: float, clock: _Clock, count: int) -> None:
+    """What every stage does when its passes are over."""
+    figure.add_bar(
+        y=list(range(count)),
+        width=0.62,
+        x=[seconds] * count,
+        base=[clock.x(start)] * count,
+        orientation="h",
+        name=label(name),
+        marker=bar_style(name),
+        # what is too short to be seen needs no entry
+        showlegend=seconds > 0.002 * clock.x(clock.played.step_s),
+        hovertemplate=f"{label(name)}: {format_seconds(seconds)}<extra></extra>",
+    )
+
+
+def _passes(
+    figure: Any, kind: str, events: Sequence[Event], place: dict[int, int], clock: _Clock
+) -> None:
+    """All passes of one kind; what is on its way has a thin row: it keeps no stage busy."""
+    aside = kind == "communication"
+    drawn = [(e, a, b) for e in events for a, b in clock.pieces(e.start_s, e.end_s)]
+    numbered = len(drawn) <= _MAX_NUMBERS and not aside
+    figure.add_bar(
+        y=[place[e.stage] + (0.42 if aside else 0.0) for e, _, _ in drawn],
+        width=0.14 if aside else 0.62,
+        x=[b - a for _, a, b in drawn],
+        base=[a for _, a, _ in drawn],
+        orientation="h",
+        name=label(kind),
+        marker=bar_style(kind),
+        customdata=[
+            (e.stage, e.micro_batch, e.chunk, format_seconds(e.duration_s)) for e, _, _ in drawn
+        ],
+        text=[str(e.micro_batch) for e, _, _ in drawn] if numbered else None,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        hovertemplate="stage %{customdata[0]}, micro-batch %{customdata[1]}, chunk "
+        "%{customdata[2]}<br>" + label(kind) + ": %{customdata[3]}<extra></extra>",
+    )
+
+
+def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock: _Clock) -> None:
+    """The critical path, below what stages compute and through what is on its way."""
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    before = 0.0
+    for event in path:
+        if event.stage not in place:
+            continue
+        height = place[event.stage] + (0.42 if event.kind == "communication" else 0.34)
+        for start, end in clock.pieces(event.start_s, event.end_s):
+            if clock.broken and before <= clock.x(clock.head_s) < start:
+                xs.append(None)
+                ys.append(None)
+            xs += [start, end]
+            ys += [height, height]
+            before = end
+    figure.add_scatter(
+        x=xs,
+        y=ys,
+        mode="lines",
+        line={"color": LIMIT, "width": 2},
+        name="critical path",
+        hoverinfo="skip",
+    )
+
+
+def _path_text(path: Sequence[Event]) -> str:
+    """The stage that the critical path runs through longest, with what, and what else it holds."""
+    computed = [event for event in path if event.kind != "communication"]
+    stages = _sums((str(event.stage), event.duration_s) for event in computed)
+    longest = next(iter(stages))
+    kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
+    total = sum(event.duration_s for event in path)
+    held = ", ".join(f"{label(kind)} {100 * part / total:.0f} %" for kind, part in kinds.items())
+    others = [seconds for stage, seconds in stages.items() if stage != longest]
+    parts = {
+        f"on stage {longest} ({held})": stages[longest],
+        f"on {len(others)} other stage{'s' * (len(others) > 1)}": sum(others),
+        "in transfers": sum(e.duration_s for e in path if e.kind == "communication"),
+    }
+    said = [
+        f"{100 * part / total:.0f} % {name}"
+        for name, part in parts.items()
+        if part >= 0.005 * total
+    ]
+    return f"Critical path: {', '.join(said)}."
+
+
+def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Seconds by name, the largest first [s]."""
+    sums: dict[str, float] = {}
+    for name, seconds in parts:
+        sums[name] = sums.get(name, 0.0) + seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def memory_over_step(
+    played: Played, stages: Sequence[dict[str, float]], limit_bytes: float
+) -> Drawing:
+    """Memory of chosen stages while one step runs: states stay, activations come and go.
+
+    The activations of the estimate are those at the peak, so each micro-batch in flight is
+    given an equal part of them.
+    """
+    figure = framed(
+        height=340,
+        x="time in the step [s]",
+        y="memory per device [GiB]",
+        legend=len(stages) > 1,
+    )
+    clock, last = _clock(played), len(stages) - 1
+    peaks, highest = [], limit_bytes
+    for number, stage in enumerate(sorted({0, last // 2, last})):
+        times, values = _held(played, stages[stage], stage)
+        highest = max(highest, *values)
+        peaks.append(f"stage {stage} {format_bytes(max(values))}")
+        xs, ys = _steps(times, values, clock)
+        figure.add_scatter(
+            x=xs,
+            y=[None if value is None else value / GIB for value in ys],
+            name=f"stage {stage}",
+            mode="lines",
+            line={
+                "shape": "hv",
+                "color": HUES[number],
+                "width": 2,
+                "dash": ("solid", "dash", "dot")[number],
+            },
+            hovertemplate=plain(f"stage {stage}") + ": %{y:.2f} GiB<extra></extra>",
+        )
+    figure.add_hline(
+        y=limit_bytes / GIB,
+        line={"color": LIMIT, "width": 2, "dash": "dash"},
+        annotation_text=f"device limit {format_bytes(limit_bytes)}",
+        annotation_position="top right",
+    )
+    figure.update_yaxes(range=[0, 1.15 * highest / GIB])
+    clock.frame(figure)
+    said = [
+        f"Memory per device over one step of {format_seconds(played.step_s)}; peaks: "
+        + ", ".join(peaks)
+        + f"; the limit is {format_bytes(limit_bytes)}.",
+        whats_drawn(played),
+    ]
+    return Drawing(figure, " ".join(part for part in said if part))
+
+
+def _held(played: Played, parts: dict[str, float], stage: int) -> tuple[list[float], list[float]]:
+    """Times of the timeline, and what a stage holds from each on [B]."""
+    times, held = played.timeline.in_flight(stage)
+    each = parts.get("activations", 0.0) / max(max(held), 1)
+    rest = sum(value for name, value in parts.items() if name != "activations")
+    return times, [rest + each * count for count in held]
+
+
+def _steps(
+    times: Sequence[float], values: Sequence[float], clock: _Clock
+) -> tuple[list[float | None], list[float | None]]:
+    """The line on the axis, interrupted where the axis is, up to the end of the step."""
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    ends = [*times[1:], clock.played.played_s]
+    for start, end, value in zip(times, ends, values, strict=True):
+        for number, (left, right) in enumerate(clock.pieces(start, end)):
+            after_break = clock.broken and xs and left > clock.x(clock.head_s)
+            if after_break and (xs[-1] or 0.0) <= clock.x(clock.head_s) and not number:
+                xs.append(None)
+                ys.append(None)
+            xs += [left, right]
+            ys += [value, value]
+    return [*xs, clock.x(clock.played.step_s)], [*ys, values[-1]]

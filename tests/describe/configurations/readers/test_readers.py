@@ -1,0 +1,463 @@
+"""Readers: files as people write them, in the form of each software's own examples."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from planner.describe.configurations.configuration import WIDTH_SQUARED
+from planner.describe.configurations.document import Document
+from planner.describe.configurations.reading import read_configuration_text, readers
+from planner.errors import PlannerError
+
+DEEPSPEED = """{
+  // as the documentation shows it, with comments
+  "train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": "auto", "steps_per_print": 2000,
+  "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 3, "overlap_comm": true, "contiguous_gradients": true,
+    "reduce_bucket_size": "auto", "sub_group_size": 1e9,
+    "stage3_prefetch_bucket_size": "auto", "zero_hpz_partition_size": 8,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true},
+    "offload_param": {"device": "cpu", "pin_memory": true},
+  }, # a comma too many
+}""".replace("// as", "# as")
+FSDP1 = """
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+downcast_bf16: 'no'
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_backward_prefetch: BACKWARD_PRE
+  fsdp_offload_params: false
+  fsdp_sharding_strategy: HYBRID_SHARD
+  fsdp_use_orig_params: true
+machine_rank: 0
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+FSDP2 = """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_activation_checkpointing: true
+  fsdp_offload_params: true
+  fsdp_reshard_after_forward: false
+  fsdp_version: 2
+mixed_precision: 'no'
+num_processes: 16
+parallelism_config:
+  parallelism_config_dp_replicate_size: 2
+  parallelism_config_dp_shard_size: 4
+  parallelism_config_tp_size: 2
+"""
+PLUGIN = """
+distributed_type: DEEPSPEED
+deepspeed_config:
+  gradient_accumulation_steps: 4
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init_flag: true
+  zero_stage: 3
+mixed_precision: bf16
+num_processes: 8
+"""
+MEGATRON_PLUGIN = """
+distributed_type: MEGATRON_LM
+megatron_lm_config:
+  megatron_lm_num_micro_batches: 2
+  megatron_lm_pp_degree: 2
+  megatron_lm_recompute_activations: true
+  megatron_lm_sequence_parallelism: true
+  megatron_lm_tp_degree: 4
+  megatron_lm_use_distributed_optimizer: true
+mixed_precision: bf16
+num_processes: 16
+"""
+TITAN = """
+[model]
+name = "llama3"
+flavor = "70B"
+converters = ["float8"]
+[optimizer]
+name = "AdamW"
+[training]
+local_batch_size = 8
+seq_len = 8192
+steps = 1000
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_microbatch_size = 2
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+[compile]
+enable = true
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = false
+"""
+TITAN_PYTHON = '''
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.models.llama3.config_registry import llama3_8b
+
+def mine():
+    """An 8B."""
+    config = llama3_8b()
+    config.training.local_batch_size = 2
+    config.training.global_batch_size = 64
+    config.training.seq_len = 8192
+    config.parallelism.data_parallel_shard_degree = 8
+    config.parallelism.tensor_parallel_degree = 2
+    config.activation_checkpoint = FullAC.Config()
+    return config
+'''
+MEGATRON = """#!/bin/bash
+#SBATCH --nodes=16
+TP=8; PP=4                        # degrees
+GPUS_PER_NODE=${GPUS_PER_NODE:-8}
+NODES=16
+LAYERS=80
+if [ "$PP" -gt 1 ]; then
+  VIRTUAL="--num-layers-per-virtual-pipeline-stage 5"
+else
+  VIRTUAL="--num-layers-per-virtual-pipeline-stage 1"
+fi
+MODEL_ARGS=(
+    --num-layers $LAYERS --hidden-size 8192
+    --num-attention-heads 64   # comments may stand here
+    --seq-length 4096 --max-position-embeddings 4096
+)
+TRAIN_ARGS="--micro-batch-size 1 --global-batch-size $((NODES * 32)) --bf16 \\
+    --fp8-format hybrid --recompute-granularity selective --lr 1e-4 --hidden-dropout 0"
+cat <<EOT > unused.json
+{"train_batch_size": 1}
+EOT
+[ -n "$DEBUG" ] && TRAIN_ARGS="$TRAIN_ARGS --micro-batch-size 7"
+echo --tensor-model-parallel-size 99
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes "$NODES" pretrain_gpt.py \\
+    ${MODEL_ARGS[@]} $TRAIN_ARGS $VIRTUAL \\
+    --tensor-model-parallel-size=$TP --pipeline-model-parallel-size $PP --sequence-parallel \\
+    --use-distributed-optimizer --overlap-grad-reduce --tp-comm-overlap > log.txt
+"""
+MEGATRON_DEEPSPEED = """
+TP=2
+options=" --tensor-model-parallel-size $TP --num-layers 24 --hidden-size 2048 \\
+  --num-attention-heads 16 --seq-length 2048 --micro-batch-size 4 --global-batch-size $GBS --fp16 \\
+  --optimizer adam"
+ds_args="--deepspeed --deepspeed_config=configs/ds.json --zero-stage=1"
+ds_args="${ds_args} --deepspeed-activation-checkpointing --checkpoint-activations"
+run_cmd="deepspeed pretrain_gpt.py $options ${ds_args} &> log"
+eval ${run_cmd}
+"""
+NANOTRON = """
+general: {project: mine, run: first, seed: 42}
+parallelism:
+  dp: 4
+  tp: 2
+  pp: 2
+  pp_engine: afab
+  tp_mode: ALL_REDUCE
+  tp_linear_async_communication: false
+  recompute_layer: true
+model:
+  dtype: bfloat16
+  model_config: {hidden_size: 2048, num_hidden_layers: 24, num_attention_heads: 16}
+optimizer: {zero_stage: 1, optimizer_factory: {name: adamW}}
+tokens: {sequence_length: 2048, micro_batch_size: 2, batch_accumulation_per_replica: 8}
+"""
+TRAINER = json.dumps(
+    {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "gradient_checkpointing": True,
+        "bf16": True,
+        "fp16": False,
+        "optim": "adamw_bnb_8bit",
+        "torch_compile": True,
+        "fsdp": ["shard_grad_op", "auto_wrap", "offload"],
+        "deepspeed": None,
+        "learning_rate": 2e-5,
+    }
+)
+FINETUNING = """
+model_name_or_path: some/model
+finetuning_type: lora
+lora_rank: 16
+lora_target: q_proj,v_proj
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+deepspeed: examples/deepspeed/ds_z3_config.json
+"""
+TRAINER_OPTIONS = """torchrun --nproc_per_node=8 run_clm.py --per_device_train_batch_size 2 \\
+  --gradient_accumulation_steps 4 --fp16 --output_dir out"""
+NANOGPT = """# a small GPT
+batch_size = 12
+block_size = 1024
+gradient_accumulation_steps = 5 * 8
+n_layer = 12
+n_head = 12
+n_embd = 768
+dropout = 0.0
+"""
+
+EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    # name: text, reader, what is read, words that a note must hold
+    "deepspeed": (
+        DEEPSPEED,
+        "deepspeed",
+        {
+            "framework": "deepspeed",
+            "global_batch": 64,
+            "zero_stage": 3,
+            "offload": "all-cpu",
+            "precision": "bf16",
+            "optimizer": "adamw",
+            "buffers.reduce_bucket_elements": WIDTH_SQUARED,
+        },
+        ("zero_hpz_partition_size = 8 is not counted",),
+    ),
+    "fsdp1": (
+        FSDP1,
+        "accelerate",
+        {
+            "framework": "accelerate",
+            "zero_stage": 3,
+            "precision": "bf16",
+            "world": 16,
+            "shards_per_node": True,
+            "offload": "none",
+        },
+        ("FSDP 1 is estimated as FSDP 2",),
+    ),
+    "fsdp2": (
+        FSDP2,
+        "accelerate",
+        {
+            "zero_stage": 2,
+            "recompute": "full",
+            "offload": "all-cpu",
+            "tp": 2,
+            "dp": 8,
+            "replicas": 2,
+            "precision": "fp32",
+        },
+        (),
+    ),
+    "plugin": (
+        PLUGIN,
+        "accelerate",
+        {"framework": "deepspeed", "zero_stage": 3, "grad_accumulation": 4, "offload": "none"},
+        (),
+    ),
+    "megatron plugin": (
+        MEGATRON_PLUGIN,
+        "accelerate",
+        {
+            "framework": "megatron-lm",
+            "tp": 4,
+            "pp": 2,
+            "sequence_parallel": True,
+            "recompute": "selective",
+            "zero_stage": 1,
+        },
+        (),
+    ),
+    "torchtitan": (
+        TITAN,
+        "torchtitan",
+        {
+            "framework": "fsdp2",
+            "tp": 8,
+            "pp": 4,
+            "vpp": 2,
+            "schedule": "interleaved-1f1b",
+            "micro_batch": 2,
+            "grad_accumulation": 4,
+            "replicas": 2,
+            # resharding is off by default with a pipeline
+            "zero_stage": 2,
+            "precision": "fp8",
+            "recompute": "selective",
+            "sequence_length": 8192,
+        },
+        ("compile is not counted", "enable_async_tensor_parallel", "selective_ac_option = 2"),
+    ),
+    "torchtitan 0.3": (
+        TITAN_PYTHON,
+        "torchtitan",
+        {"tp": 2, "dp": 8, "zero_stage": 3, "recompute": "full", "global_batch": 64},
+        (),
+    ),
+    "megatron": (
+        MEGATRON,
+        "megatron",
+        {
+            "framework": "megatron-lm",
+            "tp": 8,
+            "pp": 4,
+            "vpp": 4,  # 80 layers in chunks of 5 on 4 stages
+            "micro_batch": 1,
+            "global_batch": 512,
+            "sequence_parallel": True,
+            "zero_stage": 1,
+            "recompute": "selective",
+            "precision": "fp8",
+            "world": 128,
+            "num_layers": 80,
+            "communication.overlap_gradients": True,
+            "communication.overlap_parameters": False,
+        },
+        ("tp-comm-overlap is not counted",),
+    ),
+    "megatron-deepspeed": (
+        MEGATRON_DEEPSPEED,
+        "megatron",
+        {
+            "framework": "megatron-deepspeed",
+            "tp": 2,
+            "zero_stage": 1,
+            "recompute": "full",
+            "precision": "fp16",
+            "attention": "eager",
+            "micro_batch": 4,
+            "dropout": 0.1,
+        },
+        ("--global-batch-size is $GBS, which the script does not set",),
+    ),
+    "nanotron": (
+        NANOTRON,
+        "nanotron",
+        {
+            "framework": "nanotron",
+            "dp": 4,
+            "tp": 2,
+            "pp": 2,
+            "schedule": "gpipe",
+            "sequence_parallel": False,
+            "recompute": "full",
+            "zero_stage": 1,
+            "micro_batch": 2,
+            "grad_accumulation": 8,
+            "communication.overlap_tensor.value": 0.0,
+        },
+        ("ALL_REDUCE",),
+    ),
+    "trainer": (
+        TRAINER,
+        "huggingface",
+        {
+            "framework": "accelerate",
+            "zero_stage": 2,
+            "offload": "all-cpu",
+            "micro_batch": 4,
+            "recompute": "full",
+            "optimizer": "adam-8bit",
+        },
+        ("torch_compile is not counted",),
+    ),
+    "fine-tuning": (
+        FINETUNING,
+        "huggingface",
+        {
+            "framework": "deepspeed",
+            "lora_rank": 16,
+            "lora_targets": ("query", "value"),
+            "recompute": "full",  # LLaMA-Factory's default
+            "sequence_length": 2048,
+        },
+        (),
+    ),
+    "trainer options": (
+        TRAINER_OPTIONS,
+        "huggingface",
+        {"usual_framework": "ddp", "micro_batch": 2, "grad_accumulation": 4, "precision": "fp16"},
+        (),
+    ),
+    "nanogpt": (
+        NANOGPT,
+        "nanogpt",
+        {"framework": "ddp", "micro_batch": 12, "global_batch": 480, "sequence_length": 1024},
+        ("compile is not counted",),
+    ),
+    "layout": (
+        '{"layout": {"dp": 8, "tp": 2, "zero_stage": 1}, "framework": "megatron-lm"}',
+        "planned",
+        {"dp": 8, "tp": 2, "zero_stage": 1, "framework": "megatron-lm"},
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_file_is_known_by_what_stands_in_it(name: str) -> None:
+    document = Document("a.txt", EXAMPLES[name][0])
+    found = [key for key, reader in readers().items() if reader.recognises(document)]
+    assert found == [EXAMPLES[name][1]]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_file_is_read(name: str) -> None:
+    text, _, wanted, notes = EXAMPLES[name]
+    found = read_configuration_text(text, "a.txt")
+    stated = {**found.usual, **found.layout, **found.workload, **found.changes, **found.shape}
+    said = {key: stated.get(key, getattr(found, key, None)) for key in wanted}
+    assert said == wanted
+    for words in notes:
+        assert any(words in note for note in found.notes), found.notes
+
+
+def test_what_is_left_to_another_file_is_named() -> None:
+    assert read_configuration_text(FINETUNING, "a").left_to["zero_stage"] == "ds_z3_config.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is no configuration that is read"),
+        ("just words", "is no configuration that is read"),
+        ("\x00\x01", "is no configuration that is read"),
+        ('{"train_batch_size": ', "is not valid JSON"),
+        ('{"train_batch_size": "GB_SIZE"}', "train_batch_size = GB_SIZE is not a whole number"),
+        ('{"train_batch_size": 1.5}', "is not a whole number"),
+        ('{"train_batch_size": true}', "is not a whole number"),
+        ('{"train_batch_size": ' + "9" * 5000 + "}", "is not valid JSON"),
+        ('{"train_batch_size": 1e400}', "is not a whole number"),
+        ('{"train_batch_size": 8, "zero_optimization": 3}', "is not a section"),
+        ('{"train_batch_size": 8, "fp16": {"enabled": "maybe"}}', "is neither true nor false"),
+        (
+            '{"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+            "both enabled",
+        ),
+        ('{"a": ' * 3000 + "1" + "}" * 3000, "is n"),
+        ("fsdp_config: [1]\ndistributed_type: FSDP", "is not a section"),
+        ("a: &a [1]\ndistributed_type: *a", "is no configuration that is read"),
+        ("distributed_type: TPU", "distributed_type = TPU is not described"),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 9}", "is not known"),
+        (TITAN.replace("size = 8", "size = 7"), "not a multiple of pipeline_parallel_microbatch"),
+        (MEGATRON.replace("stage 5", "stage 7"), "does not divide the 80 layers"),
+        ('{"layout": {"dp": 0}}', "dp = 0 is refused"),
+        ('{"layout": 3}', "must be objects"),
+        ("per_device_train_batch_size: 4\nbf16: true\nfp16: true", "both true"),
+        ("x" * 300_000, "characters; configurations above"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(PlannerError, match=words.replace("(", r"\(")) as caught:
+        read_configuration_text(text, "a.txt")
+    assert len(str(caught.value)) < 450
+
+
+def test_a_script_that_doubles_a_variable_is_not_followed_without_end() -> None:
+    text = "A=xxxxxxxxxx\n" + "A=$A$A$A\n" * 60 + "python t.py $A --num-layers 2 --seq-length 3"
+    assert read_configuration_text(text, "a.sh").workload["sequence_length"] == 3
