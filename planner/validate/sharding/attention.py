@@ -30,6 +30,7 @@ class RMSNorm(nn.Module):
         self._kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
+        """Rows of norm one, times the weight."""
         return self._kernel(x, self.weight, _EPS)
 
 
@@ -124,6 +125,7 @@ class Attention(Core):
             self.q_norm, self.k_norm = (RMSNorm(width, kernel) for width in widths)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        """The stream's change by attention."""
         q, k, v = self.wq(x), self.wk(x), self.wv(x)
         if self.qk_norm == "full":
             q, k = self.q_norm(q), self.k_norm(k)
@@ -158,6 +160,7 @@ class LatentAttention(Core):
         self.wo = nn.Linear(heads * mla.v_head_dim, hidden, bias=False)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        """The stream's change by attention."""
         plain, turned, value = (
             self.sizes.qk_nope_head_dim,
             self.sizes.qk_rope_head_dim,

@@ -27,6 +27,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The stream's change by the feed-forward."""
         if self.gated:
             inner = self.activation(self.gate(x)) * self.up(x)
         else:
@@ -62,6 +63,7 @@ class ExpertFeedForward(nn.Module):
         return [getattr(self, name) for name in names if hasattr(self, name)]
 
     def forward(self, x: Tensor) -> Tensor:
+        """The stream's change by the experts of each token."""
         beside = self.shared(x) if hasattr(self, "shared") else None
         # split over tp every rank routes all tokens through its part of every expert
         x = local_part(x)
