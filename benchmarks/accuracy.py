@@ -1,4 +1,4 @@
-"""Accuracy report: score measured runs, write docs/accuracy.md and the interval quantiles.
+"""Accuracy report: score measured runs, write docs/accuracy.md, intervals and residuals.
 
     python benchmarks/accuracy.py --data DIR            # DIR holds CSV files of measured runs
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -23,9 +24,10 @@ from known import cause, fitted
 from narayanan import runs_with_schedules
 from simumax import simumax_runs
 
-from planner.cost.intervals import CLASSES, GUESSED, class_name
+from planner.cost.intervals import CLASSES, GUESSED, MEMORY_CLASSES, class_name, memory_class
 from planner.describe.catalogue import load_machine
 from planner.evidence.backtest import Backtest, score
+from planner.evidence.residuals.table import Residual, write_table
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, quantiles, ranks_are_known
@@ -75,6 +77,39 @@ def class_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, in
     if known and unknown:
         # a device that no run has calibrated cannot be known better than one that has been
         found[CLASSES[1]] = (min(known[0], unknown[0]), max(known[1], unknown[1]), *unknown[2:])
+    return found
+
+
+def memory_ratio(item: Score) -> float:
+    """Measured over estimated memory, of the parts that the measurement sees."""
+    assert item.run.memory_bytes is not None
+    return item.run.memory_bytes / item.estimated_memory_bytes
+
+
+def weighed(rows: Iterable[Score]) -> list[Score]:
+    """Sound rows that no fit has seen, of stated jobs, whose whole device was measured.
+
+    What tensors alone take is no measure of what must fit: the allocator holds more.
+    """
+    return [
+        item
+        for item in rows
+        if item.run.memory_bytes is not None
+        and item.run.memory_kind != "allocated"
+        and sound(item)
+        and not item.run.guessed
+        and not fitted(item.run)
+    ]
+
+
+def memory_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:
+    """Conformal quantiles of memory per class."""
+    found = {}
+    for name in MEMORY_CLASSES:
+        members = [item for item in items if memory_class(item.run.framework) == name]
+        if members:
+            low, high = quantiles([memory_ratio(item) for item in members])
+            found[name] = (low, high, len(members), len({item.run.source for item in members}))
     return found
 
 
@@ -207,29 +242,54 @@ def main(
     unseen = [item for item in items if not fitted(item.run)]
     shaping = [item for item in unseen if sound(item)]
     foreign = uncalibrated(rows)
-    write_intervals(class_quantiles(shaping + foreign))
+    write_intervals(
+        {
+            "step_time": class_quantiles(shaping + foreign),
+            "memory": memory_quantiles(weighed(backtest.scores)),
+        }
+    )
+    write_residuals(backtest.scores)
     text = report(backtest, items, unseen, shaping, foreign, len(rows))
     (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
-    print(f"docs/accuracy.md and planner/cost/intervals.toml from {len(items)} timed rows")
+    print(f"docs/accuracy.md, planner/cost/intervals.toml and residuals of {len(items)} timed rows")
 
 
-def write_intervals(found: dict[str, tuple[float, float, int, int]]) -> None:
+def write_intervals(kinds: dict[str, dict[str, tuple[float, float, int, int]]]) -> None:
     lines = [
-        "# Written by benchmarks/accuracy.py: measured over estimated step time, 5 % and 95 %",
-        "# conformal quantiles over rows that no fit has seen.",
+        "# Written by benchmarks/accuracy.py: measured over estimated, 5 % and 95 % conformal "
+        "quantiles",
+        "# over rows that no fit has seen.",
     ]
-    for name, (low, high, runs, sources) in found.items():
-        lines += [
-            "",
-            f'["{name}"]',
-            f"low = {low:.4f}",
-            f"high = {high:.4f}",
-            f"num_runs = {runs}",
-            f"num_sources = {sources}",
-        ]
+    for kind, found in kinds.items():
+        for name, (low, high, runs, sources) in found.items():
+            lines += [
+                "",
+                f'[{kind}."{name}"]',
+                f"low = {low:.4f}",
+                f"high = {high:.4f}",
+                f"num_runs = {runs}",
+                f"num_sources = {sources}",
+            ]
     (ROOT / "planner" / "cost" / "intervals.toml").write_text(
         "\n".join(lines) + "\n", encoding="utf-8"
     )
+
+
+def write_residuals(rows: Iterable[Score]) -> None:
+    """How far every scored row is from its estimate; of the measurements only these ratios."""
+    found = [
+        Residual(
+            row=item.run.row_id,
+            source=item.run.source,
+            run_class=group_of(item.run),
+            seen=bool(fitted(item.run)),
+            step_time=None if item.run.step_time_s is None else ratio(item),
+            memory=None if item.run.memory_bytes is None else memory_ratio(item),
+            memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
+        )
+        for item in rows
+    ]
+    write_table([row for row in found if row.step_time or row.memory])
 
 
 def share(value: float | None) -> str:
@@ -310,11 +370,24 @@ def report(
         "",
         "## Intervals",
         "",
+        "Step time:",
+        "",
         "| class of run | measured / estimated, 5 % | 95 % | rows | sources |",
         "|---|---:|---:|---:|---:|",
         *(
             f"| {name} | {low:.2f} | {high:.2f} | {runs} | {sources} |"
             for name, (low, high, runs, sources) in class_quantiles(shaping + foreign).items()
+        ),
+        "",
+        "Memory of a whole device, as the driver sees it or with what the allocator holds:",
+        "",
+        "| class of run | measured / estimated, 5 % | 95 % | rows | sources |",
+        "|---|---:|---:|---:|---:|",
+        *(
+            f"| {name} | {low:.2f} | {high:.2f} | {runs} | {sources} |"
+            for name, (low, high, runs, sources) in memory_quantiles(
+                weighed(backtest.scores)
+            ).items()
         ),
         "",
         "An assumed device is also known by calibrated ones: their rows, estimated with what A100 "

@@ -107,7 +107,7 @@ def _child(kind: str, numbers: range, pipe: int) -> None:
         os.chdir(folder)
         for number in numbers:
             used = resource.getrusage(resource.RUSAGE_SELF)
-            hard = int(used.ru_utime + used.ru_stime) + 3 * SECONDS
+            hard = int(used.ru_utime + used.ru_stime + 3 * SECONDS) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (hard, resource.RLIM_INFINITY))
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:

@@ -7,11 +7,14 @@ raises `Odd` where the answer is not finite or makes no sense.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import io
 import json
 import math
 import random
 import re
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,7 +68,7 @@ class Refused(Exception):
 
 def odd_value(rng: random.Random) -> Any:
     """A number, a text, or something else."""
-    return rng.choice(rng.choice((_NUMBERS, _NUMBERS, _TEXTS, _OTHERS)))
+    return copy.deepcopy(rng.choice(rng.choice((_NUMBERS, _NUMBERS, _TEXTS, _OTHERS))))
 
 
 def odd_number(rng: random.Random) -> Any:
@@ -485,6 +488,39 @@ def logs(rng: random.Random, folder: Path) -> None:
     ask([*arguments, "--json", *more])
 
 
+# --- configuration files -------------------------------------------------------------------------
+
+_RECIPES = ("deepspeed", "accelerate", "fsdp2", "megatron-lm", "nanotron", "megatron-deepspeed")
+
+
+@functools.cache
+def _emitted(framework: str) -> dict[str, str]:
+    """The files that `planner emit` writes of a small job."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = ["gpt2", "-m", "polaris", "--nodes", "1", "--seq-length", "1024"]
+        ask(["emit", *job, "--framework", framework, "-o", folder])
+        files = (path for path in Path(folder).rglob("*") if path.suffix != ".md")
+        return {path.name: path.read_text("utf-8") for path in files if path.is_file()}
+
+
+def configurations(rng: random.Random, folder: Path) -> None:
+    """A configuration file of a framework for `estimate --from`."""
+    files = _emitted(rng.choice(_RECIPES))
+    name = rng.choice(sorted(files))
+    text = files[name]
+    if name.endswith(".json") and rng.random() < 0.5:
+        text = json.dumps(changed(rng, json.loads(text)))
+    elif rng.random() < 0.5:
+        found = list(re.finditer(r"[:=] *([\w.]+)", text))
+        if found:
+            at = rng.choice(found)
+            text = text[: at.start(1)] + str(odd_value(rng)) + text[at.end(1) :]
+    if rng.random() < 0.5:
+        text = garbled(rng, text)
+    path = written(rng, folder, name, text)
+    ask(["estimate", "gpt2", "-m", "polaris", "--nodes", "1", "--from", path, "--json"])
+
+
 # --- the command line ----------------------------------------------------------------------------
 
 _COMMANDS = (
@@ -545,5 +581,6 @@ KINDS: dict[str, Callable[[random.Random, Path], None]] = {
     "runs": runs,
     "nccl-tests": nccl_tests,
     "logs": logs,
+    "configurations": configurations,
     "commands": commands,
 }

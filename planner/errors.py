@@ -30,6 +30,11 @@ __all__ = [
 class PlannerError(ValueError):
     """Base of every error that a user's input can cause."""
 
+    @property
+    def plain(self) -> str:
+        """The message for someone who is not at a command line."""
+        return str(self)
+
 
 class UnknownNameError(PlannerError):
     """A name that is not in a catalogue; offers the nearest ones.
@@ -48,7 +53,13 @@ class UnknownNameError(PlannerError):
             else f"known are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
         )
         listing = listing or f"`planner {kind}s` lists all {len(names)}"
-        super().__init__(f"unknown {kind} {shorten(name)!r}: {hint} ({listing})")
+        self._plain = f"unknown {kind} {shorten(name)!r}: {hint}"
+        super().__init__(f"{self._plain} ({listing})")
+
+    @property
+    def plain(self) -> str:
+        """The message for someone who is not at a command line."""
+        return self._plain
 
 
 class CatalogueError(PlannerError):

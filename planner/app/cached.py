@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from planner.app import link
-from planner.app.controls import Job
+from planner.app.controls.job import Job
 from planner.choose.anatomy import Axis, Played, axes, played
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
@@ -40,7 +40,12 @@ _SCALING_TOP = 1
 def plan_of(job: Job) -> Plan:
     """The plan of a job."""
     return plan(
-        job.model, job.machine, nodes=job.nodes, workload=job.workload, frameworks=job.frameworks
+        job.model,
+        job.machine,
+        nodes=job.nodes,
+        workload=job.workload,
+        frameworks=job.frameworks,
+        top=job.top,
     )
 
 
@@ -93,7 +98,7 @@ def files_of(job: Job, packed: str) -> tuple[bytes, str]:
             plan_of(job), estimate_of(job, packed), model=job.model, machine=job.machine
         )
     except PlannerError as refusal:
-        return b"", str(refusal)
+        return b"", refusal.plain
     return zip_bytes(files), ""
 
 
@@ -110,7 +115,7 @@ def scale_point(job: Job) -> ScalePoint:
             top=_SCALING_TOP,
         )
     except PlannerError as error:
-        return ScalePoint(job.nodes, None, 0.0, 0.0, str(error))
+        return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
     best = answer.best
     if best is None:
         return ScalePoint(job.nodes, None, 0.0, 0.0, "nothing fits")

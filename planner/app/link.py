@@ -1,4 +1,4 @@
-"""Link: what an address carries beside the widgets: a layout, an uploaded configuration.
+"""Link: what an address carries beside plain values: a layout, one's own model or machine.
 
 Everything that comes from an address or a file is limited in size and read by the planner's own
 readers, which refuse what they do not know.
@@ -11,25 +11,31 @@ import binascii
 import json
 import re
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
+from planner.describe.files import parse_toml
 from planner.describe.layout import Layout
+from planner.describe.machine import Machine
 from planner.describe.model.huggingface import from_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
 
 __all__ = [
-    "pack_config",
+    "Own",
+    "of",
     "pack_layout",
+    "pack_own",
     "parse_config",
-    "read_model",
+    "read_own",
     "unpack_layout",
-    "unpack_model",
+    "unpack_own",
 ]
 
 _MAX_CONFIG_BYTES = 1_000_000
 _MAX_LINK = 6000
+_MOST_VALUE = 2000
 
 
 def pack_layout(layout: Layout, framework: str) -> str:
@@ -68,15 +74,9 @@ def of(estimate: Estimate) -> str:
 
 def parse_config(data: bytes) -> dict[str, Any]:
     """The object in an uploaded file; CatalogueError in one sentence where there is none."""
-    if len(data) > _MAX_CONFIG_BYTES:
-        raise CatalogueError(
-            f"the file has {len(data) / 1e6:.1f} MB; a config.json has a few kB: give the "
-            "configuration, not weights"
-        )
+    text = _decoded(data, "a config.json has a few kB: give the configuration, not weights")
     try:
-        fields = json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise CatalogueError("the file is not UTF-8 text; give a config.json") from None
+        fields = json.loads(text)
     except json.JSONDecodeError as error:
         raise CatalogueError(
             f"the file is not valid JSON: {error.msg} at line {error.lineno}, column "
@@ -92,9 +92,65 @@ def parse_config(data: bytes) -> dict[str, Any]:
     return fields
 
 
-def read_model(fields: dict[str, Any], name: str) -> Model:
-    """The model of a configuration under a harmless name."""
-    return from_config(fields, _safe(name))
+def _decoded(data: bytes, remedy: str) -> str:
+    if len(data) > _MAX_CONFIG_BYTES:
+        raise CatalogueError(f"the file has {len(data) / 1e6:.1f} MB; {remedy}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise CatalogueError("the file is not UTF-8 text; save it as UTF-8") from None
+
+
+# --- one's own model or machine ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A description that a user gave: a config.json, or a TOML file as the catalogues hold."""
+
+    name: str
+    """What it is called on the pages."""
+    fields: dict[str, Any] | str
+    """The object of a config.json, or the text of a TOML file."""
+
+    @property
+    def text(self) -> str:
+        """The description as its user edits it."""
+        return self.fields if isinstance(self.fields, str) else json.dumps(self.fields, indent=1)
+
+    def model(self) -> Model:
+        """The model that is described."""
+        if isinstance(self.fields, dict):
+            return from_config(self.fields, self.name)
+        fields = {**parse_toml(self.fields, self.name), "name": self.name}
+        return Model.described(fields, where=self.name)
+
+    def machine(self) -> Machine:
+        """The machine that is described."""
+        if isinstance(self.fields, dict):
+            raise CatalogueError("a machine is described by a TOML file; give such a file")
+        fields = {"title": self.name, **parse_toml(self.fields, self.name), "name": self.name}
+        return Machine.described(fields, where=self.name)
+
+
+def read_own(data: bytes, file_name: str) -> Own:
+    """A description from an uploaded or edited file, under a harmless name that says what it is."""
+    if file_name.lower().endswith(".toml"):
+        text = _decoded(data, "a description has a few kB: give a profile of the catalogue's form")
+        lines = (line.rstrip() for line in text.splitlines())
+        kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+        return Own(_safe(file_name), kept)
+    fields = parse_config(data)
+    said = str(fields.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    stem = _safe(file_name)
+    if stem.lower() in ("config", "uploaded"):
+        stem = _safe(said) if said else _safe(f"own-{fields.get('model_type', 'model')}")
+    return Own(stem, {key: value for key, value in fields.items() if _is_shape(value)})
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether a value of a configuration can describe shapes: plain and small."""
+    return isinstance(value, (int, float, str, bool, dict)) and len(json.dumps(value)) < _MOST_VALUE
 
 
 def _safe(name: str) -> str:
@@ -103,30 +159,25 @@ def _safe(name: str) -> str:
     >>> _safe("../<b>my model</b>.json")
     'b-my-model-b'
     """
-    stem = re.sub(r"\.json$", "", name, flags=re.IGNORECASE)
+    stem = re.sub(r"\.(json|toml)$", "", name, flags=re.IGNORECASE)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
     return stem[:40] or "uploaded"
 
 
-def pack_config(fields: dict[str, Any], name: str) -> str:
-    """A configuration as one word for an address: plain values only, compressed."""
-    kept = {
-        key: value
-        for key, value in fields.items()
-        if isinstance(value, (int, float, str, bool, dict)) and len(json.dumps(value)) < 2000
-    }
-    text = json.dumps([_safe(name), kept], separators=(",", ":"))
+def pack_own(own: Own) -> str:
+    """A description as one word for an address, compressed."""
+    text = json.dumps([_safe(own.name), own.fields], separators=(",", ":"))
     packed = base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
     if len(packed) > _MAX_LINK:
         raise CatalogueError(
-            f"the configuration needs {len(packed)} characters in the address, at most "
-            f"{_MAX_LINK} are allowed; remove what does not describe shapes"
+            f"the description needs {len(packed)} characters in the address, at most "
+            f"{_MAX_LINK} are allowed; remove what does not describe numbers"
         )
     return packed
 
 
-def unpack_model(packed: str) -> Model:
-    """The model that `pack_config` put into an address."""
+def unpack_own(packed: str) -> Own:
+    """The description that `pack_own` put into an address."""
     try:
         data = base64.urlsafe_b64decode(packed[:_MAX_LINK].encode("ascii"))
         # a limit on what comes out: a few bytes can expand to gigabytes
@@ -134,6 +185,8 @@ def unpack_model(packed: str) -> Model:
         name, fields = json.loads(text)
     except (ValueError, binascii.Error, zlib.error, RecursionError, TypeError):
         raise CatalogueError(
-            "the configuration in the address is damaged; upload the config.json again"
+            "the description in the address is damaged; upload the file again"
         ) from None
-    return read_model(fields, str(name))
+    if not isinstance(fields, (dict, str)):
+        raise CatalogueError("the description in the address is damaged; upload the file again")
+    return Own(_safe(str(name)), fields)

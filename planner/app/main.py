@@ -1,12 +1,22 @@
-"""Main: the pages and their order."""
+"""Main: the pages, their order, and the way between them.
+
+Every link to a page carries what is asked, so all pages speak of one job.
+"""
 
 from __future__ import annotations
 
-import streamlit as st
+from collections.abc import Mapping
 
+import streamlit as st
+from streamlit.navigation.page import Page
+
+from planner.app import address
+from planner.app.controls import job
+from planner.app.controls.job import Asked
+from planner.app.markdown import escape
 from planner.app.views import collectives, fit, learn, machines, one_layout, trust
 
-__all__ = ["PAGES", "main"]
+__all__ = ["PAGES", "main", "open_page"]
 
 PAGES = {
     "fit": fit,
@@ -17,13 +27,80 @@ PAGES = {
     "learn": learn,
 }
 """Pages by their path in the address, in the order of the navigation; the first opens."""
+FIRST = next(iter(PAGES))
+NAME = "Parallelism planner"
+_PURPOSE = (
+    "Which way to spread a model's training over a machine fits, how long a step takes, and how "
+    "sure that is."
+)
+_STYLE = "<style>[data-testid=stMainBlockContainer] {padding-top: 1rem}</style>"
+# Streamlit leaves a hand's breadth for a bar that this app does not have
+_DARK = "<style>button[kind$=Active] p, [role=tab][aria-selected=true] p {color: #9CD3F5}</style>"
+# on dark ground, words in the colour of buttons could not be read
 
 
 def main() -> None:
     """Draw the page that the address names."""
-    st.set_page_config(page_title="Parallelism planner", layout="wide")
-    pages = [
-        st.Page(module.page, title=module.TITLE, url_path=path, default=number == 0)
-        for number, (path, module) in enumerate(PAGES.items())
-    ]
-    st.navigation(pages, position="top").run()
+    st.set_page_config(page_title=NAME, page_icon=":material/hub:", layout="wide")
+    st.html(_STYLE)
+    if st.context.theme.type == "dark":
+        st.html(_DARK)
+    pages: dict[str, Page] = {}
+    for path in PAGES:
+        # the page that opens has the address /, whatever its path is called
+        pages[path] = _page(path, pages, "start" if path == FIRST else path, path == FIRST)
+    # under its own name it is there as well
+    again = _page(FIRST, pages, FIRST, opens=False)
+    st.navigation([*pages.values(), again], position="hidden").run()
+
+
+def _page(path: str, pages: dict[str, Page], url: str, opens: bool) -> Page:
+    """A page as Streamlit knows it, with the way to the others on top."""
+
+    def draw() -> None:
+        open_page(path, pages)
+
+    return st.Page(draw, title=PAGES[path].TITLE, url_path=url, default=opens)
+
+
+def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:
+    """One page, for what the address asks, below links to `pages`."""
+    asked, keys = _begin(path)
+    if pages:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f":material/hub: **{NAME}**", width="content", help=_PURPOSE)
+            for other, page in pages.items():
+                st.page_link(page, query_params=address.query(keys[other]))
+    st.caption(_PURPOSE)
+    if asked.reading.said:
+        st.warning(escape(" ".join(asked.reading.said)))
+    PAGES[path].page(asked)
+    st.caption("Link to exactly this page:")
+    link = address.link("" if path == FIRST else path, tuple(PAGES))
+    st.code(link, language=None, wrap_lines=True)
+
+
+def _begin(path: str) -> tuple[Asked, dict[str, list[str]]]:
+    """What this run is about, and which names every page states."""
+    found: list[Asked] = []
+    jobs: list[str] = []
+
+    def read(reading: address.Reading) -> None:
+        found.append(job.read(reading))
+        jobs[:] = reading.keys
+        _asks(path, reading, found[-1])
+
+    address.begin(path, read, job.follow)
+    stated = {}
+    for other in PAGES:
+        alone = address.Reading(found[-1].reading.wishes)
+        _asks(other, alone, found[-1])
+        stated[other] = [*jobs, *alone.keys]
+    return found[-1], stated
+
+
+def _asks(path: str, reading: address.Reading, asked: Asked) -> None:
+    """Read what only one page asks for."""
+    asks = getattr(PAGES[path], "asks", None)
+    if asks is not None:
+        asks(reading, asked.job)

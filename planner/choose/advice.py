@@ -69,7 +69,8 @@ def _fits_alone(question: Question) -> bool:
     workload = question.workload.replaced(global_batch=1)
     alone = Question(question.model, question.machine, workload, question.framework)
     recompute: Recompute = "full" if "full" in question.framework.recompute else "none"
-    layout = Layout(recompute=recompute, zero_stage=min(question.framework.zero_stages))
+    stages = question.framework.stages(question.workload.precision)
+    layout = Layout(recompute=recompute, zero_stage=min(stages))
     return bool(estimate_layouts(alone, Layouts.of(layout)).fits_device)
 
 

@@ -122,7 +122,8 @@ def _degrees(
     stated: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The fields with the data-parallel degree, and the group over which states are sharded."""
-    others = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+    # degrees below one are refused with the layout
+    others = max(fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1), 1)
     dp = fields.get("dp")
     ranks = None if nodes is None else nodes * machine.node.num_devices
     if files.world and ranks is not None and ranks != files.world:
@@ -131,7 +132,7 @@ def _degrees(
             f"{ranks}; use {-(-files.world // machine.node.num_devices)} nodes, or change the file"
         )
     if nodes is None and files.world:
-        if files.world % max(others, 1) or (dp is not None and dp * others != files.world):
+        if files.world % others or (dp is not None and dp * others != files.world):
             raise LayoutError(
                 f"{files.name} starts {files.world} ranks, which dp * tp * pp * cp = "
                 f"{(dp or 1) * others} does not fill; change one of them"

@@ -24,7 +24,7 @@ def check_nodes(machine: Machine, nodes: int) -> None:
     if nodes > machine.num_nodes.value:
         raise LayoutError(
             f"nodes = {nodes} exceeds the {machine.num_nodes.value:.0f} nodes of {machine.name}; "
-            "use fewer, or override num_nodes"
+            "use fewer, or set num_nodes to what it has"
         )
 
 
@@ -37,7 +37,7 @@ def check_sequence(question: Question) -> None:
     if model.position == "learned" and model.kind != "vision" and rows and length > rows:
         raise LayoutError(
             f"sequence length {length} exceeds the {rows} learned positions of {model.name}; "
-            f"use --seq-length {rows} or less"
+            f"use a sequence of {rows} or less"
         )
 
 

@@ -145,22 +145,30 @@ def _coded(name: str, table: tuple[object, ...], allowed: str, implied: object) 
 
 
 def _zero(q: Question, x: Layouts) -> Mask:
-    stages = np.isin(x.zero_stage, q.framework.zero_stages)
+    stages = np.isin(x.zero_stage, q.framework.stages(q.workload.precision))
     piped = np.isin(x.zero_stage, q.framework.zero_stages_with_pipeline)
     return stages & (piped | ~x.piped)
 
 
 def _zero_message(q: Question, x: Layout) -> str:
-    if x.zero_stage not in q.framework.zero_stages:
-        allowed = q.framework.zero_stages
-        return f"ZeRO stage {x.zero_stage} is not offered by {q.framework.name}; " + _choices(
-            "zero_stage", allowed
+    allowed = q.framework.stages(q.workload.precision)
+    if x.zero_stage not in allowed:
+        return (
+            f"ZeRO stage {x.zero_stage} is not offered by {q.framework.name} in "
+            f"{q.workload.precision}; {_choices('zero_stage', allowed)}"
         )
     return (
         f"ZeRO stage {x.zero_stage} with pp = {x.pp} is not offered by {q.framework.name}; "
         + _choices("zero_stage", q.framework.zero_stages_with_pipeline)
         + " or pp = 1"
     )
+
+
+def _alone(q: Question, x: Layouts) -> Mask:
+    """No other axis, or one beside states that ranks share."""
+    single = x.tp * x.pp * x.cp * x.ep == 1
+    shared = (x.dp_shard * x.cp > 1) & x.shards_gradients
+    return single | shared | (not q.framework.axes_need_sharding)
 
 
 def _hybrid(q: Question, x: Layouts) -> Mask:
@@ -299,6 +307,15 @@ RULES: tuple[Rule, ...] = (
         "batch does not divide", ("dp", "micro_batch", "grad_accumulation"), _batch, _batch_message
     ),
     Rule("ZeRO stage is not offered by the framework", ("zero_stage", "pp"), _zero, _zero_message),
+    Rule(
+        "other axes need sharded states",
+        ("tp", "pp", "cp", "ep", "dp", "zero_stage"),
+        _alone,
+        lambda q, x: (
+            f"{x}: {q.framework.name} takes other axes only beside states that ranks share; use "
+            "ZeRO stage 2 or 3 with dp or cp above 1"
+        ),
+    ),
     Rule(
         "hybrid sharding is not offered by the framework",
         ("dp", "dp_shard", "zero_stage"),

@@ -56,6 +56,17 @@ class Plan:
         """The fastest layout that fits."""
         return self.ranked[0] if self.ranked else None
 
+    @property
+    def roomy(self) -> Estimate | None:
+        """The fastest of the ranked layouts that is not tight."""
+        return next((estimate for estimate in self.ranked if not estimate.tight), None)
+
+    @property
+    def enough_nodes(self) -> int | None:
+        """Where nothing fits: the fewest nodes on which a classic strategy was found to fit."""
+        found = [v.nodes for v in self.strategies if v.nodes]
+        return min(found) if found and not self.fits else None
+
     def duration_s(self, estimate: Estimate) -> float:
         """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s]."""
         return self.workload.tokens / estimate.tokens_per_s
@@ -98,6 +109,8 @@ class Plan:
                     "fits": v.fits,
                     "why": v.why,
                     "fix": v.fix,
+                    "nodes": v.nodes,
+                    "batch": v.batch,
                     "estimate": estimate_dict(v.estimate) if v.estimate else None,
                 }
                 for v in self.strategies
@@ -128,6 +141,8 @@ class Plan:
                         v["why"],
                         v["fix"],
                         _estimate_from(v["estimate"]) if v["estimate"] else None,
+                        v["nodes"],
+                        v["batch"],
                     )
                     for v in data["strategies"]
                 ),
@@ -148,6 +163,7 @@ def estimate_dict(value: Estimate) -> dict[str, Any]:
 
 
 def _estimate_from(data: dict[str, Any]) -> Estimate:
-    low, high = data["interval_step_time_s"]
-    layout = Layout.described(data["layout"])
-    return Estimate(**{**data, "layout": layout, "interval_step_time_s": (low, high)})
+    intervals = {
+        name: tuple(data[name]) for name in ("interval_step_time_s", "interval_memory_bytes")
+    }
+    return Estimate(**{**data, **intervals, "layout": Layout.described(data["layout"])})

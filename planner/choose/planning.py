@@ -25,7 +25,7 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["estimate", "frameworks_for", "plan"]
+__all__ = ["estimate", "frameworks_for", "left_out", "plan", "questions_for"]
 
 _TOP = 20
 
@@ -53,10 +53,8 @@ def plan(
     workload = workload or Workload()
     check_nodes(place, nodes)
     place.peak(workload.base_precision)
-    questions = {
-        framework.name: Question(described, place, workload, framework)
-        for framework in frameworks_for(frameworks, place)
-    }
+    asked = questions_for(described, place, workload, frameworks)
+    questions = {question.framework.name: question for question in asked}
     world = nodes * place.node.num_devices
     found = {name: search(question, world) for name, question in questions.items()}
     ranked = _ranked(found, top)
@@ -73,11 +71,12 @@ def plan(
         workload=workload,
         num_candidates=sum(len(part.estimates) for part in found.values()),
         ranked=tuple(ranked),
-        strategies=tuple(judge(found, questions)),
+        strategies=tuple(judge(found, questions, nodes)),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
             *notes(first, nodes, ranked[0] if ranked else None),
             learning_rate_note(workload.global_batch),
+            *left_out(described, place, workload, frameworks),
         ),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )
@@ -144,6 +143,37 @@ def _question_for(
         range(len(options)), key=lambda i: (len(options[i].axes), len(options[i].recompute))
     )
     raise refusals[richest]
+
+
+def questions_for(
+    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework] = ()
+) -> list[Question]:
+    """What is searched: every framework, as far as its layouts can be written for the job.
+
+    One that is named is searched whole where its own code does not build the model; of the others
+    none is searched that can write nothing.
+    """
+    searched = []
+    for framework in frameworks_for(chosen, machine):
+        lacks = framework.code.lacks(model, workload)
+        built = framework.code.builds(model, workload) is not None
+        if not chosen and lacks:
+            continue
+        whole = chosen and framework.code.models and not built
+        part = framework if whole else framework.written(model, workload)
+        searched.append(Question(model, machine, workload, part))
+    # nothing can be written: the estimates still say what the job takes
+    whole = frameworks_for(chosen, machine)
+    return searched or [Question(model, machine, workload, framework) for framework in whole]
+
+
+def left_out(
+    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework] = ()
+) -> list[str]:
+    """A sentence for every framework whose files cannot be written for the job."""
+    why = {f: f.code.lacks(model, workload) for f in frameworks_for(chosen, machine)}
+    done = "No files can be written for" if chosen else "Not searched:"
+    return [f"{done} {framework.name}: {reason}." for framework, reason in why.items() if reason]
 
 
 def _model(model: str | Model) -> Model:

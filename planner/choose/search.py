@@ -150,10 +150,11 @@ def _sharding(grid: _Grid) -> None:
     else:
         grid.filter(~alone | (columns["sequence_parallel"] == 0))
     grid.apply("sequence_parallel")
-    grid.cross("zero_stage", list(framework.zero_stages))
+    stages = framework.stages(grid.question.workload.precision)
+    grid.cross("zero_stage", list(stages))
     # sharding over one replica is no sharding
     layouts = grid.layouts()
-    least = layouts.zero_stage == min(framework.zero_stages)
+    least = layouts.zero_stage == min(stages)
     grid.filter((layouts.num_replicas > 1) | least)
     grid.apply("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.planning import frameworks_for
+from planner.choose.planning import questions_for
 from planner.choose.search import search
 from planner.cost.arrays import Float, Int, Mask
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["Cell", "Point", "Space", "space"]
@@ -64,8 +63,8 @@ def space(
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
     world = nodes * machine.node.num_devices
     found = [
-        search(Question(model, machine, workload, framework), world).estimates
-        for framework in frameworks_for(frameworks, machine)
+        search(question, world).estimates
+        for question in questions_for(model, machine, workload, frameworks)
     ]
     found = [estimates for estimates in found if len(estimates)]
     if not found:

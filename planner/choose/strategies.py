@@ -7,16 +7,18 @@ of memory the verdict names the largest part, the excess and the cheapest change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.choose.enough import doublings, shared_batch
 from planner.choose.search import Found, order, search
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate, Estimates
+from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 __all__ = ["CLASSIC", "Strategy", "Verdict", "judge"]
 
@@ -130,11 +132,22 @@ class Verdict:
     fix: str
     estimate: Estimate | None
     """The best layout that fits, else the one closest to fitting; None where none is legal."""
+    nodes: int | None = None
+    """Where nothing fits: nodes on which it does, with this batch; None where none was found."""
+    batch: int | None = None
+    """Where it has no legal layout: the batch with which it has one that fits, on these nodes."""
 
 
-def judge(found: dict[str, Found], questions: dict[str, Question]) -> list[Verdict]:
-    """The verdict on every classic strategy, from the candidates already evaluated."""
-    return [_judged(strategy, found, questions) for strategy in CLASSIC]
+def judge(found: dict[str, Found], questions: dict[str, Question], nodes: int) -> list[Verdict]:
+    """The verdict on every classic strategy, from the candidates already evaluated.
+
+    Where nothing at all fits, more nodes are searched; where only the batch is in the way, the
+    next one that is not.
+    """
+    verdicts = [_judged(strategy, found, questions) for strategy in CLASSIC]
+    if not any(np.any(source.estimates.fits) for source in found.values()):
+        verdicts = _on_more_nodes(verdicts, questions, nodes)
+    return _with_a_batch(verdicts, questions, nodes)
 
 
 def _judged(strategy: Strategy, found: dict[str, Found], questions: dict[str, Question]) -> Verdict:
@@ -151,13 +164,45 @@ def _judged(strategy: Strategy, found: dict[str, Found], questions: dict[str, Qu
         return Verdict(strategy.name, True, _slack(best, sets[0]), "", best)
     nearest = min((_nearest(estimates) for estimates in sets), key=lambda pair: pair[0])
     _, estimate, estimates = nearest
-    return Verdict(
-        strategy.name,
-        False,
-        _excess(estimate, estimates),
-        _fix(estimate, found),
-        estimate,
-    )
+    why, fix = _excess(estimate, estimates), _fix(estimate, found)
+    return Verdict(strategy.name, False, why, fix, estimate)
+
+
+def _on_more_nodes(
+    verdicts: list[Verdict], questions: dict[str, Question], nodes: int
+) -> list[Verdict]:
+    """The verdicts with the first doubling of the nodes on which any of them fits."""
+    for count, found in doublings(questions, nodes):
+        able = [_fits_in(strategy, found) and not strategy.single for strategy in CLASSIC]
+        if any(able):
+            fix = counted(count, "node")
+            return [
+                replace(verdict, fix=fix, nodes=count) if fits else verdict
+                for verdict, fits in zip(verdicts, able, strict=True)
+            ]
+    return verdicts
+
+
+def _with_a_batch(
+    verdicts: list[Verdict], questions: dict[str, Question], nodes: int
+) -> list[Verdict]:
+    """The verdicts without a legal layout with the batch that gives them one that fits."""
+    lacking = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
+    if not any(lacking):
+        return verdicts
+    batch, found = shared_batch(questions, nodes)
+    return [
+        replace(verdict, fix=f"batch {batch:,}", batch=batch)
+        if lacks and found and _fits_in(strategy, found)
+        else verdict
+        for verdict, strategy, lacks in zip(verdicts, CLASSIC, lacking, strict=True)
+    ]
+
+
+def _fits_in(strategy: Strategy, found: dict[str, Estimates]) -> bool:
+    """Whether any of the strategy's layouts fits."""
+    sets = [found[name] for name in strategy.frameworks if name in found]
+    return any(bool(np.any(some.fits & strategy.holds(some.layouts))) for some in sets if len(some))
 
 
 def _members(
@@ -195,14 +240,14 @@ def _excess(estimate: Estimate, estimates: Estimates) -> str:
         largest = max(parts, key=lambda name: parts[name])
         return (
             f"needs {format_bytes(total)} per rank, {format_bytes(total - limit)} more than the "
-            f"device has; {largest.replace('_', ' ')} take {format_bytes(parts[largest])}"
+            f"device has; {part(largest).label}: {format_bytes(parts[largest])}"
         )
     host, room = estimate.host_memory_bytes["total"], estimates.host_limit_bytes
     parts = {k: v for k, v in estimate.host_memory_bytes.items() if k != "total"}
     largest = max(parts, key=lambda name: parts[name])
     return (
         f"needs {format_bytes(host)} of host memory per node, {format_bytes(host - room)} more "
-        f"than it has; {largest.replace('_', ' ')} take {format_bytes(parts[largest])}"
+        f"than it has; {part(largest).label}: {format_bytes(parts[largest])}"
     )
 
 

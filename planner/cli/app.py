@@ -10,7 +10,18 @@ import typer
 from planner.cli.options import FITS
 from planner.errors import PlannerError
 
-__all__ = ["register"]
+__all__ = ["THEME", "register"]
+
+THEME = {
+    "font": "sans-serif",
+    "baseRadius": "small",
+    "light.primaryColor": "#0072B2",
+    "light.textColor": "#000000",
+    "dark.primaryColor": "#0072B2",
+    "dark.linkColor": "#56B4E9",
+    "dark.textColor": "#FFFFFF",
+}
+"""How the explorer looks: in a checkout `.streamlit/config.toml` says the same."""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +51,7 @@ def app_command(
     options += ["--server.address=127.0.0.1", "--browser.gatherUsageStats=false"]
     options += ["--server.maxUploadSize=5", "--client.toolbarMode=minimal"]
     options += ["--client.showErrorDetails=none"]
+    options += [f"--theme.{name}={value}" for name, value in THEME.items()]
     if not headless:
         opening = threading.Timer(3, webbrowser.open, (f"http://127.0.0.1:{port}",))
         opening.daemon = True

@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.intervals import class_name, interval_factors
+from planner.cost.intervals import (
+    class_name,
+    interval_factors,
+    memory_class,
+    memory_factors,
+)
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.memory.peak import device_memory
@@ -43,6 +48,8 @@ class Estimate:
     layout: Layout
     framework: str
     fits: bool
+    tight: bool
+    """Fits by the estimate alone: what runs of this class have used beyond theirs would not."""
     step_time_s: float
     interval_step_time_s: tuple[float, float]
     """Between these 90 % of measured runs of this class lay."""
@@ -51,6 +58,8 @@ class Estimate:
     mfu: float
     memory_bytes: dict[str, float]
     """Parts at the worst stage, and `total`."""
+    interval_memory_bytes: tuple[float, float]
+    """Between these the memory of 90 % of measured runs of this class lay."""
     worst_stage: int
     peak_moment: str
     """When in the step the peak falls: one of MOMENTS."""
@@ -77,6 +86,8 @@ class Estimates:
     disk_limit_bytes: float
     interval_factors: tuple[float, float]
     """Measured over estimated step time: 5 % and 95 % quantile for this class of run."""
+    memory_factors: tuple[float, float]
+    """The same of memory."""
     framework: str
 
     @functools.cached_property
@@ -154,18 +165,21 @@ class Estimates:
 
         memory, host = one(self.memory_parts_bytes), one(self.host_parts_bytes)
         parts = one(self.time_parts_s)
-        step = sum(parts.values())
-        layout = self.layouts[index]
+        step, total = sum(parts.values()), sum(memory.values())
+        layout, fits = self.layouts[index], bool(np.ravel(self.fits)[index])
+        most = total * self.memory_factors[1]
         return Estimate(
             layout=layout,
             framework=self.framework,
-            fits=bool(np.ravel(self.fits)[index]),
+            fits=fits,
+            tight=fits and most > self.device_limit_bytes,
             step_time_s=step,
             interval_step_time_s=(step * self.interval_factors[0], step * self.interval_factors[1]),
             step_time_parts_s=parts,
             tokens_per_s=self.tokens_per_step / step,
             mfu=self.model_flop / (step * layout.world * self.peak_flop_per_s),
-            memory_bytes={**memory, "total": sum(memory.values())},
+            memory_bytes={**memory, "total": total},
+            interval_memory_bytes=(total * self.memory_factors[0], most),
             worst_stage=int(np.ravel(self.worst_stage)[index]),
             peak_moment=tuple(MOMENTS)[int(np.ravel(self.peak_moment)[index])],
             host_memory_bytes={**host, "total": sum(host.values())},
@@ -222,6 +236,7 @@ def _together(question: Question, layouts: Layouts) -> Estimates:
         host_limit_bytes=machine.node.host_memory_bytes.value,
         disk_limit_bytes=disk.capacity_bytes.value if disk else 0.0,
         interval_factors=interval_factors(class_name(question.model, machine, framework)),
+        memory_factors=memory_factors(memory_class(framework)),
         framework=framework.name,
     )
     _refuse_absurd(question, found)

@@ -1,4 +1,4 @@
-"""Intervals: how far measured step times lay from estimates for runs of the same class.
+"""Intervals: how far measured step times and memory lay from estimates for runs of one class.
 
 Split-conformal: the 5 % and 95 % quantiles of log(measured / estimated) over runs of sources
 that took no part in any fit, per class of run. The quantiles are written by
@@ -18,7 +18,18 @@ from planner.describe.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 
-__all__ = ["CLASSES", "GUESSED", "RunClass", "class_name", "interval_factors", "run_classes"]
+__all__ = [
+    "CLASSES",
+    "GUESSED",
+    "MEMORY_CLASSES",
+    "RunClass",
+    "class_name",
+    "interval_factors",
+    "memory_class",
+    "memory_classes",
+    "memory_factors",
+    "run_classes",
+]
 
 GUESSED = "guessed job"
 CLASSES = ("calibrated device", "assumed device", "experts", "host-bound framework", GUESSED)
@@ -28,8 +39,13 @@ devices waiting (its measured runs hold every layout, the collapsed ones too); a
 the model's shape, the software, the devices or the layout had to be guessed."""
 
 
+MEMORY_CLASSES = ("host-bound framework", "any other framework")
+"""Classes of run where memory is concerned: it depends on no rate, so devices are one. The
+host-bound frameworks' runs hold every layout that was tried, to the edge of memory."""
+
+
 class RunClass(Description):
-    """Quantiles of measured over estimated step time for one class of run."""
+    """Quantiles of measured over estimated step time, or memory, for one class of run."""
 
     low: float = Field(gt=0)
     """5 % quantile of measured / estimated."""
@@ -44,15 +60,26 @@ class RunClass(Description):
 class _Table(Description):
     """The file of quantiles."""
 
-    classes: dict[str, RunClass]
-    """Quantiles by class."""
+    step_time: dict[str, RunClass]
+    """Quantiles of step times by class."""
+    memory: dict[str, RunClass]
+    """Quantiles of the memory of whole devices by class."""
 
 
 @functools.cache
-def run_classes() -> dict[str, RunClass]:
-    """How far measured runs were from their estimates, by class of run."""
+def _table() -> _Table:
     path = Path(__file__).parent / "intervals.toml"
-    return _Table.described({"classes": read_toml(path)}, where=path.name).classes
+    return _Table.described(read_toml(path), where=path.name)
+
+
+def run_classes() -> dict[str, RunClass]:
+    """How far measured step times were from their estimates, by class of run."""
+    return _table().step_time
+
+
+def memory_classes() -> dict[str, RunClass]:
+    """How far the measured memory of devices was from its estimate, by class of run."""
+    return _table().memory
 
 
 def class_name(model: Model, machine: Machine, framework: Framework) -> str:
@@ -81,4 +108,30 @@ def interval_factors(name: str) -> tuple[float, float]:
     True
     """
     found = run_classes()[name]
+    return found.low, found.high
+
+
+def memory_class(framework: Framework) -> str:
+    """The class of a run where memory is concerned.
+
+    >>> from planner.describe.catalogue import load_framework
+    >>> memory_class(load_framework("ddp"))
+    'any other framework'
+    """
+    return MEMORY_CLASSES[framework.host is None]
+
+
+def memory_factors(name: str) -> tuple[float, float]:
+    """Factors on a device's memory that 90 % of measured runs of a class lie between [1].
+
+    Counted: runs that no fit has seen, measured as the driver sees a device or with what the
+    allocator holds. Left out: runs measured by their tensors alone, which need not fit; that runs
+    of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    method.md#intervals.
+
+    >>> low, high = memory_factors("any other framework")
+    >>> 0.5 < low < 1 < high < 1.5
+    True
+    """
+    found = memory_classes()[name]
     return found.low, found.high

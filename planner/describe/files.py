@@ -15,6 +15,7 @@ from planner.errors import CatalogueError, WriteError, shorten
 __all__ = [
     "check_description_file",
     "parse_json",
+    "parse_toml",
     "read_bytes",
     "read_text",
     "read_toml",
@@ -72,7 +73,16 @@ def read_text(path: Path, limit: int = _MAX_FILE_BYTES) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain data; CatalogueError with the line where it is malformed."""
-    text, where = read_text(path), shorten(str(path))
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """TOML text as plain data; CatalogueError with the line where it is malformed.
+
+    >>> parse_toml("nodes = 4", "profile")
+    {'nodes': 4}
+    """
+    where = shorten(where)
     nested = CatalogueError(f"{where} is nested too deeply for a description; give a flat one")
     if _DOTTED.search(text):
         raise nested

@@ -25,9 +25,19 @@ from planner.describe.base import (
 )
 from planner.describe.layout import Recompute, Schedule
 from planner.describe.machine import Runtime
+from planner.describe.model.decoders import Decoders
+from planner.describe.model.model import Model
+from planner.describe.workload import (
+    OPTIMIZERS,
+    PRECISIONS,
+    OptimizerName,
+    TrainingPrecision,
+    Workload,
+)
 
 __all__ = [
     "Buffers",
+    "Code",
     "Communication",
     "Framework",
     "HostTime",
@@ -200,6 +210,56 @@ class Communication(Description):
     """Whether host transfers run behind computation."""
 
 
+class Code(Description):
+    """What its own code and files can be told, where that is less than what is estimated."""
+
+    models: tuple[Decoders, ...] = ()
+    """Models that its own code builds; none: it runs the model's own code, whatever that is."""
+    other_models: Literal["none", "data-parallel"] = "none"
+    """What it does for other models: nothing, or data parallelism around their own code."""
+    precisions: tuple[TrainingPrecision, ...] = PRECISIONS
+    """Precisions that its files can ask for."""
+    optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
+    """Optimizers that its files can ask for."""
+    zero_stages: tuple[int, ...] = ()
+    """ZeRO stages that its files can ask for; none stated: all that it offers."""
+    schedules: tuple[Schedule, ...] = ()
+    """Pipeline schedules that its files can ask for; none stated: all that it offers."""
+    axes_need_sharding: bool = False
+    """As `Framework.axes_need_sharding`, of its files."""
+
+    def lacks(self, model: Model, workload: Workload) -> str:
+        """Why a job cannot be written at all; empty where it can."""
+        alone = self.other_models == "none"
+        return self.unsaid(workload) or (self.odd(model, workload.sequence_length) if alone else "")
+
+    def unsaid(self, workload: Workload) -> str:
+        """What of a workload its files cannot ask for; empty where they can all."""
+        if workload.precision not in self.precisions:
+            return f"precision {workload.precision} is not written; use {_either(self.precisions)}"
+        if workload.optimizer not in self.optimizers:
+            return f"optimizer {workload.optimizer} is not written; use {_either(self.optimizers)}"
+        return ""
+
+    def odd(self, model: Model, sequence_length: int) -> str:
+        """What sets a model apart from all that its code builds; empty where nothing does."""
+        reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
+        return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
+
+    def builds(self, model: Model, workload: Workload) -> Decoders | None:
+        """The code that builds a job's model; None where the model's own runs."""
+        for decoders in self.models:
+            precise = workload.precision in decoders.precisions
+            trains = precise and workload.optimizer in decoders.optimizers
+            if trains and not decoders.lacks(model, workload.sequence_length):
+                return decoders
+        return None
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
+
+
 class Framework(Description):
     """A training framework."""
 
@@ -228,6 +288,10 @@ class Framework(Description):
     """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
     zero_stages_with_pipeline: tuple[ZeroStage, ...] = (0, 1)
     """Stages it offers together with pp > 1."""
+    unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
+    """Precisions in which it trains without sharding anything (ZeRO-0)."""
+    axes_need_sharding: bool = False
+    """Whether other axes go only with states that two ranks or more share."""
     hybrid_sharding: bool = False
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)
@@ -277,6 +341,35 @@ class Framework(Description):
     """Fixed buffers."""
     communication: Communication
     """Overlap and synchronisation."""
+    code: Code = Code()
+    """What its code and files can be told."""
+
+    def stages(self, precision: str) -> tuple[int, ...]:
+        """ZeRO stages that it offers in a training precision."""
+        plain = precision in self.unsharded_precisions
+        return tuple(stage for stage in self.zero_stages if stage or plain)
+
+    def written(self, model: Model, workload: Workload) -> Framework:
+        """The part of it whose layouts can be written for a job.
+
+        >>> from planner.describe.catalogue import load_framework, load_model
+        >>> fsdp2 = load_framework("fsdp2")
+        >>> [fsdp2.written(load_model(name), Workload()).axes for name in ("llama-3-8b", "gpt2")]
+        [('tp', 'pp', 'cp', 'ep'), ()]
+        """
+        code = self.code
+        changes: dict[str, object] = {
+            "zero_stages": code.zero_stages or self.zero_stages,
+            "schedules": code.schedules or self.schedules,
+            "axes_need_sharding": code.axes_need_sharding or self.axes_need_sharding,
+        }
+        built = code.builds(model, workload)
+        if built is not None and built.axes is not None:
+            changes["axes"] = tuple(axis for axis in self.axes if axis in built.axes)
+        if code.models and built is None:
+            plain = tuple(mode for mode in self.recompute if mode != "selective")
+            changes |= {"axes": (), "recompute": plain}
+        return self.model_copy(update=changes)
 
     def states(self, precision: str) -> States:
         """Bytes per parameter for a training precision."""

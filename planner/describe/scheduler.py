@@ -22,7 +22,7 @@ class Queue(Description):
     """Most nodes of a job."""
     max_hours: float = Field(gt=0, le=100_000)
     """Longest wall time [h]."""
-    max_jobs: int | None = Field(default=None, ge=1)
+    max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
     """Most jobs that one user may have there, waiting or running; None where none is stated."""
     note: str = ""
     """What else the site says about it."""
@@ -42,7 +42,7 @@ class Launch(Description):
     """Whether a job is refused without an account or project."""
     tasks: Literal["device", "node"] = "node"
     """What the launcher starts: one process per device, or one `torchrun` per node."""
-    cpus: int | None = Field(default=None, ge=1)
+    cpus: int | None = Field(default=None, ge=1, le=1_000_000)
     """CPUs of a node that the job's processes share, as the scheduler counts them: cores or
     threads; None: the cores of the node."""
     mpi: Literal["pals", "openmpi"] = "pals"

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description
+from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
 __all__ = [
@@ -102,9 +103,15 @@ class Workload(Description):
 
 
 def parse_tokens(text: str) -> float:
-    """A number of tokens; `B` is billions here, not bytes.
+    """A number of tokens; `B` is billions here, not bytes. DescriptionError where it is none.
 
     >>> parse_tokens("300B"), parse_tokens("2e12"), parse_tokens("0.3 T")
     (300000000000.0, 2000000000000.0, 300000000000.0)
     """
-    return parse_quantity(re.sub(r"(?<=\d)\s*[bB]$", "G", text.strip()))
+    plain = re.sub(r"(?<=\d)\s*[bB]$", "G", text.strip())
+    try:
+        return parse_quantity(plain)
+    except DescriptionError:
+        raise DescriptionError(
+            f"{shorten(text)!r} is no number of tokens; write for example 300B, 2T or 2e12"
+        ) from None

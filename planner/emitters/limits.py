@@ -1,20 +1,24 @@
 """Limits: what a framework's files can say, declared one way and refused with one sentence.
 
-`Words` holds a framework's own names for the planner's precisions, optimizers and schedules;
-`Decoders` the models that its own code builds. What neither holds cannot be written.
+What a framework's code builds is said by its description (`Framework.code`), which the search reads
+too; `Words` holds its own names for the planner's precisions, optimizers and schedules, `Says` what
+one recipe has words for, whatever a description claims.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
-from planner.describe.model.model import Model
+from planner.choose.legality import check
+from planner.describe.layout import Layout
+from planner.describe.model.decoders import Decoders
+from planner.describe.question import Question
 from planner.emitters.batch_job import BatchJob
-from planner.errors import EmitError
+from planner.errors import EmitError, LayoutError, shorten
 
-__all__ = ["LLAMA", "TORCH_DTYPES", "Decoders", "Words", "not_written"]
+__all__ = ["TORCH_DTYPES", "Says", "Words", "built", "check_job", "not_written"]
 
 T = TypeVar("T")
 
@@ -56,100 +60,70 @@ class Words(Generic[T]):
         return self.words[name]
 
 
-Biases = Literal["none", "qkv", "all", "mixed"]
-_BIASES: Mapping[tuple[bool, bool, bool], Biases] = {
-    (False, False, False): "none",
-    (True, False, False): "qkv",
-    (True, True, True): "all",
-}
-_BIASES_IN_WORDS: Mapping[Biases, str] = {
-    "none": "has no biases",
-    "qkv": "has biases of queries, keys and values only",
-    "all": "has biases",
-    "mixed": "has biases in some matrices only",
-}
+@dataclass(frozen=True, slots=True)
+class Says:
+    """What a recipe has words for besides data parallelism and ZeRO stages."""
+
+    axes: tuple[str, ...] = ()
+    """Parallel axes."""
+    recompute: tuple[str, ...] = ("none", "full")
+    """Recompute modes."""
+    offload: tuple[str, ...] = ("none",)
+    """What may live off the device."""
+    hybrid: bool = False
+    """Whether sharding may stop at a group of ranks."""
+    tiles: bool = False
+    """Whether a layer may be tiled."""
+
+    def check(self, layout: Layout, framework: str) -> None:
+        """Raise EmitError for what would be lost in the files."""
+        for axis in ("tp", "pp", "cp", "ep"):
+            if getattr(layout, axis) > 1 and axis not in self.axes:
+                raise not_written(f"{axis} = {getattr(layout, axis)}", framework, f"{axis} = 1")
+        if layout.recompute not in self.recompute:
+            known = " or ".join(self.recompute)
+            raise not_written(f"recompute {layout.recompute}", framework, known)
+        if layout.offload not in self.offload:
+            raise not_written(f"offload {layout.offload}", framework, " or ".join(self.offload))
+        if layout.dp_shard not in (0, layout.dp) and not self.hybrid:
+            raise not_written(f"dp_shard = {layout.dp_shard}", framework, f"{layout.dp}")
+        if layout.tiles > 1 and not self.tiles:
+            raise not_written(f"tiles = {layout.tiles}", framework, "tiles = 1")
 
 
-def _biases(model: Model) -> Biases:
-    return _BIASES.get((model.qkv_bias, model.out_bias, model.mlp_bias), "mixed")
+def check_job(job: BatchJob, says: Says) -> None:
+    """Raise EmitError where a layout, its model or its workload cannot be written.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoders:
-    """The decoders that a framework's own code builds, by what their parts may be.
-
-    All have one normalisation before attention and one before the feed-forward, in series, and
-    no bias in the output projection.
+    What the framework's description says of its code is what the search keeps to.
     """
-
-    positions: tuple[str, ...]
-    """Position schemes."""
-    norms: tuple[str, ...]
-    """Normalisations."""
-    feed_forwards: tuple[str, ...]
-    """Non-linearities of the feed-forward, `gated` where it has a gate."""
-    biases: tuple[Biases, ...]
-    """Which of the matrices of a layer have biases."""
-    qk_norms: tuple[str, ...] = ("none",)
-    """Normalisations of queries and keys."""
-    experts: bool = False
-    """Whether a feed-forward may be experts, without biases."""
-    windows: bool = False
-    """Whether all layers may have an attention window."""
-    any_head_width: bool = True
-    """Whether a head's width is free, or that of the residual stream over the heads."""
-
-    def lacks(self, model: Model, sequence_length: int) -> str:
-        """What sets a model apart from these; empty where nothing does.
-
-        >>> from planner.describe.catalogue import load_model
-        >>> [LLAMA.lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
-        ['', 'has learned positions']
-        """
-        feed_forward = f"{'gated ' if model.gated_mlp else ''}{model.activation}"
-        windowed = 0 < model.sliding_window < sequence_length
-        whole = model.num_window_layers == model.num_layers
-        window = f"a window of {model.sliding_window} tokens in {model.num_window_layers} layers"
-        experts = model.experts
-        biased = experts is not None and (experts.expert_bias or experts.router_bias)
-        odd = {
-            f"is no decoder but {model.kind}": model.kind != "decoder",
-            "has latent attention": model.latent_attention is not None,
-            "has experts": experts is not None and not self.experts,
-            "has biased experts": biased,
-            f"has {model.position} positions": model.position not in self.positions,
-            f"normalises with {model.norm}": model.norm not in self.norms,
-            f"has {model.norms_per_layer} normalisations a layer": model.norms_per_layer != 2,
-            "normalises its embedding": model.embedding_norm,
-            f"has a feed-forward with {feed_forward}": feed_forward not in self.feed_forwards,
-            _BIASES_IN_WORDS[_biases(model)]: _biases(model) not in self.biases,
-            "has a bias in its output projection": model.head_bias,
-            f"normalises queries and keys ({model.qk_norm})": model.qk_norm not in self.qk_norms,
-            "has attention sinks": model.attention_sinks,
-            "runs attention and feed-forward side by side": model.parallel_residual,
-            "has a projected embedding": bool(model.embedding_size),
-            f"has {window}": windowed and not (self.windows and whole),
-            "has heads of another width": not self.any_head_width
-            and model.head_dim * model.num_heads != model.hidden_size,
-        }
-        return next((what for what, found in odd.items() if found), "")
-
-    def check(self, job: BatchJob, framework: str) -> None:
-        """Raise EmitError where the job's model is none of these."""
-        odd = self.lacks(job.model, job.workload.sequence_length)
-        if odd:
-            raise not_written(
-                f"model {job.model.name[:60]!r}, which {odd},",
-                framework,
-                "a framework that runs the model's own code, such as deepspeed or accelerate",
-            )
+    framework, name = job.framework, shorten(job.framework.name)
+    unsaid = framework.code.unsaid(job.workload)
+    if unsaid:
+        raise EmitError(f"{name}: {unsaid}")
+    lacks = framework.code.lacks(job.model, job.workload)
+    if lacks:
+        raise EmitError(
+            f"model {job.model.name[:60]!r} is not written for {name}: {lacks}; use a framework "
+            "that can, such as deepspeed or accelerate, which run the model's own code"
+        )
+    says.check(job.layout, name)
+    if job.layout.world == 1:
+        return  # one rank shards nothing, whatever its stage is called
+    part = framework.written(job.model, job.workload)
+    try:
+        check(Question(job.model, job.machine, job.workload, part), job.layout)
+    except LayoutError as error:
+        odd = framework.code.odd(job.model, job.workload.sequence_length)
+        why = f" ({odd})" if odd else ""
+        raise EmitError(f"{job.layout} is not written for {name}{why}: {error}") from None
 
 
-LLAMA = Decoders(
-    positions=("rope",),
-    norms=("rmsnorm",),
-    feed_forwards=("gated silu",),
-    biases=("none",),
-    any_head_width=False,
-)
-"""The Llama of Meta in any size, which most frameworks bring."""
+def built(job: BatchJob) -> Decoders:
+    """The code of the framework that builds the job's model."""
+    found = job.framework.code.builds(job.model, job.workload)
+    if found is None:
+        raise EmitError(
+            f"{shorten(job.framework.name)} does not state which models its own code builds; add "
+            "[[code.models]] to its description"
+        )
+    return found

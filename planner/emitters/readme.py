@@ -164,6 +164,8 @@ def _check(job: BatchJob) -> str:
 def _notes(job: BatchJob, recipe: Recipe) -> str:
     launch = job.machine.scheduler.launch
     notes = [*recipe.notes, *(launch.notes if launch is not None else ())]
+    if not recipe.saves:
+        notes.append("Data, tokenizer, learning rate and its warm-up are those of your program.")
     if job.workload.precision == "tf32":
         notes.append('TF32 is on after `torch.set_float32_matmul_precision("high")`.')
     cores = job.machine.node.num_cores

@@ -1,8 +1,9 @@
 """Registry: the recipes by name, read off their folder.
 
-A recipe is a module of `planner.emitters.recipes` with a function `recipe`, and its name is the
-module's. A framework's description names the one that writes its files (`configuration`), so that
-a new framework is its description and, where its files are new, one module more.
+A recipe is a module of `planner.emitters.recipes` with a function `recipe` and with `SAYS`, what
+its files have words for; its name is the module's. A framework's description names the one that
+writes its files (`configuration`), so that a new framework is its description and, where its files
+are new, one module more.
 """
 
 from __future__ import annotations
@@ -11,18 +12,30 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from planner.describe.framework import Framework
 from planner.emitters import recipes as folder
 from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import Says, check_job
 from planner.emitters.recipe import Recipe
 from planner.errors import EmitError, shorten
 
 __all__ = ["NO_FILES", "Writer", "recipes", "writer_of"]
 
-Writer: TypeAlias = Callable[[BatchJob], Recipe]
-"""What every module of the folder defines as `recipe`."""
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What every module of the folder defines: `recipe`, and `SAYS`."""
+
+    recipe: Callable[[BatchJob], Recipe]
+    says: Says
+
+    def __call__(self, job: BatchJob) -> Recipe:
+        """The recipe of a job; raises EmitError where the files cannot say it."""
+        check_job(job, self.says)
+        return self.recipe(job)
+
 
 NO_FILES = "none"
 """The `configuration` of a framework that is described for comparison only."""
@@ -35,10 +48,11 @@ def recipes() -> Mapping[str, Writer]:
     >>> "deepspeed" in recipes()
     True
     """
-    return {
-        module.name: importlib.import_module(f"{folder.__name__}.{module.name}").recipe
+    found = {
+        module.name: importlib.import_module(f"{folder.__name__}.{module.name}")
         for module in pkgutil.iter_modules(folder.__path__)
     }
+    return {name: Writer(module.recipe, module.SAYS) for name, module in found.items()}
 
 
 def writer_of(framework: Framework) -> Writer:

@@ -10,7 +10,7 @@ import tomlkit
 import yaml
 from tomlkit.items import Array
 
-__all__ = ["arguments_text", "json_text", "toml_text", "yaml_text"]
+__all__ = ["arguments_text", "json_text", "python_call", "toml_text", "yaml_text"]
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
@@ -49,6 +49,28 @@ def toml_text(tables: Mapping[str, Mapping[str, Any]], comment: str) -> str:
             section.add(key, item.multiline(True) if isinstance(item, Array) else item)
         document.add(name, section)
     return tomlkit.dumps(document)
+
+
+def python_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call with plain values, or lists of lists of words, one a line as formatters break it.
+
+    >>> print(python_call("C", {"a": 1, "b": "x", "c": [["y"]]}))
+    C(
+        a=1,
+        b="x",
+        c=[
+            ["y"],
+        ],
+    )
+    """
+    lines = [f"{name}("]
+    for key, value in arguments.items():
+        if isinstance(value, list):
+            rows = [f"        {json.dumps(row)}," for row in value]
+            lines += [f"    {key}=[", *rows, "    ],"]
+        else:
+            lines.append(f"    {key}={json.dumps(value) if isinstance(value, str) else value},")
+    return "\n".join([*lines, ")"])
 
 
 def json_text(data: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.choose.plan import Plan
+from planner.choose.strategies import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description, Quantity
@@ -43,7 +44,7 @@ def verdict(plan: Plan) -> Text:
     if best is None:
         lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
         return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
-    lines = Text(f"Fits: {words.job(plan)}.\n", style="bold green")
+    lines = Text(f"{_fits(best)}: {words.job(plan)}.\n", style=_STYLES[_fits(best)])
     lines.append(f"Fastest: {best.layout}  [{best.framework}]\n", style="default")
     device, host = best.memory_bytes["total"], best.host_memory_bytes["total"]
     amount, duration, node_hours = words.cost(plan, best)
@@ -55,7 +56,18 @@ def verdict(plan: Plan) -> Text:
         f"  {amount}: {duration}, {node_hours}. {words.queues(plan, best)}\n",
         style="not bold default",
     )
+    if best.tight:
+        lines.append(f"  {words.doubt(plan)}\n", style="yellow")
     return lines
+
+
+_STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit": "bold red"}
+
+
+def _fits(estimate: Estimate) -> str:
+    if not estimate.fits:
+        return "Does not fit"
+    return "Fits, but tight" if estimate.tight else "Fits"
 
 
 def _ranked(plan: Plan) -> Table:
@@ -104,10 +116,15 @@ def _strategies(plan: Plan) -> Table:
         time = format_seconds(estimate.step_time_s) if estimate and entry.fits else "-"
         shape = f"{estimate.layout} [{estimate.framework}]: " if estimate else ""
         text = f"{shape}{entry.why}" + (f". Fix: {entry.fix}" if entry.fix else "")
-        table.add_row(
-            entry.name, Text("yes", "green") if entry.fits else Text("no", "red"), time, Text(text)
-        )
+        table.add_row(entry.name, _fate(entry), time, Text(text))
     return table
+
+
+def _fate(entry: Verdict) -> Text:
+    if not entry.fits:
+        return Text("no", "red")
+    tight = entry.estimate is not None and entry.estimate.tight
+    return Text("tight", "yellow") if tight else Text("yes", "green")
 
 
 def show_plan(plan: Plan, out: Console) -> None:
@@ -147,8 +164,7 @@ def show_estimate(
     """Print one estimate: verdict, time by part, memory by part and by stage."""
     limit = machine.device.memory_bytes.value
     room = machine.node.host_memory_bytes.value
-    style = "bold green" if estimate.fits else "bold red"
-    head = Text(words.fate(estimate, machine), style)
+    head = Text(words.fate(estimate, machine), _STYLES[_fits(estimate)])
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(
         f"step {format_seconds(estimate.step_time_s)} ({words.interval(estimate)}), "
@@ -287,7 +303,12 @@ def estimate_csv(estimates: Iterable[Estimate]) -> str:
         row.update(estimate.layout.model_dump(mode="json"))
         row.update(
             fits=estimate.fits,
+            tight=estimate.tight,
             step_time_s=estimate.step_time_s,
+            step_time_low_s=estimate.interval_step_time_s[0],
+            step_time_high_s=estimate.interval_step_time_s[1],
+            memory_low_bytes=estimate.interval_memory_bytes[0],
+            memory_high_bytes=estimate.interval_memory_bytes[1],
             mfu=estimate.mfu,
             tokens_per_s=estimate.tokens_per_s,
         )

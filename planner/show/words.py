@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.choose.plan import Plan
+from planner.choose.strategies import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -11,14 +12,18 @@ from planner.units import counted, format_amount, format_bytes, format_count, fo
 __all__ = [
     "CODE",
     "alternative",
+    "closest",
     "cost",
+    "doubt",
     "fate",
     "interval",
     "job",
     "layout_words",
+    "memory_interval",
     "metrics",
     "nearest",
     "queues",
+    "strategies",
     "verdict",
     "waiting",
 ]
@@ -88,40 +93,102 @@ def job(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence, and whether it is sure."""
     best = plan.best
     if best is None:
         return nearest(plan)
-    return (
+    said = (
         f"{plan.model} fits on {_place(plan)}; fastest is {layout_words(best.layout)} with "
         f"{best.framework}: {format_seconds(best.step_time_s)} per step."
     )
+    return f"{said} {doubt(plan)}".strip()
+
+
+def doubt(plan: Plan) -> str:
+    """Where the fastest layout is tight: by how much runs have missed, and what surely fits."""
+    best, roomy = plan.best, plan.roomy
+    if best is None or not best.tight:
+        return ""
+    text = f"It is tight: memory is, {memory_interval(best)}. Run it once first"
+    if roomy is None:
+        return text + "."
+    return (
+        f"{text}, or take {roomy.layout} with {roomy.framework}: "
+        f"{format_seconds(roomy.step_time_s)} per step, with room to spare."
+    )
+
+
+def memory_interval(estimate: Estimate) -> str:
+    """The range in which the memory of nine of ten measured runs lay."""
+    low, high = estimate.interval_memory_bytes
+    return f"by how far 90 % of measured runs lay, {format_bytes(low)} to {format_bytes(high)}"
 
 
 def nearest(plan: Plan) -> str:
     """Of a plan that does not fit: what comes closest, and what would help."""
-    closest = [
-        (entry.estimate.memory_bytes["total"], entry)
-        for entry in plan.strategies
-        if entry.estimate is not None
-    ]
-    if not closest:
+    entry = closest(plan)
+    if entry is None or entry.estimate is None:
+        batches = [found.batch for found in plan.strategies if found.batch]
+        batch = f" of {min(batches):,}" if batches else " that is a multiple of the devices"
         return (
             f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
-            "layout; try a global batch that is a multiple of the devices."
+            f"layout; try a global batch{batch}."
         )
-    _, entry = min(closest, key=lambda pair: pair[0])
-    help_text = f"Cheapest fix: {entry.fix}." if entry.fix else "Try more nodes."
+    if plan.enough_nodes:
+        help_text = f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
+    elif entry.fix:
+        help_text = f"Cheapest fix: {entry.fix}."
+    else:
+        help_text = (
+            "No doubling of the nodes was found to help, up to 64 times as many or all of the "
+            "machine; change the batch, shorten the sequence, or take devices of more memory."
+        )
     return (
         f"{plan.model} does not fit on {_place(plan)}. Closest is {entry.name}: it {entry.why}. "
         f"{help_text}"
     )
 
 
+def strategies(plan: Plan) -> list[dict[str, str]]:
+    """What became of every classic strategy, and what would help, one row each."""
+    rows = []
+    for entry in plan.strategies:
+        found = entry.estimate
+        fate = "no"
+        if entry.fits and found is not None:
+            fate = "tight" if found.tight else "yes"
+        rows.append(
+            {
+                "strategy": entry.name,
+                "fits": fate,
+                "step": format_seconds(found.step_time_s) if found and entry.fits else "",
+                "layout": f"{found.layout} [{found.framework}]" if found else "",
+                "why": entry.why,
+                "cheapest fix": entry.fix,
+            }
+        )
+    return rows
+
+
+def closest(plan: Plan) -> Verdict | None:
+    """The strategy whose best layout needs the least memory; None where none is legal."""
+    found = [
+        (entry.estimate.memory_bytes["total"], number, entry)
+        for number, entry in enumerate(plan.strategies)
+        if entry.estimate is not None
+    ]
+    return min(found)[2] if found else None
+
+
 def fate(estimate: Estimate, machine: Machine) -> str:
     """Whether one layout fits, and by how much it does not."""
     limit = machine.device.memory_bytes.value
     total = estimate.memory_bytes["total"]
+    if estimate.tight:
+        return (
+            f"Fits, but tight: {format_bytes(limit - total)} free per device; memory is, "
+            f"{memory_interval(estimate)}: run it once first"
+        )
     if estimate.fits:
         return f"Fits: {format_bytes(limit - total)} free per device"
     if total > limit:
@@ -191,6 +258,7 @@ def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[st
     """Label, value and small print of the numbers that matter first."""
     per_device = estimate.tokens_per_s / plan.num_devices
     memory = estimate.memory_bytes["total"]
+    low, high = (format_bytes(value) for value in estimate.interval_memory_bytes)
     amount, duration, node_hours = cost(plan, estimate)
     return [
         ("step time", format_seconds(estimate.step_time_s), interval(estimate)),
@@ -200,6 +268,6 @@ def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[st
             f"{format_amount(per_device)} per device",
         ),
         ("model FLOPs utilisation", f"{100 * estimate.mfu:.1f} %", "of the dense peak"),
-        ("memory per device", format_bytes(memory), f"{format_bytes(limit_bytes - memory)} free"),
+        ("memory per device", format_bytes(memory), f"90 % between {low} and {high}"),
         (amount, duration, node_hours),
     ]

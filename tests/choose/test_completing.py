@@ -65,6 +65,13 @@ def test_what_is_missing_or_contradicts_is_said(
         _completed(_deepspeed(sizes), **options)
 
 
+def test_no_degree_of_zero() -> None:
+    text = "--num-layers=12\n--micro-batch-size=1\n--context-parallel-size=0\n--nnodes=2\n"
+    files = read_configuration_text(f"{text}--nproc-per-node=4", "m.args")
+    with pytest.raises(PlannerError, match="cp = 0 is refused"):
+        _completed(files)
+
+
 def test_options_count_before_files_and_say_so() -> None:
     files = _deepspeed(SIZES + PASSES)
     found = _completed(files, nodes=2, layout={"micro_batch": 8, "zero_stage": 3})

@@ -155,7 +155,7 @@ def test_mask_and_sentence_agree(model: str, framework: str, layout: Layout) -> 
 def test_learned_positions_limit_the_sequence() -> None:
     check_sequence(question("llama-3-8b", sequence_length=1_000_000))  # rotary: no table
     check_sequence(question("gpt2", sequence_length=1024))
-    with pytest.raises(LayoutError, match="use --seq-length 1024 or less"):
+    with pytest.raises(LayoutError, match="use a sequence of 1024 or less"):
         check_sequence(question("gpt2", sequence_length=1025))
 
 

@@ -17,7 +17,7 @@ import yaml
 import planner
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
-from planner.describe.catalogue import folder, load_machine, load_model, names
+from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.emitters import emit_estimate
 from planner.emitters.folder import write_folder, zip_bytes
@@ -140,9 +140,8 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         ("nanotron", "llama-3-8b", Layout(dp=4), {"optimizer": "sgd"}, "use adam or adamw"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "runs your own program"),
         ("nanotron", "qwen2.5-7b", Layout(dp=4), {}, "has biases"),
-        ("fsdp2", "gpt2", Layout(dp=2, tp=2, sequence_parallel=True), {}, "tp = pp = cp"),
-        ("accelerate", "gpt2", Layout(dp=4), {}, "framework ddp"),
-        ("accelerate", "gpt2", Layout(tp=4, zero_stage=3), {}, "dp or cp above 1"),
+        ("fsdp2", "gpt2", Layout(dp=2, tp=2, sequence_parallel=True), {}, "use tp = 1"),
+        ("accelerate", "gpt2", Layout(dp=4), {}, "use zero_stage = 2, 3"),
     ],
 )
 def test_refusals(
@@ -164,6 +163,19 @@ def test_adapters_are_said_to_the_user() -> None:
     files = place_files("polaris", lora_rank=8, lora_targets=("query",), frozen=("embedding",))
     assert "LoRA adapters of rank 8 on query." in files["README.md"]
     assert "freezes embedding." in files["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [("deepspeed", "gpt2"), ("accelerate", "gpt2"), ("ddp", "llama-3.2-1b"), ("fsdp2", "gpt2"),
+     ("nanotron", "llama-3-8b"), ("megatron-lm", "gpt2")],
+)  # fmt: skip
+def test_what_no_file_says_is_left_to_the_user_in_words(framework: str, model: str) -> None:
+    zero = {"ddp": 0, "nanotron": 1, "megatron-lm": 1}.get(framework, 3)
+    readme = files_of(model, "polaris", 1, Layout(dp=4, zero_stage=zero), framework)["README.md"]
+    said = readme.partition("## Start")[2].lower()
+    for word in ("data", "tokenizer", "learning rate", "warm"):
+        assert word in said, word
 
 
 def test_ranks_of_a_plan() -> None:
@@ -206,6 +218,31 @@ def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
         assert layout.global_batch == 48
         for text in scripts(files).values():
             assert run_on(text, "bash", "-n").returncode == 0
+
+
+# models that Megatron-LM's code does not build, and some that it does
+@pytest.mark.parametrize(
+    ("model", "machine", "nodes"),
+    [
+        ("olmo-2-7b", "perlmutter", 4),
+        ("gemma-2-27b", "alps", 8),
+        ("bert-large", "polaris", 1),
+        ("wordplay-85m-char", "polaris", 1),
+        ("falcon-40b", "alps", 8),
+        ("bloom-176b", "alps", 32),
+        ("gpt-oss-20b", "perlmutter", 4),
+        ("llama-3-8b", "aurora", 2),
+    ],
+)
+def test_what_is_ranked_first_is_written(model: str, machine: str, nodes: int) -> None:
+    job = planner.Workload(sequence_length=512, global_batch=384)
+    plan = planner.plan(model, machine, nodes=nodes, workload=job, top=6)
+    assert plan.ranked
+    for rank in range(1, len(plan.ranked) + 1):
+        assert planner.emit(plan, rank)
+    lacking = load_framework("megatron-lm").code.lacks(load_model(model), job)
+    noted = any(note.startswith("Not searched: megatron-lm: ") for note in plan.notes)
+    assert noted == (bool(lacking) and machine != "aurora")
 
 
 HOSTILE = 'x";$(touch pwned)`touch pwned`\n#PBS -q evil\n#SBATCH -p evil\n\'"""]}{: &a *a !!x\\'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -13,6 +14,7 @@ import yaml
 
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
+from planner.errors import LayoutError
 from tests.emitters.emitted import Files, files_of
 
 # layouts as (model, machine, nodes, layout): every stage, offload, hybrid, tiling
@@ -220,7 +222,10 @@ MEGATRON_OPTIONS = set(
         r"\S+",
         """
     attention-backend attention-dropout bf16 context-parallel-size disable-bias-linear add-qkv-bias
-    eval-iters expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size fp16
+    eval-iters glu-linear-offset activation-func-clamp-value quick-geglu softmax-type
+    load save save-interval multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim
+    qk-pos-emb-head-dim v-head-dim window-attn-skip-freq sgd-momentum moe-shared-expert-gate
+    expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size fp16
     fp8-format global-batch-size group-query-attention hidden-dropout hidden-size kv-channels
     log-interval max-position-embeddings micro-batch-size mock-data moe-ffn-hidden-size
     moe-grouped-gemm moe-layer-freq moe-router-topk moe-shared-expert-intermediate-size
@@ -241,7 +246,7 @@ MEGATRON_DEEPSPEED_OPTIONS = set(
         """
     accumulate-allreduce-grads-in-fp32 attention-dropout bf16 checkpoint-activations
     checkpoint-num-layers cpu-optimizer deepspeed deepspeed-activation-checkpointing
-    deepspeed_config disable-bias-linear distributed-backend ffn-hidden-size fp16
+    deepspeed_config disable-bias-linear ffn-hidden-size fp16 load save save-interval
     global-batch-size hidden-dropout hidden-size kv-channels log-interval max-position-embeddings
     micro-batch-size no-pipeline-parallel normalization num-attention-heads num-key-value-heads
     num-layers optimizer pipeline-model-parallel-size seq-length sequence-parallel swiglu
@@ -316,6 +321,8 @@ def test_megatron_arguments(name: str) -> None:
     passes, rest = divmod(int(given["global-batch-size"]), layout.micro_batch * replicas)
     assert (passes, rest) == (layout.grad_accumulation, 0)
     assert '--lr "${LEARNING_RATE}"' in files["job.sh"]
+    assert given["save"] == given["load"] == "checkpoints"
+    assert int(given["save-interval"]) > 0
 
 
 def test_megatron_pipelines() -> None:
@@ -355,31 +362,6 @@ def test_megatron_deepspeed_on_aurora() -> None:
 
 # --- torchtitan, nanotron, FSDP2, DDP --------------------------------------------------------
 
-TITAN_KEYS = {
-    "model": {"name", "flavor"},
-    "training": {
-        "local_batch_size",
-        "global_batch_size",
-        "seq_len",
-        "steps",
-        "enable_cpu_offload",
-        "mixed_precision_param",
-    },
-    "parallelism": {
-        "data_parallel_replicate_degree",
-        "data_parallel_shard_degree",
-        "fsdp_reshard_after_forward",
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "pipeline_parallel_schedule",
-        "pipeline_parallel_microbatch_size",
-        "module_fqns_per_model_part",
-        "context_parallel_degree",
-        "expert_parallel_degree",
-    },
-    "activation_checkpoint": {"mode", "selective_ac_option"},
-}
-"""Sections and keys that we write, as torchtitan 0.2.2 declares them."""
 TITAN = {
     "plain": ("llama-3-8b", "polaris", 8, Layout(dp=32, zero_stage=3, grad_accumulation=2)),
     "hybrid": (
@@ -405,17 +387,24 @@ TITAN = {
             recompute="selective",
         ),
     ),
+    "piped-shards": (
+        "llama-3.1-405b",
+        "alps",
+        32,
+        Layout(dp=8, tp=4, pp=4, zero_stage=3, sequence_parallel=True, schedule="1f1b"),
+    ),
 }
 
 
+@pytest.fixture(scope="module")
+def titan_files() -> dict[str, Files]:
+    return {name: files_of(*case, "fsdp2") for name, case in TITAN.items()}
+
+
 @pytest.mark.parametrize("name", TITAN)
-def test_torchtitan_toml(name: str) -> None:
+def test_torchtitan_toml(name: str, titan_files: dict[str, Files]) -> None:
     layout = TITAN[name][3]
-    files = files_of(*TITAN[name], "fsdp2")
-    config = tomllib.loads(files["torchtitan.toml"])
-    assert {section: set(keys) <= TITAN_KEYS[section] for section, keys in config.items()} == (
-        dict.fromkeys(TITAN_KEYS, True)
-    )
+    config = tomllib.loads(titan_files[name]["torchtitan.toml"])
     mesh = config["parallelism"]
     shards = mesh["data_parallel_shard_degree"]
     replicas = mesh["data_parallel_replicate_degree"] * shards
@@ -438,27 +427,63 @@ def test_torchtitan_toml(name: str) -> None:
         dealt = [part for chunk in chunks for part in chunk]
         assert dealt == ["tok_embeddings", *layers, "norm", "output"]
     assert config["activation_checkpoint"]["mode"] == layout.recompute
+    saved = config["checkpoint"]
+    assert (saved["enable"], saved["folder"], config["job"]["dump_folder"]) == (
+        True,
+        "checkpoints",
+        ".",
+    )
+
+
+RESHARDS = {"plain": "default", "hybrid": "default", "pipeline": "never", "piped-shards": "always"}
 
 
 @pytest.mark.parametrize("name", TITAN)
-def test_torchtitan_python_says_the_same(name: str) -> None:
-    files = files_of(*TITAN[name], "fsdp2")
-    config = tomllib.loads(files["torchtitan.toml"])
-    source = files["torchtitan_plan.py"]
-    compile(source, "torchtitan_plan.py", "exec")
-    said = dict(re.findall(r"config\.(\w+\.\w+) = (.+)", source))
+def test_torchtitan_reshards_as_counted(name: str, titan_files: dict[str, Files]) -> None:
+    """`default` keeps the output layer gathered, as counted, and with a pipeline all layers."""
+    mesh = tomllib.loads(titan_files[name]["torchtitan.toml"])["parallelism"]
+    assert mesh["fsdp_reshard_after_forward"] == RESHARDS[name]
+
+
+def configuration_of(source: str) -> dict[str, Any]:
+    """The keywords of the configuration that a plan returns: plain values, or calls by name."""
+    plan = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef))
+    returned = plan.body[-1]
+    assert isinstance(returned, ast.Return)
+    assert isinstance(returned.value, ast.Call)
+    return {str(k.arg): k.value for k in returned.value.keywords}
+
+
+def values_of(call: Any) -> dict[str, Any]:
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+
+
+@pytest.mark.parametrize("name", TITAN)
+def test_torchtitan_python_says_the_same(name: str, titan_files: dict[str, Files]) -> None:
+    config = tomllib.loads(titan_files[name]["torchtitan.toml"])
+    source = titan_files[name]["torchtitan_plan.py"]
+    said = configuration_of(source)
+    training = values_of(said["training"])
     # 0.3.0 captures CUDA graphs unless told not to, and refuses to with a pipeline
-    assert said.pop("training.disable_cuda_graphs") == "True"
-    wanted = {
-        f"{section}.{key}": json.dumps(value) if isinstance(value, str | list) else str(value)
-        for section in ("training", "parallelism")
-        for key, value in config[section].items()
-    }
+    assert training.pop("disable_cuda_graphs") is True
+    assert {"dataset": "c4", **training} == config["training"]
     # the newer release names the output layer otherwise
-    wanted = {key: value.replace('"output"', '"lm_head"') for key, value in wanted.items()}
-    assert said == wanted
+    text = json.dumps(config["parallelism"]).replace('"output"', '"lm_head"')
+    assert values_of(said["parallelism"]) == json.loads(text)
     kind = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
-    assert f"activation_checkpoint = {kind[TITAN[name][3].recompute]}\n" in source
+    assert ast.unparse(said["activation_checkpoint"]) == kind[TITAN[name][3].recompute]
+    assert values_of(said["checkpoint"]) == config["checkpoint"]
+
+
+@pytest.mark.parametrize("name", TITAN)
+def test_torchtitan_inherits_nothing(name: str, titan_files: dict[str, Files]) -> None:
+    """Flavors of 0.3.0 switch on FP8, compilation and a loss in chunks: none is started from."""
+    source = titan_files[name]["torchtitan_plan.py"]
+    said = configuration_of(source)
+    assert "config_registry" not in source
+    assert values_of(said["compile"]) == {"enable": False}
+    assert ast.unparse(said["loss"]) == "CrossEntropyLoss.Config(global_vocab_size=128256)"
+    assert ast.unparse(said["dataloader"]).startswith("HuggingFaceTextDataLoader.Config")
 
 
 def test_torchtitan_takes_other_llamas() -> None:
@@ -466,16 +491,83 @@ def test_torchtitan_takes_other_llamas() -> None:
     files = files_of("mistral-7b", "polaris", 2, layout, "fsdp2")
     config = tomllib.loads(files["torchtitan.toml"])
     assert config["experimental"] == {"custom_import": "torchtitan_model"}
-    assert "--job.config_file torchtitan.toml" in files["job.sh"]
     for name in ("mistral-7b", "llama-2-7b", "auroragpt-7b", "llama-2-13b"):
         model = load_model(name)
-        source = files_of(name, "polaris", 2, layout, "fsdp2")["torchtitan_model.py"]
-        kept = {key: float(v) for key, v in re.findall(r"    (\w+)=([\d.]+),", source)}
+        files = files_of(name, "polaris", 2, layout, "fsdp2")
+        kept = dict(re.findall(r"    (\w+)=([\d.]+),", files["torchtitan_model.py"]))
+        sizes = {key: float(value) for key, value in kept.items()}
         # torchtitan 0.2.2: 8/3 of the width, times the factor, up to the next multiple
-        width = int(kept.get("ffn_dim_multiplier", 1.0) * int(8 * kept["dim"] / 3))
-        rounded = -(-width // kept["multiple_of"]) * kept["multiple_of"]
+        width = int(sizes.get("ffn_dim_multiplier", 1.0) * int(8 * sizes["dim"] / 3))
+        rounded = -(-width // sizes["multiple_of"]) * sizes["multiple_of"]
         assert rounded == model.ffn_size, name
-        assert (kept["n_layers"], kept["vocab_size"]) == (model.num_layers, model.vocab_size)
+        assert (sizes["n_layers"], sizes["vocab_size"]) == (model.num_layers, model.vocab_size)
+        newer = dict(re.findall(r"            (\w+)=(\d+),", files["torchtitan_plan.py"]))
+        assert (newer["n_layers"], newer["hidden_dim"]) == (
+            str(model.num_layers),
+            str(model.ffn_size),
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "registry", "axes"),
+    [
+        ("qwen3-30b-a3b", 'torchtitan.models.qwen3 import model_registry\n.*"30B-A3B"', {"ep": 4}),
+        ("deepseek-v3", 'torchtitan.models.deepseek_v3 import .*"671B"', {"ep": 4}),
+        ("gpt-oss-20b", 'torchtitan.models.gpt_oss import .*"20b"', {"ep": 4}),
+        ("llama-3.2-1b", 'torchtitan.models.llama3 import .*"1B"', {}),
+    ],
+)
+def test_torchtitan_beyond_llama(model: str, registry: str, axes: dict[str, int]) -> None:
+    files = files_of(model, "perlmutter", 2, Layout(dp=8, zero_stage=3, **axes), "fsdp2")
+    source = files["torchtitan_plan.py"]
+    assert re.search(registry, source, re.DOTALL)
+    assert f"expert_parallel_degree={axes.get('ep', 1)}," in source
+    assert "torchtitan.toml" not in files
+
+
+def test_megatron_latent_attention() -> None:
+    layout = Layout(dp=4, ep=4, zero_stage=1)
+    given = options(
+        files_of("deepseek-v3", "perlmutter", 1, layout, "megatron-lm")["megatron.args"]
+    )
+    names = ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim")
+    assert [int(given[name]) for name in names] == [1536, 512, 128, 64, 128]
+    assert {"multi-latent-attention", "qk-layernorm"} <= set(given)
+    # latent attention excludes grouped queries and a width of heads
+    assert not {"group-query-attention", "kv-channels"} & set(given)
+    assert given["moe-layer-freq"] == "([0]*3+[1]*58)"
+
+
+def test_megatron_gpt_oss() -> None:
+    layout = Layout(dp=4, ep=4, zero_stage=1)
+    given = options(
+        files_of("gpt-oss-20b", "perlmutter", 1, layout, "megatron-lm")["megatron.args"]
+    )
+    assert given["softmax-type"] == "learnable"
+    # every other layer has a window of 128 tokens: its own and 127 before
+    assert (given["window-size"], given["window-attn-skip-freq"]) == ("127,0", "2")
+    assert "quick-geglu" in given
+    assert not {"swiglu", "disable-bias-linear", "add-qkv-bias"} & set(given)
+
+
+def test_megatron_deepspeed_offloads_with_the_optimizer_that_it_takes() -> None:
+    """Its `--cpu-optimizer` asserts `--optimizer=adam`, which then is DeepSpeedCPUAdam."""
+    case = ("llama-3-8b", "aurora", 2)
+    layout = Layout(dp=24, zero_stage=1, offload="optimizer-cpu")
+    given = options(files_of(*case, layout, "megatron-deepspeed")["megatron.args"])
+    assert (given["optimizer"], given["cpu-optimizer"]) == ("adam", "")
+    plain = Layout(dp=24, zero_stage=1)
+    given = options(files_of(*case, plain, "megatron-deepspeed")["megatron.args"])
+    assert given["optimizer"] == "adamw"
+    assert "cpu-optimizer" not in given
+
+
+def test_megatron_deepspeed_does_not_start_unsharded_in_bf16() -> None:
+    """DeepSpeed sums bf16 gradients in fp32 only where it shards: NotImplementedError else."""
+    case = ("llama-3-8b", "aurora", 2, Layout(dp=24), "megatron-deepspeed")
+    with pytest.raises(LayoutError, match=r"ZeRO stage 0 .* in bf16; use zero_stage = 1, 2, 3"):
+        files_of(*case)
+    assert "ds_config.json" in files_of(*case, precision="fp16")
 
 
 def test_nanotron_yaml() -> None:
@@ -500,6 +592,8 @@ def test_nanotron_yaml() -> None:
     assert config["optimizer"]["zero_stage"] == 1
     assert config["model"]["model_config"]["num_key_value_heads"] == 8
     assert config["data_stages"][0]["data"]["dataset"] is None
+    saved = config["checkpoints"]
+    assert saved["checkpoints_path"] == saved["resume_checkpoint_path"] == "checkpoints"
 
 
 SHARDING = {
@@ -541,6 +635,7 @@ def test_nanogpt_arguments() -> None:
     assert int(given["gradient_accumulation_steps"]) == 20
     assert int(given["batch_size"]) == 8
     assert (given["n_layer"], given["n_head"], given["n_embd"]) == ("12", "12", "768")
+    assert (given["out_dir"], given["always_save_checkpoint"]) == ("checkpoints", "True")
     other = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp")
     assert "nanogpt.args" not in other
     assert "batches of 8 sequences and steps after 5" in other["README.md"]

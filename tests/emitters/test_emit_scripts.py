@@ -260,6 +260,8 @@ def test_the_ranks_of_a_job_meet(machine: str, tmp_path: Path) -> None:
         "SLURM_JOB_ID": "1",
         "SLURM_JOB_NODELIST": "n1",
         "OMP_NUM_THREADS": "1",
+        "LEARNING_RATE": "1e-3",
+        "WARMUP_STEPS": "1",
     }
     done = subprocess.run(
         ["bash", "job.sh"],
@@ -348,6 +350,7 @@ SLURM = {
     "mn5-acc": (1, 8, 64),
     "jupiter": (1, 512),
     "isambard-ai": (1, 64),
+    "jean-zay-a100": (1, 16),
     "dgx-h100": (1, 4),
 }
 

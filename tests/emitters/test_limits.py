@@ -6,57 +6,14 @@ from typing import Any
 
 import pytest
 
-from planner.describe.catalogue import load_model
+import planner
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
-from planner.emitters.limits import LLAMA, Words
-from planner.emitters.recipes.megatron import DECODERS
+from planner.emitters import emit_estimate
+from planner.emitters.limits import Says, Words
+from planner.emitters.registry import NO_FILES, recipes
 from planner.errors import EmitError
-from tests.emitters.emitted import files_of
-
-EXPERTS = {"num_experts": 8, "top_k": 2, "ffn_size": 64}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words", "megatron_too"),
-    [
-        ({"kind": "encoder"}, "no decoder", True),
-        ({"experts": EXPERTS}, "experts", False),
-        ({"experts": {**EXPERTS, "router_bias": True}}, "experts", True),
-        ({"position": "alibi"}, "alibi", True),
-        ({"position": "learned"}, "learned", False),
-        ({"norm": "layernorm"}, "layernorm", False),
-        ({"norms_per_layer": 4}, "4 normalisations", True),
-        ({"embedding_norm": True}, "embedding", True),
-        ({"activation": "gelu"}, "gated gelu", True),
-        ({"gated_mlp": False}, "with silu", True),
-        ({"qkv_bias": True}, "queries, keys and values only", False),
-        ({"qkv_bias": True, "out_bias": True}, "some matrices only", True),
-        ({"qkv_bias": True, "out_bias": True, "mlp_bias": True}, "biases", False),
-        ({"head_bias": True}, "output projection", True),
-        ({"qk_norm": "head"}, "(head)", False),
-        ({"qk_norm": "full"}, "(full)", True),
-        ({"attention_sinks": True}, "sinks", True),
-        ({"parallel_residual": True}, "side by side", True),
-        ({"embedding_size": 512}, "projected", True),
-        ({"sliding_window": 512, "num_window_layers": 32}, "512 tokens in 32 layers", False),
-        ({"sliding_window": 512, "num_window_layers": 16}, "512 tokens in 16 layers", True),
-        ({"head_dim": 64}, "heads of another width", False),
-    ],
-)
-def test_what_sets_a_model_apart_from_a_llama(
-    changes: dict[str, Any], words: str, megatron_too: bool
-) -> None:
-    llama = load_model("llama-3-8b")
-    assert LLAMA.lacks(llama, 4096) == DECODERS.lacks(llama, 4096) == ""
-    changed = llama.replaced(**changes)
-    assert words in LLAMA.lacks(changed, 4096)
-    assert bool(DECODERS.lacks(changed, 4096)) == megatron_too
-
-
-def test_a_window_as_long_as_the_sequence_is_none() -> None:
-    mistral = load_model("mistral-7b")
-    assert LLAMA.lacks(mistral, mistral.sliding_window) == ""
-    assert LLAMA.lacks(mistral, mistral.sliding_window + 1) != ""
+from tests.emitters.emitted import files_of, plan_of
 
 
 def test_a_window_that_a_fork_cannot_say_is_refused() -> None:
@@ -72,3 +29,66 @@ def test_a_window_that_a_fork_cannot_say_is_refused() -> None:
 def test_words_name_what_can_be_used() -> None:
     with pytest.raises(EmitError, match=r"^schedule x is not written for ours; use a, b or c$"):
         Words("schedule", "ours", {"a": 1, "b": 2, "c": 3})["x"]
+
+
+LOST: dict[str, dict[str, Any]] = {
+    "tp = 2": {"dp": 1, "tp": 2},
+    "pp = 2": {"dp": 1, "pp": 2, "schedule": "1f1b"},
+    "cp = 2": {"dp": 1, "cp": 2},
+    "recompute selective": {"dp": 2, "recompute": "selective"},
+    "offload all-cpu": {"dp": 2, "zero_stage": 3, "offload": "all-cpu"},
+    "dp_shard = 1": {"dp": 2, "dp_shard": 1, "zero_stage": 3},
+    "tiles = 2": {"dp": 2, "zero_stage": 3, "tiles": 2},
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_would_be_lost_is_refused(what: str) -> None:
+    with pytest.raises(EmitError, match=f"^{what} is not written for ours; use"):
+        Says().check(Layout(**LOST[what]), "ours")
+
+
+def test_a_description_cannot_claim_what_its_recipe_has_no_words_for() -> None:
+    """A pipeline through DeepSpeed's configuration would vanish without a word."""
+    layout = Layout(dp=2, pp=2, schedule="1f1b", grad_accumulation=4)
+    mine = load_framework("deepspeed").replaced(name="mine", axes=("pp",), schedules=("1f1b",))
+    model, machine = load_model("gpt2"), load_machine("polaris")
+    workload = planner.Workload(sequence_length=1024, global_batch=8)
+    found = planner.estimate(model, machine, layout, workload=workload, framework=mine)
+    with pytest.raises(EmitError, match="pp = 2 is not written for mine; use pp = 1"):
+        emit_estimate(plan_of("gpt2", "polaris", 1, workload), found, framework=mine)
+
+
+@pytest.mark.parametrize("name", names("framework"))
+def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
+    """What is searched by default is what can be written."""
+    framework = load_framework(name)
+    if framework.configuration == NO_FILES:
+        pytest.skip("described for comparison only")
+    says = recipes()[framework.configuration].says
+    assert set(framework.recompute) <= set(says.recompute)
+    assert not framework.hybrid_sharding or says.hybrid
+    assert not framework.tiling or says.tiles
+    code = framework.code.models or (None,)
+    for built in code:
+        axes = framework.axes if built is None or built.axes is None else built.axes
+        assert set(axes) <= set(says.axes)
+    places = {f"optimizer-{place}" for place in framework.offload_optimizer}
+    places |= {f"all-{place}" for place in framework.offload_parameters}
+    assert places <= set(says.offload)
+
+
+def test_what_shards_over_one_rank_is_refused() -> None:
+    """Accelerate's plugin refuses it at the start; the estimate needs no plugin."""
+    layout = Layout(tp=4, zero_stage=3, sequence_parallel=False)
+    with pytest.raises(EmitError, match="only beside states that ranks share"):
+        files_of("gpt2", "polaris", 1, layout, "accelerate")
+
+
+def test_models_that_no_code_builds_are_refused_in_one_sentence() -> None:
+    with pytest.raises(EmitError, match=r"megatron-lm: its code builds no model that .* \(full\)"):
+        files_of("olmo-2-7b", "polaris", 1, Layout(dp=4, zero_stage=1), "megatron-lm")
+    # around other models FSDP2 shards, and nothing else
+    with pytest.raises(EmitError, match=r"gpt2|learned positions"):
+        files_of("gpt2", "polaris", 1, Layout(dp=2, tp=2, zero_stage=3), "fsdp2")
+    assert "sharding.py" in files_of("gpt2", "polaris", 1, Layout(dp=4, zero_stage=3), "fsdp2")

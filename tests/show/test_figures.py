@@ -25,6 +25,7 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import UnknownNameError
 from planner.evidence.backtest import score
+from planner.evidence.residuals.table import residuals
 from planner.evidence.runs.table import runs_from_text
 from planner.show.figures import (
     accuracy,
@@ -39,7 +40,7 @@ from planner.show.figures import (
     time,
 )
 from planner.show.figures.frame import Drawing, log_ticks, plain
-from planner.units import GIB
+from planner.units import GIB, format_seconds
 from tests.descriptions import question
 
 _JOB = Workload(global_batch=64, sequence_length=4096)
@@ -79,7 +80,12 @@ def test_strategy_bars_add_up_and_mark_what_is_out_of_memory(plan: Plan) -> None
             continue
         total = verdict.estimate.memory_bytes["total"]
         assert sum(table[verdict.name].values()) * GIB == pytest.approx(total)
-        assert ("fits" in marks[verdict.name]) is verdict.fits
+        says_so = "fits" in marks[verdict.name] or "tight" in marks[verdict.name]
+        assert says_so is verdict.fits
+        assert ("tight" in marks[verdict.name]) is verdict.estimate.tight
+        # the step stands beside the memory of what fits, and only there
+        step = format_seconds(verdict.estimate.step_time_s)
+        assert (step in marks[verdict.name]) is verdict.fits
         assert verdict.name in drawing.alt
 
 
@@ -268,7 +274,7 @@ def test_the_drawn_step_is_the_estimated_step(spread: Layout, model: str, machin
 def test_a_deep_pipeline_is_drawn_beyond_its_filling() -> None:
     _, step = _played(_DEEP, "megatron-lm", "gpt3-175b", "eos")
     drawing = pipeline.gantt(step)
-    assert "the first and the last are drawn" in drawing.alt
+    assert "8 of 16 stages are drawn: 0, 2, 4" in drawing.alt
     gap = drawing.figure.layout.shapes[0]
     before = [
         base
@@ -350,6 +356,38 @@ def test_accuracy_of_the_example() -> None:
     _check(accuracy.parity(result.scores))
     _check(accuracy.errors(result.scores))
     assert len(accuracy.parity([]).alt) > 5
+
+
+def test_all_evidence_is_drawn_by_source_and_by_what_fits_have_seen() -> None:
+    rows = residuals()
+    for what in ("step_time", "memory"):
+        drawing = accuracy.spread(rows, what)
+        _check(drawing)
+        unseen, seen = drawing.figure.data
+        assert len(unseen.x) == sum(bool(getattr(row, what)) for row in rows if not row.seen)
+        assert len(seen.x) == sum(bool(getattr(row, what)) for row in rows if row.seen)
+        assert len(drawing.figure.layout.yaxis.ticktext) <= 25
+    assert len(accuracy.spread([], "memory").alt) > 5
+
+
+def test_what_does_not_fit_is_marked_where_layouts_are_compared(plan: Plan) -> None:
+    lacking = next(v for v in plan.strategies if v.estimate is not None and not v.fits)
+    assert plan.best is not None
+    assert lacking.estimate is not None
+    answers = [("best", plan.best), ("other", lacking.estimate)]
+    for drawing in (compare.time_bars(answers), compare.memory_bars(answers, 4e10)):
+        marks = {note.y: note.text for note in drawing.figure.layout.annotations if note.y != 1}
+        assert "does not fit" in marks["other"]
+        assert "does not fit" not in marks["best"]
+        assert drawing.alt.count("does not fit") == 1
+
+
+def test_efficiency_above_one_is_explained() -> None:
+    points = [time.ScalePoint(n, 8.0 / n, 100.0 * n * n, 2.0, "x") for n in (1, 2)]
+    assert "Above 100 %: on 1 node memory is shortest" in time.above_one(points)
+    assert time.above_one(points[:1]) == ""
+    assert "200 %" in time.scaling(points, "efficiency").alt
+    assert "2 nodes" in time.scaling(points, "node-hours").alt
 
 
 def test_scaling_without_points() -> None:

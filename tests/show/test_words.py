@@ -76,3 +76,73 @@ def test_the_fate_of_a_layout() -> None:
     assert "3.00 GiB too much per device on stage 0" in with_bytes(limit + 3 * gib, room)
     assert "2.00 GiB too much host memory per node" in with_bytes(limit, room + 2 * gib)
     assert "disk" in with_bytes(limit, room)
+
+
+@pytest.fixture(scope="module")
+def tight() -> Plan:
+    job = Workload(global_batch=64, sequence_length=4096)
+    return planner.plan("mistral-7b", "vsc-5", nodes=2, workload=job)
+
+
+def test_a_layout_that_fits_by_the_estimate_alone_is_tight(tight: Plan) -> None:
+    limit = load_machine("vsc-5").device.memory_bytes.value
+    assert {estimate.tight for estimate in tight.ranked} == {True, False}
+    for estimate in tight.ranked:
+        low, high = estimate.interval_memory_bytes
+        assert low < estimate.memory_bytes["total"] < high
+        assert estimate.tight is (high > limit)
+    best, roomy = tight.best, tight.roomy
+    assert best is not None
+    assert roomy is not None
+    assert best.tight
+    said = words.verdict(tight)
+    assert "It is tight" in said
+    assert "Run it once first" in said
+    assert str(roomy.layout) in said
+    assert "Fits, but tight" in verdict(tight).plain
+    assert words.fate(best, load_machine("vsc-5")).startswith("Fits, but tight")
+    fates = {row["strategy"]: row["fits"] for row in words.strategies(tight)}
+    assert {"yes", "tight", "no"} == set(fates.values())
+
+
+def test_a_plan_with_intervals_is_read_back(tight: Plan) -> None:
+    assert Plan.from_json(tight.to_json()) == tight
+
+
+def test_rows_of_a_plan_have_names_of_their_own(tight: Plan) -> None:
+    job = Workload(global_batch=256, sequence_length=4096)
+    usual = planner.plan("llama-3-8b", "polaris", nodes=4, workload=job)
+    for answer in (usual, tight):
+        names = [(estimate.framework, str(estimate.layout)) for estimate in answer.ranked]
+        assert len(set(names)) == len(names)
+        said = [(e.framework, words.layout_words(e.layout)) for e in answer.ranked]
+        assert len(set(said)) == len(said)
+    sharded = Layout(dp=8, dp_shard=4, zero_stage=3)
+    assert words.layout_words(sharded) != words.layout_words(sharded.replaced(dp_shard=0))
+
+
+def test_where_nothing_fits_nodes_are_searched() -> None:
+    job = Workload(global_batch=64, sequence_length=2048)
+    answer = planner.plan("llama-2-13b", "vsc-5", nodes=1, workload=job, frameworks=["megatron-lm"])
+    assert not answer.fits
+    more = answer.enough_nodes
+    assert more is not None
+    assert f"It fits on {more} nodes with the same batch." in words.verdict(answer)
+    there = planner.plan(
+        "llama-2-13b", "vsc-5", nodes=more, workload=job, frameworks=["megatron-lm"]
+    )
+    assert there.fits
+    able = {entry.name for entry in answer.strategies if entry.nodes}
+    assert able
+    assert able <= {entry.name for entry in there.strategies if entry.fits}
+
+
+def test_where_the_batch_is_in_the_way_one_that_fits_is_named() -> None:
+    job = Workload(global_batch=10, sequence_length=1024)
+    answer = planner.plan("gpt2", "polaris", nodes=4, workload=job)
+    entry = next(entry for entry in answer.strategies if entry.name == "DDP")
+    assert not entry.fits
+    assert entry.batch == 16
+    assert entry.fix == "batch 16"
+    shared = planner.plan("gpt2", "polaris", nodes=4, workload=job.replaced(global_batch=16))
+    assert next(entry for entry in shared.strategies if entry.name == "DDP").fits

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 
+from planner.app import address
+from planner.app.controls.job import Asked, Job
+from planner.app.controls.panel import machine_box
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.cost.network.topology import GroupView, group_view
-from planner.describe.catalogue import load_machine, names
+from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import published_for
 from planner.show.figures import collectives as figures
@@ -20,8 +22,11 @@ __all__ = ["TITLE", "page"]
 
 TITLE = "Collectives"
 
-_SIZES = [2**i for i in range(3, 33)]
-_KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
+_BYTES = {format_bytes(2**i).replace(".00", ""): 2**i for i in range(3, 33)}
+_SIZES = list(_BYTES)
+_SIZE = "64 MiB"
+_MOST_RANKS, _MOST_APART = 1_000_000, 100_000
+_RANKS = 8
 _APART = (
     "Distance between neighbours of the group: 1 fills nodes, the number of devices per node "
     "takes one from each."
@@ -36,11 +41,21 @@ class _Asked:
     stride: int
 
 
-def page() -> None:
+def asks(reading: address.Reading, job: Job | None) -> None:
+    """What only this page asks; the machine is the job's."""
+    operations = list(figures.OPERATIONS)
+    reading.choice("op", operations, operations[0])
+    devices = job.machine.num_devices if job else _RANKS
+    reading.number("ranks", 2, _MOST_RANKS, max(min(_RANKS, devices), 2))
+    reading.number("apart", 1, _MOST_APART, 1)
+    reading.choice("size", _SIZES, _SIZE)
+
+
+def page(job_asked: Asked) -> None:
     """Operation, machine, ranks and size on top; figures below."""
     st.title(TITLE, anchor=False)
-    asked, size = _controls()
-    machine = asked.machine
+    machine = job_asked.job.machine if job_asked.job else load_machine("polaris")
+    asked, size = _controls(machine)
     if (asked.ranks - 1) * asked.stride >= machine.num_devices:
         needed = (asked.ranks - 1) * asked.stride + 1
         said = f"{asked.ranks} ranks, {asked.stride} apart, need {needed:,} devices"
@@ -48,20 +63,20 @@ def page() -> None:
         st.error(escape(f"{said}; {has}. Use fewer ranks."))
         return
     drawing = figures.data_picture(asked.operation)
-    st.subheader("What it does to each rank's data", anchor=False)
+    st.header("What it does to each rank's data", anchor=False)
     draw(drawing, key="picture")
     st.caption(escape(drawing.alt))
     view = group_view(machine, asked.ranks, asked.stride)
     st.caption(escape(_seen(view)))
     left, right = st.columns(2)
     with left:
-        st.subheader("Time against size", anchor=False)
+        st.header("Time against size", anchor=False)
         draw(
             figures.times(asked.machine, asked.operation, asked.ranks, asked.stride, size),
             key="times",
         )
     with right:
-        st.subheader("Bus bandwidth, as nccl-tests defines it", anchor=False)
+        st.header("Bus bandwidth, as nccl-tests defines it", anchor=False)
         draw(
             figures.bandwidth(asked.machine, asked.operation, asked.ranks, asked.stride),
             key="bandwidth",
@@ -69,23 +84,14 @@ def page() -> None:
     _table(asked, view, size)
 
 
-def _controls() -> tuple[_Asked, int]:
-    every = names("machine")
+def _controls(machine: Machine) -> tuple[_Asked, int]:
     columns = st.columns([2, 2, 1, 1, 2], vertical_alignment="bottom")
-    operations = list(figures.OPERATIONS)
-    operation = columns[0].selectbox("Operation", operations, key="op", **_KEPT)
-    polaris = every.index("polaris")
-    machine = columns[1].selectbox("Machine", every, index=polaris, key="on", **_KEPT)
-    ranks = columns[2].number_input("Ranks", 2, 1_000_000, 8, key="ranks", **_KEPT)
-    stride = columns[3].number_input("Apart", 1, 100_000, 1, key="apart", help=_APART, **_KEPT)
-    size = columns[4].select_slider(
-        "Size of the full buffer",
-        _SIZES,
-        value=2**26,
-        key="size",
-        format_func=lambda s: format_bytes(s).replace(".00", ""),
-    )
-    return _Asked(load_machine(machine), operation, int(ranks), int(stride)), size
+    operation = columns[0].selectbox("Operation", list(figures.OPERATIONS), key="op")
+    machine_box(columns[1])
+    ranks = columns[2].number_input("Ranks", 2, _MOST_RANKS, step=1, key="ranks")
+    stride = columns[3].number_input("Apart", 1, _MOST_APART, step=1, key="apart", help=_APART)
+    size = columns[4].select_slider("Size of the full buffer", _SIZES, key="size")
+    return _Asked(machine, operation, int(ranks), int(stride)), _BYTES[size]
 
 
 def _seen(view: GroupView) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+
 import streamlit as st
 
-from planner.app import cached, link
-from planner.app.controls import Job, controls, share
+from planner.app import address, cached, link
+from planner.app.chosen import chosen
+from planner.app.controls.job import Asked, Job
+from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.scaling import scaling
@@ -25,47 +30,42 @@ TITLE = "Which strategy fits?"
 _VIEWS = ("Step time", "Heatmap tp x pp", "Memory against time", "Scaling", "Why, and notes")
 
 
-def page() -> None:
+def asks(reading: address.Reading, _: Job | None) -> None:
+    """What only this page asks."""
+    reading.choice("view", _VIEWS, _VIEWS[0])
+
+
+def page(asked: Asked) -> None:
     """Verdict first, then memory by strategy, then layouts and what lies behind them."""
     st.title(TITLE, anchor=False)
-    job = controls()
+    job = controls(asked)
     if job is None:
         return
     try:
         plan = cached.plan_of(job)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This job cannot be planned")
+        st.error(escape(error.plain), title="This job cannot be planned")
         return
-    chosen = _chosen(plan)
-    _verdict(plan, job, chosen)
+    found = chosen(job, plan)
+    _verdict(plan, job, found)
     _strategies(plan, job)
     if plan.ranked:
         _ranked(plan, job)
-    _views(plan, job, chosen)
-    _take_away(plan, job, chosen)
+    _views(plan, job, found)
+    _take_away(plan, job, found)
 
 
-def _chosen(plan: Plan) -> Estimate | None:
-    """The layout picked in the table or named in the address, else the best."""
-    rows = st.session_state.get("ranked", {}).get("selection", {}).get("rows")
-    if rows and rows[0] < len(plan.ranked):
-        st.query_params["layout"] = link.of(plan.ranked[rows[0]])
-    elif rows is not None and "layout" in st.query_params and not rows:
-        del st.query_params["layout"]
-    wanted = st.query_params.get("layout", "")
-    named = [e for e in plan.ranked if link.of(e) == wanted]
-    return named[0] if named else plan.best
-
-
-def _verdict(plan: Plan, job: Job, chosen: Estimate | None) -> None:
-    say = st.success if plan.fits else st.error
+def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
+    tight = plan.best is not None and plan.best.tight
+    say = (st.warning if tight else st.success) if plan.fits else st.error
     say(escape(words.verdict(plan)))
-    if chosen is None:
+    if found is None:
         return
     limit = job.machine.device.memory_bytes.value
-    if chosen != plan.best:
-        st.caption(escape(f"Numbers of the chosen layout: {chosen.layout}."))
-    rows = words.metrics(plan, chosen, limit)
+    # always a line, so that nothing below moves when a layout is found
+    which = "chosen" if job.layout else "fastest"
+    st.caption(escape(f"Numbers of the {which} layout: {found.layout} with {found.framework}."))
+    rows = words.metrics(plan, found, limit)
     with st.container(horizontal=True):
         for label, value, small in rows:
             st.metric(
@@ -77,43 +77,44 @@ def _verdict(plan: Plan, job: Job, chosen: Estimate | None) -> None:
                 border=True,
                 width="stretch",
             )
-    st.caption(escape(words.queues(plan, chosen)))
+    st.caption(escape(words.queues(plan, found)))
 
 
 def _strategies(plan: Plan, job: Job) -> None:
-    st.subheader("Memory per device, by strategy", anchor=False)
+    st.header("Memory and step, by strategy", anchor=False)
     draw(memory.strategy_bars(plan.strategies, job.machine), key="strategies")
-    _fixes(plan)
-
-
-def _fixes(plan: Plan) -> None:
-    """Why each strategy that does not fit fails, and the cheapest change that helps."""
-    rows = [
-        {
-            "does not fit": escape(v.name),
-            "why": escape(v.why),
-            "cheapest fix": escape(v.fix or ("more nodes" if v.estimate else "-")),
-        }
-        for v in plan.strategies
-        if not v.fits
-    ]
-    if rows:
+    st.caption(
+        "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
+        "fastest of all layouts is below."
+        + (
+            ""
+            if not any(v.estimate and v.estimate.tight for v in plan.strategies)
+            else " Tight: it fits by the estimate, but measured runs have taken more; run it once "
+            "first."
+        )
+    )
+    # empty columns would only take room
+    rows = [{k: escape(v) for k, v in row.items()} for row in words.strategies(plan)]
+    with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
         st.table(rows, hide_index=True)
 
 
 def _ranked(plan: Plan, job: Job) -> None:
-    st.subheader("Layouts that fit, fastest first", anchor=False)
+    st.header("Layouts that fit, fastest first", anchor=False)
     limit = job.machine.device.memory_bytes.value
     rows = [_row(e, limit) for e in plan.ranked]
-    wanted = st.query_params.get("layout", "")
-    start = [i for i, e in enumerate(plan.ranked) if link.of(e) == wanted][:1]
+    packed = [link.of(e) for e in plan.ranked]
+    start = [packed.index(job.layout)] if job.layout in packed else []
+    # another job has another table: a row of the one before says nothing about it
+    table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
+    key = f"ranked_{table}_{address.arrivals()}"
     number = st.column_config.NumberColumn
     st.dataframe(
         rows,
         hide_index=True,
         height=250,
-        key="ranked",
-        on_select="rerun",
+        key=key,
+        on_select=functools.partial(_select, key, packed),
         selection_mode="single-row",
         selection_default={"selection": {"rows": start}} if start else None,
         alt="Layouts that fit, fastest first, with step time, MFU, rate and memory.",
@@ -131,6 +132,16 @@ def _ranked(plan: Plan, job: Job) -> None:
         f"{plan.num_candidates:,} layouts were evaluated. Select one to study it below and on the "
         "page *One layout*."
     )
+    with st.expander("How to read a layout"):
+        st.table(
+            [{"code": code, "means": means} for code, means in words.CODE.items()], hide_index=True
+        )
+
+
+def _select(key: str, packed: list[str]) -> None:
+    """Take the selected row's layout; no row is the fastest."""
+    rows = st.session_state[key]["selection"]["rows"]
+    address.wish(layout=packed[rows[0]] if rows else None)
 
 
 def _row(found: Estimate, limit: float) -> dict[str, object]:
@@ -143,45 +154,46 @@ def _row(found: Estimate, limit: float) -> dict[str, object]:
         "tokens/s": round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
+        "fits": "tight" if found.tight else "yes",
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
 
-def _views(plan: Plan, job: Job, chosen: Estimate | None) -> None:
+def _views(plan: Plan, job: Job, found: Estimate | None) -> None:
     # only the open tab is worked out, so a change of a control stays quick
-    tabs = st.tabs(_VIEWS, key="view", on_change="rerun", bind="query-params")
+    tabs = st.tabs(_VIEWS, key="view", on_change="rerun")
     limit = job.machine.device.memory_bytes.value
     for name, tab in zip(_VIEWS, tabs, strict=True):
         if not tab.open:
             continue
         with tab:
             if name == "Step time":
-                _step(chosen)
+                _step(found)
             elif name == "Heatmap tp x pp":
                 draw(candidates.heatmap(cached.space_of(job), limit), key="heatmap")
                 st.caption(
                     "Where nothing fits, the cell says how much memory the best layout lacks."
                 )
             elif name == "Memory against time":
-                draw(candidates.pareto(cached.space_of(job), limit), key="pareto")
+                draw(candidates.pareto(cached.space_of(job), limit, found), key="pareto")
             elif name == "Scaling":
                 scaling(job)
             else:
                 _notes(plan)
 
 
-def _step(chosen: Estimate | None) -> None:
-    if chosen is None:
+def _step(found: Estimate | None) -> None:
+    if found is None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
-    st.caption(escape(f"{chosen.layout} with {chosen.framework}"))
-    draw(time.waterfall(chosen), key="waterfall")
+    st.caption(escape(f"{found.layout} with {found.framework}"))
+    draw(time.waterfall(found), key="waterfall")
 
 
 def _notes(plan: Plan) -> None:
     for note in plan.notes:
         st.markdown("- " + escape(note))
-    st.markdown("**Dropped while searching**")
+    st.subheader("Dropped while searching", anchor=False)
     st.dataframe(
         [{"reason": d.reason, "combinations": d.count} for d in plan.dropped],
         hide_index=True,
@@ -190,13 +202,13 @@ def _notes(plan: Plan) -> None:
     )
 
 
-def _take_away(plan: Plan, job: Job, chosen: Estimate | None) -> None:
-    st.subheader("Take it away", anchor=False)
+def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
+    st.header("Take it away", anchor=False)
     with st.container(horizontal=True):
         st.download_button(
             "Plan (JSON)",
             plan.to_json(),
-            "plan.json",
+            f"{job.file_name}-plan.json",
             "application/json",
             key="get_json",
             on_click="ignore",
@@ -205,30 +217,44 @@ def _take_away(plan: Plan, job: Job, chosen: Estimate | None) -> None:
             st.download_button(
                 "Layouts (CSV)",
                 estimate_csv(plan.ranked),
-                "layouts.csv",
+                f"{job.file_name}-layouts.csv",
                 "text/csv",
                 key="get_csv",
                 on_click="ignore",
             )
-        if chosen is not None:
+        if found is not None:
             st.download_button(
                 "Layout (JSON)",
-                chosen.layout.model_dump_json(indent=1),
-                "layout.json",
+                found.layout.model_dump_json(indent=1),
+                f"{job.file_name}-layout.json",
                 "application/json",
                 key="get_layout",
                 on_click="ignore",
             )
-            archive, refusal = cached.files_of(job, link.of(chosen))
+            archive, refusal = cached.files_of(job, link.of(found))
             if archive:
                 st.download_button(
                     "Files to run it (ZIP)",
                     archive,
-                    "run.zip",
+                    f"{job.file_name}-run.zip",
                     "application/zip",
                     key="get_files",
                     on_click="ignore",
                 )
-    if chosen is not None and refusal:
+    if found is not None and refusal:
         st.caption(escape(f"No files to run this layout: {refusal}."))
-    share()
+        _with_files(plan, job)
+
+
+def _with_files(plan: Plan, job: Job) -> None:
+    """Offer the fastest layout that files can be written for."""
+    for number, other in enumerate(plan.ranked, 1):
+        if cached.files_of(job, link.of(other))[0]:
+            said = f"{number}. {other.layout} with {other.framework}"
+            st.button(
+                escape(f"Take the fastest that has files: {said}"),
+                key="take_files",
+                on_click=address.wish,
+                kwargs={"layout": link.of(other)},
+            )
+            return

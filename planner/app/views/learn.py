@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import streamlit as st
 
+from planner.app import address
+from planner.app.chosen import kept_batch
+from planner.app.controls.job import Asked, Job
+from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.advice import guide
@@ -13,8 +18,10 @@ from planner.choose.anatomy import Played
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate
 from planner.cost.schedules.simulate import StageTime, simulate
-from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout, Offload
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
@@ -26,56 +33,124 @@ __all__ = ["TITLE", "page"]
 
 TITLE = "Learn"
 
-_MODEL, _MACHINE, _BATCH = "gpt2-xl", "polaris", 64
+_JOB, _EXAMPLE = "the job above", "a small example"
+_SMALL, _LARGER, _MACHINE = "gpt2-xl", "llama-2-7b", "polaris"
+_RANKS = 8
+_DEVICES = 16
 
 
-def page() -> None:
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What the figures of an idea are about."""
+
+    model: Model
+    machine: Machine
+    workload: Workload
+
+    def __str__(self) -> str:
+        job = self.workload
+        return (
+            f"{self.model.name} on devices of {self.machine.name}, {job.global_batch:,} sequences "
+            f"of {job.sequence_length:,} tokens per step."
+        )
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of one device [B]."""
+        return self.machine.device.memory_bytes.value
+
+
+def asks(reading: address.Reading, _: Job | None) -> None:
+    """What only this page asks."""
+    reading.choice("idea", list(_IDEAS), next(iter(_IDEAS)))
+    reading.choice("of", (_JOB, _EXAMPLE), _JOB)
+
+
+def page(asked: Asked) -> None:
     """One tab per idea; only the open one is worked out."""
     st.title(TITLE, anchor=False)
-    st.caption(f"Figures are estimates for {_MODEL} on {_MACHINE}, unless they say otherwise.")
-    tabs = st.tabs(list(_IDEAS), key="idea", on_change="rerun", bind="query-params")
+    job = controls(asked)
+    st.radio("Figures of", (_JOB, _EXAMPLE), key="of", horizontal=True)
+    if st.session_state["of"] == _EXAMPLE:
+        job = None
+    tabs = st.tabs(list(_IDEAS), key="idea", on_change="rerun")
     for tab, draw_idea in zip(tabs, _IDEAS.values(), strict=True):
         if tab.open:
             with tab:
                 try:
-                    draw_idea()
+                    draw_idea(job)
                 except PlannerError as error:
-                    st.error(escape(str(error)))
+                    st.error(escape(error.plain))
 
 
-@st.cache_data(max_entries=128, show_spinner=False)
-def _estimated(layout: str, framework: str, model: str = _MODEL, batch: int = _BATCH) -> Estimate:
+_Answers = list[tuple[str, Estimate]]
+
+
+def _compared(
+    job: Job | None,
+    example: _Subject,
+    answers: Callable[[_Subject], _Answers],
+    order: tuple[str, str] = ("memory", "time"),
+) -> None:
+    """Memory and time of some layouts: of the job, else of the example."""
+    subject, found = example, []
+    if job is not None:
+        try:
+            subject = _Subject(job.model, job.machine, job.workload)
+            found = answers(subject)
+        except PlannerError as error:
+            st.caption(escape(f"Not of the job: {error.plain}. Shown is an example."))
+            subject = example
+    found = found or answers(example)
+    st.caption(escape(str(subject)))
+    for column, what in zip(st.columns(2), order, strict=True):
+        with column:
+            if what == "memory":
+                draw(compare.memory_bars(found, subject.memory_bytes), key="idea_memory")
+            else:
+                draw(compare.time_bars(found), key="idea_time")
+
+
+@st.cache_data(max_entries=256, show_spinner=False, hash_funcs={_Subject: repr})
+def _estimated(subject: _Subject, layout: str, framework: str) -> Estimate:
     described = Layout.model_validate_json(layout)
+    return estimate(
+        subject.model, subject.machine, described, workload=subject.workload, framework=framework
+    )
+
+
+def _of(subject: _Subject, layout: Layout, framework: str) -> Estimate:
+    """A layout that trains the subject's batch."""
+    kept = kept_batch(layout, subject.workload.global_batch)
+    return _estimated(subject, kept.model_dump_json(), framework)
+
+
+def _small(model: str, batch: int) -> _Subject:
     workload = Workload(sequence_length=1024, global_batch=batch)
-    return estimate(model, _MACHINE, described, workload=workload, framework=framework)
+    return _Subject(load_model(model), load_machine(_MACHINE), workload)
 
 
-def _of(layout: Layout, framework: str, model: str = _MODEL, batch: int = _BATCH) -> Estimate:
-    return _estimated(layout.model_dump_json(), framework, model, batch)
+def _place(job: Job | None, ranks: int) -> Machine:
+    """The job's machine where it has so many devices, else one that has."""
+    fits = job is not None and job.machine.num_devices >= ranks
+    return job.machine if job is not None and fits else load_machine(_MACHINE)
 
 
-def _limit() -> float:
-    return load_machine(_MACHINE).device.memory_bytes.value
-
-
-def _data() -> None:
+def _data(job: Job | None) -> None:
     st.markdown(
         "Every device holds the **whole model** and works on its own part of the batch; gradients "
         "are summed over all devices at the end of each step. The step gets shorter, but the "
         "memory per device stays: what does not fit on one device does not fit on a thousand."
     )
-    answers = []
-    for dp in (1, 2, 4, 8, 16):
-        layout = Layout(dp=dp, micro_batch=2, grad_accumulation=_BATCH // (2 * dp))
-        answers.append((f"{dp} devices", _of(layout, "ddp")))
-    left, right = st.columns(2)
-    with left:
-        draw(compare.time_bars(answers), key="dp_time")
-    with right:
-        draw(compare.memory_bars(answers, _limit()), key="dp_memory")
+
+    def answers(subject: _Subject) -> _Answers:
+        degrees = [dp for dp in (1, 2, 4, 8, 16) if subject.workload.global_batch % dp == 0]
+        return [(f"{dp} devices", _of(subject, Layout(dp=dp), "ddp")) for dp in degrees]
+
+    _compared(job, _small(_SMALL, 64), answers, ("time", "memory"))
 
 
-def _collectives() -> None:
+def _collectives(job: Job | None) -> None:
     st.markdown(
         "Devices talk in **collectives**: every rank of a group calls the same operation. A letter "
         "is where data came from, a number which part it is. All-reduce is a reduce-scatter "
@@ -85,10 +160,12 @@ def _collectives() -> None:
     drawing = collectives.data_picture(operation)
     draw(drawing, key="learn_picture")
     st.caption(escape(drawing.alt))
-    draw(collectives.times(load_machine(_MACHINE), operation, 8, 1, 2.0**26), key="learn_times")
+    place = _place(job, _RANKS)
+    st.caption(escape(f"{_RANKS} neighbouring devices of {place.name}."))
+    draw(collectives.times(place, operation, _RANKS, 1, 2.0**26), key="learn_times")
 
 
-def _zero() -> None:
+def _zero(job: Job | None) -> None:
     st.markdown(
         "Data parallelism keeps the same weights, gradients and optimizer states on every device. "
         "**ZeRO** keeps a part on each: stage 1 shards the optimizer states, stage 2 the gradients "
@@ -96,49 +173,37 @@ def _zero() -> None:
         "Activations are not sharded: that needs tensor or pipeline parallelism, or recompute."
     )
     dp = st.select_slider("Devices", (2, 4, 8, 16, 32), value=8, key="zero_dp")
-    answers = [
-        (
-            f"ZeRO-{stage}" if stage else "none",
-            _of(
-                Layout(dp=dp, zero_stage=stage, micro_batch=2, grad_accumulation=32 // dp),
-                "deepspeed",
-            ),
-        )
-        for stage in range(4)
-    ]
-    left, right = st.columns(2)
-    with left:
-        draw(compare.memory_bars(answers, _limit()), key="zero_memory")
-    with right:
-        draw(compare.time_bars(answers), key="zero_time")
+
+    def answers(subject: _Subject) -> _Answers:
+        return [
+            (
+                f"ZeRO-{stage}" if stage else "none",
+                _of(subject, Layout(dp=dp, zero_stage=stage), "deepspeed"),
+            )
+            for stage in range(4)
+        ]
+
+    _compared(job, _small(_SMALL, 32), answers)
 
 
-def _tensor() -> None:
+def _tensor(job: Job | None) -> None:
     st.markdown(
         "**Tensor parallelism** cuts every matrix product over a group of devices. Weights *and* "
         "activations shrink, but each layer waits for collectives of its activations. Inside a "
-        "node these are quick; once the group leaves the node (beyond 4 here) they dominate."
+        "node these are quick; once the group leaves the node they dominate."
     )
-    answers = [
-        (
-            f"tp {tp}",
-            _of(
-                Layout(tp=tp, dp=16 // tp, micro_batch=1, grad_accumulation=_BATCH * tp // 16),
-                "megatron-lm",
-                "llama-2-7b",
-            ),
-        )
-        for tp in (1, 2, 4, 8, 16)
-    ]
-    st.caption("llama-2-7b on 16 devices; what tp does not use is data parallel.")
-    left, right = st.columns(2)
-    with left:
-        draw(compare.memory_bars(answers, _limit()), key="tp_memory")
-    with right:
-        draw(compare.time_bars(answers), key="tp_time")
+
+    def answers(subject: _Subject) -> _Answers:
+        return [
+            (f"tp {tp}", _of(subject, Layout(tp=tp, dp=_DEVICES // tp), "megatron-lm"))
+            for tp in (1, 2, 4, 8, 16)
+        ]
+
+    st.caption(f"{_DEVICES} devices; what tp does not use is data parallel.")
+    _compared(job, _small(_LARGER, 64), answers)
 
 
-def _pipeline() -> None:
+def _pipeline(_: Job | None) -> None:
     st.markdown(
         "**Pipeline parallelism** gives each device a run of layers and sends micro-batches "
         "through. While the pipeline fills and drains, stages idle: the *bubble*. More "
@@ -163,7 +228,7 @@ def _pipeline() -> None:
     )
 
 
-def _three() -> None:
+def _three(job: Job | None) -> None:
     st.markdown(
         "**3D parallelism** multiplies the three: tensor inside the node, where links are fastest; "
         "pipeline between nodes, because it sends least; data parallel with what is left."
@@ -174,12 +239,12 @@ def _three() -> None:
     dp = columns[2].select_slider("Data", (1, 2, 4), value=2, key="three_dp")
     axis = columns[3].segmented_control("Colour", ("tp", "dp", "pp"), default="pp", key="three_by")
     layout = Layout(tp=tp, pp=pp, dp=dp)
-    drawing = layouts.rank_map(layout, load_machine(_MACHINE), axis or "pp")
+    drawing = layouts.rank_map(layout, _place(job, layout.world), axis or "pp")
     draw(drawing, key="three_map")
     st.caption(escape(drawing.alt))
 
 
-def _offload() -> None:
+def _offload(job: Job | None) -> None:
     st.markdown(
         "**Offload** keeps optimizer states, or the weights too, in the host's memory or on NVMe. "
         "It buys memory with time: all of it passes through the link to the host in every step."
@@ -190,33 +255,25 @@ def _offload() -> None:
         ("all on CPU", 3, "all-cpu"),
         ("all on NVMe", 3, "all-nvme"),
     )
-    answers = [
-        (
-            name,
-            _of(
-                Layout(
-                    dp=4,
-                    zero_stage=stage,
-                    offload=where,
-                    micro_batch=2,
-                    grad_accumulation=8,
-                    recompute="full",
+
+    def answers(subject: _Subject) -> _Answers:
+        return [
+            (
+                name,
+                _of(
+                    subject,
+                    Layout(dp=4, zero_stage=stage, offload=where, recompute="full"),
+                    "deepspeed",
                 ),
-                "deepspeed",
-                "llama-2-7b",
-            ),
-        )
-        for name, stage, where in places
-    ]
-    st.caption("llama-2-7b on one node of 4 devices.")
-    left, right = st.columns(2)
-    with left:
-        draw(compare.memory_bars(answers, _limit()), key="off_memory")
-    with right:
-        draw(compare.time_bars(answers), key="off_time")
+            )
+            for name, stage, where in places
+        ]
+
+    st.caption("Four devices.")
+    _compared(job, _small(_LARGER, 64), answers)
 
 
-def _choosing() -> None:
+def _choosing(job: Job | None) -> None:
     st.markdown(
         "1. Fits one device? Plain data parallelism.\n"
         "2. Not quite? Recompute, a smaller micro-batch, ZeRO-1 or 2.\n"
@@ -224,26 +281,26 @@ def _choosing() -> None:
         "4. Several nodes, fast network? ZeRO-3, or tensor in the node with pipeline and data.\n"
         "5. Several nodes, slow network? Data, pipeline and tensor parallel with ZeRO-1."
     )
-    columns = st.columns(3)
-    models, machines = names("model"), names("machine")
-    model = columns[0].selectbox(
-        "Model", models, index=models.index("llama-3-8b"), key="guide_model"
+    if job is None:
+        example = _small(_LARGER, 64)
+        job = Job(example.model, example.machine, 1, example.workload)
+    question = Question(job.model, job.machine, job.workload, load_framework("fsdp2"))
+    nodes = "1 node" if job.nodes == 1 else f"{job.nodes:,} nodes"
+    st.info(
+        escape(
+            f"The guide for {job.model.name} on {nodes} of {job.machine.name}: "
+            f"{guide(question, job.nodes)[1]}."
+        )
     )
-    place = columns[1].selectbox(
-        "Machine", machines, index=machines.index(_MACHINE), key="guide_on"
-    )
-    nodes = int(columns[2].number_input("Nodes", 1, 10_000, 4, key="guide_nodes"))
-    question = Question(load_model(model), load_machine(place), Workload(), load_framework("fsdp2"))
-    st.info(escape(f"The guide: {guide(question, nodes)[1]}."))
     st.caption(
         escape(
-            f"{model} has {format_bytes(16.0 * question.model.num_params)} of training state. The "
-            "first page searches all layouts and says where the guide and the estimate differ."
+            f"{job.model.name} has {format_bytes(16.0 * job.model.num_params)} of training state. "
+            "The first page searches all layouts and says where the guide and the estimate differ."
         )
     )
 
 
-_IDEAS: dict[str, Callable[[], None]] = {
+_IDEAS: dict[str, Callable[[Job | None], None]] = {
     "Data parallel": _data,
     "Collectives": _collectives,
     "ZeRO": _zero,

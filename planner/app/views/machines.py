@@ -6,58 +6,50 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import cached
-from planner.app.controls import Job
+from planner.app import address, cached
+from planner.app.controls.job import Asked, Job, moved
+from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
-from planner.describe.catalogue import load_machine, load_model, names
+from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
-from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import compare
 from planner.show.figures import machines as figures
 from planner.show.report import format_quantity, quantities
-from planner.units import format_bytes, format_seconds
+from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]
 
 TITLE = "Machines"
 
-_KEPT: dict[str, Any] = {"bind": "query-params", "persist_state": "session"}
+_OTHERS = ("aurora", "polaris")
 
 
-def page() -> None:
-    """One machine in full, then two for the same job."""
+def asks(reading: address.Reading, job: Job | None) -> None:
+    """What only this page asks."""
+    taken = job.machine.name if job else ""
+    usual = next(name for name in _OTHERS if name != taken)
+    reading.choice("with", names("machine"), usual)
+
+
+def page(asked: Asked) -> None:
+    """The job's machine in full, then another for the same job."""
     st.title(TITLE, anchor=False)
-    every = names("machine")
-    columns = st.columns(2)
-    name = columns[0].selectbox(
-        "Machine",
-        every,
-        index=every.index("polaris"),
-        key="show",
-        bind="query-params",
-        persist_state="session",
-    )
-    other = columns[1].selectbox(
-        "Compare with",
-        every,
-        index=every.index("aurora"),
-        key="with",
-        bind="query-params",
-        persist_state="session",
-    )
-    machine = load_machine(name)
+    job = controls(asked)
+    if job is None:
+        return
+    machine = job.machine
     st.markdown(
-        f"**{escape(machine.title)}**: {machine.num_nodes.value:,.0f} nodes with "
-        f"{machine.node.num_devices} devices each ({escape(machine.device.name)})."
+        f"**{escape(machine.title)}**: {counted(machine.num_nodes.value, 'node')} with "
+        f"{counted(machine.node.num_devices, 'device')} each ({escape(machine.device.name)})."
     )
     left, right = st.columns([3, 2])
     with left:
-        st.subheader("One node and its way out", anchor=False)
+        st.header("One node and its way out", anchor=False)
         drawing = figures.topology(machine)
         draw(drawing, key="topology")
         st.caption(escape(drawing.alt))
@@ -65,11 +57,11 @@ def page() -> None:
         _queues(machine)
         _doubts(machine)
     _facts(machine)
-    _compare(machine, load_machine(other))
+    _compare(job)
 
 
 def _queues(machine: Machine) -> None:
-    st.subheader("Queues", anchor=False)
+    st.header("Queues", anchor=False)
     if not machine.scheduler.queues:
         st.caption("No queues are known.")
         return
@@ -92,13 +84,13 @@ def _queues(machine: Machine) -> None:
 
 def _doubts(machine: Machine) -> None:
     if machine.notes:
-        st.subheader("Doubts", anchor=False)
+        st.header("Doubts", anchor=False)
         for note in machine.notes:
             st.markdown("- " + escape(note))
 
 
 def _facts(machine: Machine) -> None:
-    st.subheader("Every number, with its source", anchor=False)
+    st.header("Every number, with its source", anchor=False)
     rows = [
         {
             "quantity": key.replace("_", " "),
@@ -134,7 +126,7 @@ def _facts(machine: Machine) -> None:
     }
     st.caption(
         ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        + ". Assumed values can be overridden on the command line with --set."
+        + ". Any of them can be changed: More about the job, Other numbers of the machine."
     )
 
 
@@ -145,32 +137,25 @@ def _spelled(source: str, machine: Machine) -> str:
     return f"{source} ({long})" if long else source
 
 
-def _compare(first: Machine, second: Machine) -> None:
-    st.subheader(f"One job on {first.name} and on {second.name}", anchor=False)
-    columns = st.columns(3)
-    models = names("model")
-    usual = models.index("llama-3-8b")
-    model = columns[0].selectbox("Model", models, index=usual, key="job_model", **_KEPT)
-    devices = columns[1].number_input(
-        "Devices (at least)",
-        1,
-        100_000,
-        48,
-        key="job_devices",
-        help="Each machine gets as many whole nodes as that needs.",
-        **_KEPT,
+def _compare(job: Job) -> None:
+    st.header("The same job on another machine", anchor=False)
+    other = load_machine(
+        st.selectbox(
+            "Compare with",
+            names("machine"),
+            key="with",
+            help="It gets as many whole nodes as the job's devices need.",
+        )
     )
-    batch = columns[2].number_input(
-        "Batch [sequences]", 1, 10_000_000, 768, key="job_batch", **_KEPT
-    )
+    there, said = moved(job, other)
+    if said:
+        st.caption(escape(said))
     plans = []
-    for machine in (first,) if first == second else (first, second):
-        nodes = -(-int(devices) // machine.node.num_devices)
-        job = Job(load_model(model), machine, nodes, Workload(global_batch=int(batch)))
+    for asked in (job, there):
         try:
-            plan = cached.plan_of(job)
+            plan = cached.plan_of(asked)
         except PlannerError as error:
-            st.warning(escape(str(error)))
+            st.warning(escape(f"{asked.machine.name}: {error.plain}"))
             continue
         if plan.best is None:
             st.warning(escape(words.verdict(plan)))
@@ -179,8 +164,12 @@ def _compare(first: Machine, second: Machine) -> None:
     if plans:
         draw(compare.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
         rows = [_compared(plan, best) for plan, best in plans]
-        said = "The job's best layout on each machine."
-        st.dataframe(rows, hide_index=True, key="compare_table", alt=said)
+        st.dataframe(
+            rows,
+            hide_index=True,
+            key="compare_table",
+            alt="The job's best layout on each machine.",
+        )
 
 
 def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:
@@ -190,8 +179,8 @@ def _compared(plan: Plan, best: Estimate) -> dict[str, Any]:
         "devices": plan.num_devices,
         "layout": f"{best.layout} [{best.framework}]",
         "step": format_seconds(best.step_time_s),
-        "tokens/s": round(best.tokens_per_s),
+        "tokens/s": format_amount(best.tokens_per_s),
         "MFU [%]": round(100 * best.mfu, 1),
         "memory": format_bytes(best.memory_bytes["total"]),
-        "node-hours, 1,000 steps": round(plan.node_hours(best), 2),
+        "node-hours": f"{format_amount(plan.node_hours(best))} for {words.cost(plan, best)[0]}",
     }

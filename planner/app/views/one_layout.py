@@ -7,50 +7,55 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app import cached, link
-from planner.app.controls import Job, controls, share
+from planner.app import address, cached, link
+from planner.app.chosen import chosen, closest, kept_batch
+from planner.app.controls.fields import widget
+from planner.app.controls.job import Asked, Job
+from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
+from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import layout as layouts
 from planner.show.figures import memory, pipeline, time
-from planner.units import counted, format_bytes, format_rate, format_seconds
+from planner.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["TITLE", "page"]
 
 TITLE = "One layout"
 
+_AXES = ("tp", "cp", "dp", "pp")
 
-def page() -> None:
+
+def page(asked: Asked) -> None:
     """A layout from the plan, from the address, or changed by hand."""
     st.title(TITLE, anchor=False)
-    job = controls()
+    job = controls(asked)
     if job is None:
         return
     try:
         plan = cached.plan_of(job)
-        packed = _choice(plan)
-        if not packed:
+        found = chosen(job, plan) or closest(plan)
+        if found is None:
             st.info("No strategy has a legal layout for this job; change the job above.")
             return
-        packed = _changed(packed)
-        found = cached.estimate_of(job, packed)
+        _choice(plan, found)
+        _change(found, job)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This layout cannot be estimated")
+        st.error(escape(error.plain), title="This layout cannot be estimated")
         return
+    packed = link.of(found)
     _fate(found, job)
     _where(found, job)
     _carried(found, job, packed)
     _when(found, job, packed)
-    share()
 
 
-def _choice(plan: Plan) -> str:
-    """The layout to study, as one word; the address remembers it."""
+def _choice(plan: Plan, found: Estimate) -> None:
+    """The layouts to study: those of the plan, and the one in use."""
     labels: dict[str, str] = {}
     for number, e in enumerate(plan.ranked, 1):
         labels.setdefault(
@@ -64,78 +69,64 @@ def _choice(plan: Plan) -> str:
                 f"{verdict.name}: {e.layout} [{e.framework}]"
                 + ("" if verdict.fits else ", does not fit"),
             )
-    wanted = st.query_params.get("layout", "")
-    if wanted and wanted not in labels:
-        labels = {wanted: "from the address, or changed by hand", **labels}
-    if not labels:
-        return ""
-    options = list(labels)
-    # a new choice in the address is a new widget: it would else keep the choice before
-    chosen = st.selectbox(
+    current = link.of(found)
+    labels.setdefault(current, f"{found.layout} [{found.framework}], changed by hand or sent")
+    # another layout in the address is a new widget: it would else keep the choice before
+    key = f"pick_{current}"
+    st.selectbox(
         "Layout",
-        options,
-        index=options.index(wanted) if wanted else 0,
+        list(labels),
+        index=list(labels).index(current),
         format_func=lambda packed: labels[packed],
-        key=f"pick_{wanted}",
+        key=key,
+        on_change=_pick,
+        args=(key,),
     )
-    if chosen and chosen != wanted and (wanted or chosen != options[0]):
-        st.query_params["layout"] = chosen
-    return chosen or options[0]
 
 
-_DEGREES = {
-    "dp": "data",
-    "dp_shard": "shard over (0: all)",
-    "tp": "tensor",
-    "pp": "pipeline",
-    "vpp": "chunks",
-    "cp": "context",
-    "ep": "expert",
-    "micro_batch": "micro-batch",
-    "grad_accumulation": "accumulation",
-}
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "zero_stage": (0, 1, 2, 3),
-    "recompute": RECOMPUTE,
-    "schedule": SCHEDULES,
-    "offload": OFFLOAD,
-}
+def _pick(key: str) -> None:
+    address.wish(layout=st.session_state[key])
 
 
-def _changed(packed: str) -> str:
+_FOLLOWS = ("grad_accumulation",)
+"""Fields of a layout that follow from the others and the job's batch."""
+
+
+def _change(found: Estimate, job: Job) -> None:
     """A form that changes the layout; it is estimated when the form is sent."""
-    layout, framework = link.unpack_layout(packed)
+    layout, packed = found.layout, link.of(found)
+    names = [name for name in Layout.model_fields if name not in _FOLLOWS]
     with st.expander("Change this layout"), st.form(f"change_{packed}", border=False):
-        columns = st.columns(5)
-        fields: dict[str, Any] = {}
-        for number, (name, text) in enumerate(_DEGREES.items()):
-            fields[name] = columns[number % 5].number_input(
-                text,
-                min_value=0 if name == "dp_shard" else 1,
-                max_value=1_000_000,
-                value=getattr(layout, name),
-                step=1,
-                key=f"set_{name}_{packed}",
-            )
-        for number, (name, options) in enumerate(_CHOICES.items()):
-            fields[name] = columns[number].selectbox(
-                name.replace("_", " "),
-                options,
-                index=options.index(getattr(layout, name)),
-                key=f"set_{name}_{packed}",
-            )
-        fields["sequence_parallel"] = columns[4].checkbox(
-            "sequence parallel", layout.sequence_parallel, key=f"set_sp_{packed}"
+        st.caption(
+            f"The batch stays {job.workload.global_batch:,} sequences: the passes of a step "
+            "(gradient accumulation) follow."
         )
+        fields: dict[str, Any] = {}
+        for start in range(0, len(names), 5):
+            columns = st.columns(5, vertical_alignment="bottom")
+            for column, name in zip(columns, names[start : start + 5], strict=False):
+                value, key = getattr(layout, name), f"set_{name}_{packed}"
+                fields[name] = widget(column, Layout, name, key=key, value=value)
         if st.form_submit_button("Estimate"):
-            packed = link.pack_layout(layout.replaced(**fields), framework)
-            st.query_params["layout"] = packed
-            st.rerun()
-    return packed
+            _use(layout.replaced(**fields), found.framework, job)
+
+
+def _use(layout: Layout, framework: str, job: Job) -> None:
+    """Choose a changed layout, or say why it cannot be."""
+    if layout.pp == 1 or layout.schedule == "none":
+        layout = layout.replaced(schedule="none" if layout.pp == 1 else "1f1b")
+    try:
+        packed = link.pack_layout(kept_batch(layout, job.workload.global_batch), framework)
+        cached.estimate_of(job, packed)
+    except PlannerError as error:
+        st.error(escape(error.plain), title="This layout cannot be estimated")
+        return
+    address.wish(layout=packed)
+    st.rerun()
 
 
 def _fate(found: Estimate, job: Job) -> None:
-    say = st.success if found.fits else st.error
+    say = (st.warning if found.tight else st.success) if found.fits else st.error
     say(
         escape(
             f"{words.fate(found, job.machine)}. {words.layout_words(found.layout)} with "
@@ -146,29 +137,23 @@ def _fate(found: Estimate, job: Job) -> None:
 
 
 def _where(found: Estimate, job: Job) -> None:
-    devices = job.nodes * job.machine.node.num_devices
-    if found.layout.world != devices:
-        st.warning(
-            f"The layout has {counted(found.layout.world, 'rank')}, the job "
-            f"{counted(devices, 'device')}."
-        )
-    st.subheader("Which rank sits where", anchor=False)
+    st.header("Which rank sits where", anchor=False)
     layout = found.layout
-    present = [axis for axis in ("tp", "cp", "dp", "pp") if getattr(layout, axis) > 1] or ["dp"]
+    present = [axis for axis in _AXES if getattr(layout, axis) > 1] or ["dp"]
     axis = st.segmented_control(
         "Colour by axis",
         present,
         default=present[0],
-        key="rank_axis",
+        key=f"axis_{link.of(found)}",
         help="Cells with one number share their place on this axis.",
     )
-    drawing = layouts.rank_map(layout, job.machine, axis if axis in present else present[0])
+    drawing = layouts.rank_map(layout, job.machine, axis or present[0])
     draw(drawing, key="ranks")
     st.caption(drawing.alt)
 
 
 def _carried(found: Estimate, job: Job, packed: str) -> None:
-    st.subheader("What each link carries", anchor=False)
+    st.header("What each link carries", anchor=False)
     carried = cached.axes_of(job, packed)
     rows = [
         {
@@ -201,19 +186,20 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
     )
     draw(layouts.link_loads(carried, job.machine, found.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
+    st.header("Where the step's time goes", anchor=False)
     draw(time.waterfall(found), key="parts")
 
 
 def _when(found: Estimate, job: Job, packed: str) -> None:
-    st.subheader("What happens when", anchor=False)
+    st.header("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
     stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
     draw(pipeline.gantt(step, found.layout.schedule), key="gantt")
     st.caption(f"{words.waiting(found)} {pipeline.whats_drawn(step)}")
-    st.subheader("Memory over the step", anchor=False)
+    st.header("Memory over the step", anchor=False)
     draw(pipeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:
-        st.subheader("Memory by stage", anchor=False)
+        st.header("Memory by stage", anchor=False)
         draw(memory.stage_bars(stages, limit), key="stages")
-    st.subheader("Memory of the host", anchor=False)
+    st.header("Memory of the host", anchor=False)
     draw(memory.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.app import cached
-from planner.app.controls import Job
+from planner.app.controls.job import Job
 from planner.app.draw import draw
-from planner.show.figures.time import ScalePoint
+from planner.show.figures.time import ScalePoint, above_one
 from planner.show.figures.time import scaling as drawn
+from planner.units import format_amount, format_seconds
 
 __all__ = ["node_counts", "scaling"]
 
@@ -44,24 +46,39 @@ def scaling(job: Job) -> None:
         )
         == "grows with nodes"
     )
-    start = columns[1].button("Work out", type="primary", key="scale_start")
-    columns[2].button("Stop", key="scale_stop", help="Keeps the points that are done.")
     jobs = [
         _sized(job, count, weak)
         for count in node_counts(int(job.machine.num_nodes.value), job.nodes)
     ]
+    task = f"{weak} {job.key}"
+    columns[1].button("Work out", type="primary", key="scale_start", on_click=_work, args=(task,))
+    columns[2].button(
+        "Stop", key="scale_stop", on_click=_work, args=("",), help="Keeps the points that are done."
+    )
     known: dict[str, ScalePoint] = st.session_state.setdefault("scale_points", {})
-    if start:
-        bar = st.progress(0.0, text="Searching ...")
-        for number, sized in enumerate(jobs):
-            bar.progress(number / len(jobs), text=f"Searching {sized.nodes} nodes ...")
-            known[sized.key] = cached.scale_point(sized)
-        bar.empty()
+    missing = [sized for sized in jobs if sized.key not in known]
+    working = bool(missing) and st.session_state.get("scale_task") == task
+    if working:
+        done = 1 - len(missing) / len(jobs)
+        st.progress(done, text=f"Searching {missing[0].nodes:,} nodes ...")
     points = [known[sized.key] for sized in jobs if sized.key in known]
-    if not points:
-        st.info(f"Searches {len(jobs)} node counts, about half a second each.")
-        return
-    _show(points, job)
+    if points:
+        _show(points, job)
+    elif not working:
+        st.info(f"Searches {len(jobs)} node counts one by one; each is shown when it is done.")
+    if working:
+        # one point a run: Streamlit hears of a button only between two runs
+        known[missing[0].key] = cached.scale_point(missing[0])
+        st.rerun(scope="fragment" if _alone() else "app")
+
+
+def _work(task: str) -> None:
+    st.session_state["scale_task"] = task
+
+
+def _alone() -> bool:
+    """Whether this run is of the fragment alone, not of the page."""
+    return bool(getattr(get_script_run_ctx(), "fragment_ids_this_run", None))
 
 
 def _sized(job: Job, nodes: int, weak: bool) -> Job:
@@ -72,9 +89,10 @@ def _sized(job: Job, nodes: int, weak: bool) -> Job:
 
 
 def _show(points: list[ScalePoint], job: Job) -> None:
-    columns = st.columns(3)
-    for column, what in zip(columns, ("time", "efficiency", "node-hours"), strict=True):
+    shown = {"time": "Step time", "efficiency": "Efficiency", "node-hours": "Node-hours"}
+    for column, (what, title) in zip(st.columns(3), shown.items(), strict=True):
         with column:
+            st.subheader(title, anchor=False)
             draw(drawn(points, what), key=f"scale_{what}")
     rows = []
     for point in points:
@@ -84,8 +102,8 @@ def _show(points: list[ScalePoint], job: Job) -> None:
         rows.append(
             {
                 "nodes": point.nodes,
-                "step [s]": point.step_time_s,
-                "node-hours": point.node_hours,
+                "step": format_seconds(point.step_time_s) if point.step_time_s else "-",
+                "node-hours": format_amount(point.node_hours) if point.step_time_s else "-",
                 "queues": ", ".join(f"{q.name} {q.max_hours:g} h" for q in queues) or "none known",
                 "best layout": point.layout,
             }
@@ -97,4 +115,5 @@ def _show(points: list[ScalePoint], job: Job) -> None:
         alt="Per number of nodes: step time, node-hours, queues and best layout.",
     )
     unit = "the tokens asked for" if job.workload.tokens else "1,000 steps"
-    st.caption(f"Node-hours are for {unit}. The dotted line is perfect scaling.")
+    said = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
+    st.caption(said.strip())

@@ -56,7 +56,7 @@ def _slot() -> list[_Running]:
 
 def shards() -> None:
     """Controls and results of a live validation."""
-    st.subheader("Run real shards on this machine's CPU", anchor=False)
+    st.header("Run real shards on this machine's CPU", anchor=False)
     if importlib.util.find_spec("torch") is None:
         st.info("This needs PyTorch, which is not installed here: pip install torch.")
         return
@@ -64,11 +64,12 @@ def shards() -> None:
         "Real processes train a small model, sharded by each strategy. Losses and parameters must "
         "equal one process, and the bytes sent must equal the estimate."
     )
-    _panel()
+    running = any(item.process.poll() is None for item in _slot())
+    # the page looks again while something runs, and rests else
+    st.fragment(_panel, run_every=1.0 if running else None)(running)
 
 
-@st.fragment(run_every=1.0)
-def _panel() -> None:
+def _panel(was_running: bool) -> None:
     columns = st.columns([3, 1, 1, 1, 1], vertical_alignment="bottom")
     chosen = columns[0].multiselect(
         "Strategies", strategies_on(_WORLDS[0]), default=["ddp", "zero3"], key="shard_strategies"
@@ -78,16 +79,19 @@ def _panel() -> None:
     mine: _Running | None = st.session_state.get("shards")
     busy = any(item.process.poll() is None for item in _slot())
     if columns[3].button("Run", key="shard_run", type="primary", disabled=busy or not chosen):
-        mine = _start(chosen, task, world)
+        _start(chosen, task, world)
+        st.rerun()
     running = mine is not None and mine.process.poll() is None
     if columns[4].button("Stop", key="shard_stop", disabled=not running) and mine is not None:
         mine.process.terminate()
         mine.process.wait(timeout=15)
         running = False
+    if was_running and not busy:
+        st.rerun()
     if mine is not None:
         _show(mine, running)
     elif busy:
-        st.info("A validation of another session is running; it takes a minute at most.")
+        st.info("A validation of another session is running; this page shows when it has ended.")
 
 
 def _start(chosen: list[str], task: str, world: int) -> _Running:

@@ -9,10 +9,11 @@ from typing import Any
 
 import streamlit as st
 
+from planner.app.controls.job import Asked, Job
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.shards import shards
-from planner.cost.intervals import CLASSES, run_classes
+from planner.cost.intervals import memory_classes, run_classes
 from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
@@ -20,61 +21,100 @@ from planner.evidence.logs.compare import compare as compare_with
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import read_log_text
 from planner.evidence.logs.report import comparison_text
+from planner.evidence.residuals.table import residuals, summary
 from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
 from planner.show.figures import accuracy
-from planner.units import format_seconds
+from planner.units import counted, format_seconds
 
 __all__ = ["TITLE", "page"]
 
 TITLE = "Trust"
 
 _EXAMPLE = Path(__file__).with_name("example_runs.csv")
-_REPORT = Path(__file__).parents[3] / "docs" / "accuracy.md"
+_REPORTS = (
+    Path(__file__).parents[3] / "docs" / "accuracy.md",
+    Path(__file__).parents[2] / "_catalogue" / "accuracy.md",
+)
+# in a checkout, and in an installed package
 _MAX_BYTES = 5_000_000
 
 
-def page() -> None:
-    """Intervals, a backtest, a log, and real shards."""
+def page(asked: Asked) -> None:
+    """All that is known of the estimates' errors, then the user's own runs, and real shards."""
     st.title(TITLE, anchor=False)
+    _evidence()
     _intervals()
     _runs()
-    _log()
+    _log(asked.job)
     shards()
-    if _REPORT.is_file():
+    report = next((path for path in _REPORTS if path.is_file()), None)
+    if report is not None:
         with st.expander("The accuracy report of this version"):
             # its headings stand below the page's own
-            text = re.sub(r"^#", "###", _REPORT.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            st.markdown(text)
+            text = re.sub(r"^#", "###", report.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            st.markdown(text.replace("### Accuracy", "", 1))
+
+
+def _evidence() -> None:
+    """Every run that this version was scored on; the total first."""
+    st.header("All measured runs", anchor=False)
+    rows = residuals()
+    found = summary([row for row in rows if not row.seen])
+    if found is None:
+        return
+    with st.container(horizontal=True):
+        for label, value, small in (
+            ("unseen runs", f"{found.num_runs:,}", counted(found.num_sources, "source")),
+            ("median error", f"{100 * found.median:.1f} %", "of the step time"),
+            ("mean error", f"{100 * found.mape:.1f} %", "without its sign"),
+            ("bias", f"{100 * found.bias:+.1f} %", "estimate over measurement"),
+        ):
+            st.metric(
+                label,
+                value,
+                delta=small,
+                delta_color="off",
+                delta_arrow="off",
+                border=True,
+                width="stretch",
+            )
+    what = st.segmented_control(
+        "Of", ("step time", "memory"), default="step time", key="evidence_of"
+    )
+    drawing = accuracy.spread(rows, "memory" if what == "memory" else "step_time")
+    draw(drawing, key="evidence")
+    st.caption(escape(drawing.alt))
 
 
 def _intervals() -> None:
-    st.subheader("How wide the intervals are", anchor=False)
-    rows = []
-    for name in CLASSES:
-        found = run_classes().get(name)
-        if found is not None:
-            rows.append(
-                {
-                    "class of run": name,
-                    "from": f"{found.low:.2f} x estimate",
-                    "to": f"{found.high:.2f} x estimate",
-                    "runs behind it": found.num_runs,
-                    "sources": found.num_sources,
-                }
-            )
+    st.header("How wide the intervals are", anchor=False)
+    kinds = {"step time": run_classes(), "memory": memory_classes()}
+    rows = [
+        {
+            "of": kind,
+            "class of run": name,
+            "from": f"{found.low:.2f} x estimate",
+            "to": f"{found.high:.2f} x estimate",
+            "runs behind it": found.num_runs,
+            "sources": found.num_sources,
+        }
+        for kind, classes in kinds.items()
+        for name, found in classes.items()
+    ]
     st.table(rows, hide_index=True)
     st.caption(
-        "90 % of measured step times of runs that took no part in any fit lay between these "
+        "90 % of measured figures of runs that took no part in any fit lay between these "
         "factors of their estimates. For devices that nobody has calibrated there are few runs: "
         "the factors are those of runs on calibrated devices, estimated as if these were not. A "
         "guessed job is one whose model shape, software, devices or layout the table does not "
-        "state."
+        "state. Memory is that of a whole device: a layout is called tight where the upper end "
+        "exceeds what the device has."
     )
 
 
 def _runs() -> None:
-    st.subheader("Estimates against measured runs", anchor=False)
+    st.header("Your own runs against their estimates", anchor=False)
     upload = st.file_uploader(
         "Your runs: a CSV with one run per row",
         type=["csv", "tsv"],
@@ -94,7 +134,7 @@ def _runs() -> None:
         data = upload.getvalue() if upload is not None else _EXAMPLE.read_bytes()
         result = _scored(_text(data))
     except PlannerError as error:
-        st.error(escape(str(error)), title="This file holds no runs")
+        st.error(escape(error.plain), title="This file holds no runs")
         return
     if upload is None:
         st.caption(
@@ -128,7 +168,7 @@ def _plots(result: Backtest) -> None:
         with right:
             draw(accuracy.errors(scores), key="errors")
             st.caption(escape(drawing.alt))
-        st.markdown("**Worst rows**")
+        st.subheader("Worst rows", anchor=False)
         st.dataframe(_worst(scores), hide_index=True, key="worst", alt="The runs estimated worst.")
     if result.refused:
         with st.expander(f"{len(result.refused)} rows are not scored, and why"):
@@ -158,11 +198,12 @@ def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _log() -> None:
-    st.subheader("Your own log against its estimate", anchor=False)
+def _log(job: Job | None) -> None:
+    st.header("Your own log against its estimate", anchor=False)
     columns = st.columns([2, 2, 3])
     every = names("machine")
-    machine = columns[0].selectbox("Machine", every, index=every.index("polaris"), key="log_on")
+    usual = job.machine.name if job and job.machine.name in every else "polaris"
+    machine = columns[0].selectbox("Machine", every, index=every.index(usual), key="log_on")
     model = columns[1].selectbox("Model", ("as the log says", *names("model")), key="log_model")
     layout = columns[2].text_input(
         "Layout, where the log does not say",
@@ -182,15 +223,15 @@ def _log() -> None:
         return
     try:
         log = read_log_text(_text(upload.getvalue()))
-        job = read_job(
+        logged = read_job(
             log,
             load_machine(machine),
             _object(layout),
             model=None if model == "as the log says" else model,
         )
-        st.code(comparison_text(compare_with(log, job)), language=None, wrap_lines=True)
+        st.code(comparison_text(compare_with(log, logged)), language=None, wrap_lines=True)
     except PlannerError as error:
-        st.error(escape(str(error)), title="This log cannot be compared yet")
+        st.error(escape(error.plain), title="This log cannot be compared yet")
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -21,10 +21,12 @@ from planner.describe.configurations.shell import options_of
 from planner.describe.configurations.table import Table
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["MAX_BYTES", "Document"]
+__all__ = ["CALLED", "MAX_BYTES", "Document"]
 
 MAX_BYTES = 64_000
 """Larger than any configuration of a job: PyYAML takes seconds for much more."""
+CALLED = "__called__"
+"""The key of what was called, beside its arguments."""
 _MAX_DEPTH = 40
 _MAX_DOTS = 64
 _PROBLEMS = (ValueError, RecursionError, SyntaxError, yaml.YAMLError, MemoryError)
@@ -117,12 +119,16 @@ def _yaml(text: str) -> Any:
 
 
 def _python(text: str) -> Any:
-    """Assignments anywhere in a module: names, and attributes as tables. Nothing is run."""
+    """Assignments anywhere in a module: names, and attributes as tables; and the arguments of a
+    configuration that a function returns. Nothing is run."""
     found: dict[str, Any] = {}
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             _assign(found, node.targets[0], node.value)
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+            returned = _value(node.value)
+            found |= returned if isinstance(returned, dict) else {}
     return found
 
 
@@ -143,10 +149,13 @@ def _assign(found: dict[str, Any], target: ast.expr, value: ast.expr) -> None:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal or a sum; whatever else stands there as its text."""
+    """A literal or a sum; a call by its named arguments; whatever else stands there as its text."""
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return {ast.literal_eval(key): _value(v) for key, v in pairs if key is not None}
+    if isinstance(node, ast.Call) and node.keywords:
+        named = {word.arg: _value(word.value) for word in node.keywords if word.arg}
+        return {CALLED: ast.unparse(node.func), **named}
     if isinstance(node, ast.BinOp):
         number = whole(node)
         return ast.unparse(node) if number is None else number

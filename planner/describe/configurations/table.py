@@ -122,7 +122,7 @@ class Table:
         for key, value in self._values.items():
             if key in self._tables:
                 yield from self._tables[key].unread()
-            elif key not in self._taken and value is not None:
+            elif key not in self._taken and value is not None and not str(key).startswith("__"):
                 yield self.name(str(key))
 
 

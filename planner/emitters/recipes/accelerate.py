@@ -1,17 +1,23 @@
-"""Accelerate: `accelerate.yaml` with the FSDP2 plugin and a parallelism configuration."""
+"""Accelerate: `accelerate.yaml` with the FSDP2 plugin and a parallelism configuration.
+
+Beside it stands `training_arguments.json` for a program on the Hugging Face Trainer, which reads
+batch, steps and precision there and the mesh from the launcher.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Words
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.limits import Says, Words
+from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe
-from planner.emitters.text import yaml_text
-from planner.errors import EmitError
+from planner.emitters.text import json_text, yaml_text
 
-__all__ = ["launch_file", "recipe"]
+__all__ = ["SAYS", "TRAINER", "launch_file", "recipe", "trainer_file"]
+
+SAYS = Says(axes=("tp", "cp"), offload=("none", "all-cpu"), hybrid=True)
 
 _PRECISIONS = Words(
     "precision",
@@ -33,6 +39,50 @@ def launch_file(job: BatchJob, distributed_type: str, settings: Mapping[str, Any
     return File("accelerate.yaml", "Accelerate's configuration", yaml_text({**config, **settings}))
 
 
+_OPTIMIZERS = {
+    "adam": "adamw_torch",
+    "adamw": "adamw_torch",
+    "adam-8bit": "adamw_bnb_8bit",
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+}
+"""Optimizers of TrainingArguments; the estimate counts torch's AdamW over lists of tensors."""
+
+TRAINER = (
+    "For a program on the Hugging Face Trainer, such as `run_clm.py` of transformers, write "
+    "`export TRAINING_ARGUMENTS=training_arguments.json` into `environment.sh`: `HfArgumentParser` "
+    "reads that file where it is the only argument. Add `learning_rate`, `warmup_steps` and what "
+    "your program asks for (model, data, sequence length) to it; let `trainer.train` resume from "
+    "the last checkpoint."
+)
+"""How a program on the Trainer is started."""
+TRAINER_ARGUMENT = '${TRAINING_ARGUMENTS:+"${TRAINING_ARGUMENTS}"}'
+"""The path of its arguments, where the user set it."""
+
+
+def trainer_file(job: BatchJob, **more: Any) -> tuple[File, ...]:
+    """`training_arguments.json`; none where the Trainer has no word for precision or optimizer."""
+    layout, workload = job.layout, job.workload
+    if workload.optimizer not in _OPTIMIZERS or workload.precision == "fp8":
+        return ()
+    arguments: dict[str, Any] = {
+        "output_dir": CHECKPOINTS,
+        "per_device_train_batch_size": layout.micro_batch,
+        "gradient_accumulation_steps": layout.grad_accumulation,
+        "max_steps": job.steps,
+        "optim": _OPTIMIZERS[workload.optimizer],
+        "gradient_checkpointing": layout.recompute == "full",
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": slot_of(job).save_every,
+        **more,
+    }
+    if workload.precision != "fp32":
+        arguments[workload.precision] = True
+    what = "arguments of the Hugging Face Trainer, for a program that uses it"
+    return (File("training_arguments.json", what, json_text(arguments)),)
+
+
 def recipe(job: BatchJob) -> Recipe:
     """`accelerate.yaml` for the user's own program."""
     layout = job.layout
@@ -41,8 +91,11 @@ def recipe(job: BatchJob) -> Recipe:
         launched = launch_file(job, "NO", precision)
     else:
         launched = launch_file(job, "FSDP", {**precision, **_fsdp(job)})
+    # the launcher's own checkpointing wraps whole layers: the Trainer's would do it twice
+    arguments = trainer_file(job, gradient_checkpointing=False)
     return Recipe(
-        files=(launched,),
+        files=(launched, *arguments),
+        arguments=(TRAINER_ARGUMENT,),
         launcher="accelerate",
         # `accelerate launch` has no key for it outside DeepSpeed; the library reads this
         environment={"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(layout.grad_accumulation)},
@@ -50,6 +103,7 @@ def recipe(job: BatchJob) -> Recipe:
             "`train.py` is your program on Accelerate. Its data loader gives batches of "
             f"{layout.micro_batch} sequences; {layout.grad_accumulation} of them make a step.",
             "Layers are wrapped by the classes that the model itself names (`_no_split_modules`).",
+            *([TRAINER] if arguments else []),
         ),
     )
 
@@ -57,17 +111,7 @@ def recipe(job: BatchJob) -> Recipe:
 def _fsdp(job: BatchJob) -> dict[str, Any]:
     """The plugin's settings and the mesh."""
     layout = job.layout
-    if not layout.shards_states:
-        raise EmitError(
-            "ZeRO stage 0 has no setting in Accelerate's FSDP2 plugin; use a layout with stage 2 "
-            "or 3, or framework ddp"
-        )
     replicate, shard = job.sharding
-    if shard == 1 and layout.cp == 1:
-        raise EmitError(
-            f"{layout} shards over one rank, which Accelerate's FSDP2 plugin refuses; use a layout "
-            "with dp or cp above 1"
-        )
     plugin = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.shards_weights,

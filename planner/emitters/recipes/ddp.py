@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Decoders
-from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, from_checkout
+from planner.describe.model.decoders import Decoders
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Says
+from planner.emitters.queue import slot_of
+from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, Resume, from_checkout
 from planner.emitters.text import arguments_text
 
-__all__ = ["recipe"]
+__all__ = ["SAYS", "is_gpt2", "is_plain", "recipe"]
 
+SAYS = Says()
 _GPT2 = Decoders(
     positions=("learned",),
     norms=("layernorm", "layernorm-nobias"),
@@ -22,7 +25,7 @@ _GPT2 = Decoders(
 def recipe(job: BatchJob) -> Recipe:
     """`nanogpt.args` where nanoGPT can train the model, else what the program must do itself."""
     reads = f"Each rank takes {job.batches}, without a reduction in between (`no_sync`)."
-    if not _is_gpt2(job) or not _is_plain(job):
+    if not is_gpt2(job) or not is_plain(job):
         notes = ["`train.py` is your program on `DistributedDataParallel`.", reads]
         if job.layout.recompute == "full":
             notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
@@ -32,11 +35,23 @@ def recipe(job: BatchJob) -> Recipe:
     return Recipe(
         files=(options,),
         argument_files=(options.name,),
-        notes=(f"{source} It divides the accumulation by the ranks itself.", reads),
+        arguments=('--learning_rate="${LEARNING_RATE}"', '--warmup_iters="${WARMUP_STEPS}"'),
+        variables={
+            "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",
+            "WARMUP_STEPS": "the steps over which it warms up",
+        },
+        saves=True,
+        resume=Resume(f"{CHECKPOINTS}/ckpt.pt", ("--init_from=resume",)),
+        notes=(
+            f"{source} It divides the accumulation by the ranks itself.",
+            reads,
+            "The data is what its `dataset` names, under `data/` of its checkout.",
+        ),
     )
 
 
-def _is_gpt2(job: BatchJob) -> bool:
+def is_gpt2(job: BatchJob) -> bool:
+    """Whether the model is one that nanoGPT builds."""
     model = job.model
     return (
         not _GPT2.lacks(model, job.workload.sequence_length)
@@ -46,7 +61,7 @@ def _is_gpt2(job: BatchJob) -> bool:
     )
 
 
-def _is_plain(job: BatchJob) -> bool:
+def is_plain(job: BatchJob) -> bool:
     """Whether nanoGPT has every setting of the job."""
     workload = job.workload
     adapted = workload.lora_rank or workload.frozen
@@ -68,6 +83,10 @@ def _nanogpt(job: BatchJob) -> str:
         "dtype": TORCH_DTYPES[workload.precision],
         "compile": False,
         "max_iters": job.steps,
+        "lr_decay_iters": job.steps,
+        "out_dir": CHECKPOINTS,
+        "eval_interval": slot_of(job).save_every,
+        "always_save_checkpoint": True,
         "log_interval": 1,
     }
     return arguments_text(f"--{name}={value}" for name, value in values.items())

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.describe.layout import OFFLOAD
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Words
+from planner.emitters.limits import Says, Words
 from planner.emitters.recipe import File, Recipe
-from planner.emitters.recipes.accelerate import launch_file
+from planner.emitters.recipes.accelerate import launch_file, trainer_file
 from planner.emitters.text import json_text
 from planner.errors import EmitError
 
-__all__ = ["config_file", "recipe"]
+__all__ = ["SAYS", "config_file", "recipe"]
+
+SAYS = Says(offload=OFFLOAD, tiles=True)
 
 _PREFETCH_ELEMENTS = 50_000_000
 _PERSISTENT_ELEMENTS = 100_000
@@ -133,8 +136,9 @@ def recipe(job: BatchJob) -> Recipe:
         "deepspeed_multinode_launcher": "standard",
         "zero3_init_flag": job.layout.shards_weights,
     }
+    launched = launch_file(job, "DEEPSPEED", {"deepspeed_config": settings})
     return Recipe(
-        files=(config, launch_file(job, "DEEPSPEED", {"deepspeed_config": settings})),
+        files=(config, launched, *trainer_file(job, deepspeed=config.name)),
         arguments=("--deepspeed", "--deepspeed_config", config.name),
         notes=_notes(job),
     )
@@ -145,8 +149,10 @@ def _notes(job: BatchJob) -> tuple[str, ...]:
         "`train.py` is your program: it calls `deepspeed.initialize` and takes `--deepspeed` and "
         "`--deepspeed_config`. The optimizer, its learning rate and gradient clipping are its "
         "own; add them to `ds_config.json` if you want them there.",
-        "`accelerate.yaml` is for programs on Accelerate or the Hugging Face Trainer: start those "
-        "with `accelerate launch --config_file accelerate.yaml`.",
+        "`accelerate.yaml` is for programs on Accelerate: start those with `accelerate launch "
+        "--config_file accelerate.yaml`. A program on the Hugging Face Trainer takes "
+        "`training_arguments.json` in place of `--deepspeed --deepspeed_config ds_config.json` in "
+        "`job.sh`; add learning rate, warm-up and data there.",
     ]
     if job.layout.recompute == "full":
         notes.append("Recompute every layer: `model.gradient_checkpointing_enable()`.")

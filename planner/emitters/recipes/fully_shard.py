@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import TORCH_DTYPES, Words
+from planner.emitters.limits import TORCH_DTYPES, Says, Words
 from planner.emitters.recipe import File, Recipe
-from planner.errors import EmitError
 
-__all__ = ["recipe"]
+__all__ = ["SAYS", "recipe"]
+
+SAYS = Says(offload=("none", "all-cpu"), hybrid=True)
 
 _PRECISIONS = Words("precision", "FSDP2 alone", TORCH_DTYPES)
 
@@ -41,13 +42,7 @@ def shard(model: nn.Module, layers: nn.ModuleList, device: str = "{device}") -> 
 def recipe(job: BatchJob) -> Recipe:
     """`sharding.py` for the user's own program; data-parallel layouts only."""
     layout = job.layout
-    if layout.tp * layout.pp * layout.cp * layout.ep > 1 or layout.recompute == "selective":
-        raise EmitError(
-            f"{layout} of model {job.model.name[:60]!r} is not written for FSDP2 alone, and only "
-            "Llamas with an output layer of their own for torchtitan; use a layout with tp = pp = "
-            "cp = ep = 1 and full recompute or none, or framework accelerate, which shards with "
-            "FSDP2 as well"
-        )
+    SAYS.check(layout, "FSDP2 alone")
     notes = [
         "`train.py` is your program. It calls `sharding.shard(model, layers)` before it builds the "
         f"optimizer, takes {job.batches}.",

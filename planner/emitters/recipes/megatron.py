@@ -6,25 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planner.cost.shards.pipeline import layers_on_stage
-from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Decoders, Words
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.limits import Says, Words, built
+from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, from_checkout
 from planner.emitters.text import arguments_text
 
-__all__ = ["DECODERS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
+__all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
 
 _FRAMEWORK = "Megatron-LM"
-DECODERS = Decoders(
-    positions=("rope", "learned"),
-    norms=("rmsnorm", "layernorm"),
-    feed_forwards=("gated silu", "gelu"),
-    biases=("none", "qkv", "all"),
-    qk_norms=("none", "head"),
-    experts=True,
-    windows=True,
-)
-"""What Megatron-LM's options describe."""
-
+SAYS = Says(axes=("tp", "pp", "cp", "ep"), recompute=("none", "selective", "full"))
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
@@ -41,26 +32,43 @@ _PRECISIONS: Words[tuple[str, ...]] = Words(
 )
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute"}
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+_GATES: dict[str, tuple[str, ...]] = {
+    "": ("--swiglu",),
+    "latent": ("--swiglu",),
+    # github.com/openai/gpt-oss torch/model.py: swiglu(alpha=1.702, limit=7.0) times (linear + 1)
+    "gpt-oss": (
+        "--quick-geglu",
+        "--glu-linear-offset 1.0",
+        "--activation-func-clamp-value 7.0",
+        "--softmax-type learnable",
+    ),
+}
+"""Gates of the feed-forward, by the module that builds the model."""
 
 START = Recipe(
     files=(),
     argument_files=("megatron.args", "data.args"),
-    arguments=('--lr "${LEARNING_RATE}"',),
-    variables={"LEARNING_RATE": "the learning rate of your recipe"},
+    arguments=('--lr "${LEARNING_RATE}"', '--lr-warmup-iters "${WARMUP_STEPS}"'),
+    variables={
+        "LEARNING_RATE": "the learning rate of your recipe",
+        "WARMUP_STEPS": "the steps over which it warms up",
+    },
+    saves=True,
 )
 """How Megatron-LM and its forks are started."""
 
 
 def recipe(job: BatchJob) -> Recipe:
     """`megatron.args`, and `data.args` with mock data for a first run."""
-    DECODERS.check(job, _FRAMEWORK)
     program = "pretrain_gpt.py"
     data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {job.model.vocab_size}"]
     meaning = "the arguments for data and tokenizer, one a line"
+    gate = _GATES[built(job).module] if job.model.gated_mlp else ()
+    parts = [common_options(job), gate, _shape(job), _training(job), _layout(job)]
     return replace(
         START,
         files=(
-            arguments_file([*common_options(job), *_shape(job), *_training(job), *_layout(job)]),
+            arguments_file(option for part in parts for option in part),
             File("data.args", meaning, arguments_text(data)),
         ),
         default_program=program,
@@ -69,8 +77,9 @@ def recipe(job: BatchJob) -> Recipe:
             from_checkout(program, f"{_FRAMEWORK}'s own"),
             "`data.args` asks for mock data, enough to measure time and memory. Write your "
             "`--data-path` and tokenizer into it to train.",
-            "The base of the rotary positions and the initialisation are Megatron-LM's defaults; "
-            "neither changes time or memory.",
+            "What changes neither time nor memory is Megatron-LM's default: base and scaling of "
+            "the rotary positions, initialisation, decay of the learning rate, scores and "
+            "balance of a router. Write your model's own into `data.args`.",
         ),
     )
 
@@ -82,17 +91,14 @@ def arguments_file(options: Iterable[str]) -> File:
 
 
 def common_options(job: BatchJob) -> Iterator[str]:
-    """Sizes, batch, length and degrees: what Megatron-LM and its forks spell alike."""
+    """Sizes, batch, length, degrees and checkpoints: what Megatron-LM and its forks spell alike."""
     model, layout = job.model, job.layout
     yield f"--num-layers {model.num_layers}"
     yield f"--hidden-size {model.hidden_size}"
     # a model of experts only has no dense width; its layers take the experts'
     yield f"--ffn-hidden-size {model.ffn_size or (model.experts and model.experts.ffn_size)}"
     yield f"--num-attention-heads {model.num_heads}"
-    yield f"--kv-channels {model.head_dim}"
-    if model.gated_mlp:
-        yield "--swiglu"
-    if not model.mlp_bias:
+    if not (model.mlp_bias or model.out_bias):
         yield "--disable-bias-linear"
     if not model.tied_embeddings:
         yield "--untie-embeddings-and-output-weights"
@@ -108,23 +114,55 @@ def common_options(job: BatchJob) -> Iterator[str]:
     yield f"--pipeline-model-parallel-size {layout.pp}"
     if layout.sequence_parallel:
         yield "--sequence-parallel"
+    yield f"--save {CHECKPOINTS}"
+    yield f"--load {CHECKPOINTS}"
+    yield f"--save-interval {slot_of(job).save_every}"
 
 
 def _shape(job: BatchJob) -> Iterator[str]:
     """The rest of the architecture."""
     model = job.model
+    yield f"--position-embedding-type {_POSITIONS[model.position]}"
+    yield f"--normalization {_NORMS[model.norm]}"
+    yield from _heads(job)
+    if model.qkv_bias and not (model.mlp_bias or model.out_bias):
+        yield "--add-qkv-bias"
+    yield from _window(job)
+    yield from _experts(job)
+
+
+def _heads(job: BatchJob) -> Iterator[str]:
+    """Widths of attention."""
+    model, latent = job.model, job.model.latent_attention
+    if latent is not None:
+        yield "--multi-latent-attention"
+        if latent.q_lora_rank:
+            yield f"--q-lora-rank {latent.q_lora_rank}"
+        yield f"--kv-lora-rank {latent.kv_lora_rank}"
+        yield f"--qk-head-dim {latent.qk_nope_head_dim}"
+        yield f"--qk-pos-emb-head-dim {latent.qk_rope_head_dim}"
+        yield f"--v-head-dim {latent.v_head_dim}"
+        yield "--qk-layernorm"
+        return
+    yield f"--kv-channels {model.head_dim}"
     if model.num_kv_heads != model.num_heads:
         yield "--group-query-attention"
         yield f"--num-query-groups {model.num_kv_heads}"
-    yield f"--position-embedding-type {_POSITIONS[model.position]}"
-    yield f"--normalization {_NORMS[model.norm]}"
-    if model.qkv_bias and not model.mlp_bias:
-        yield "--add-qkv-bias"
     if model.qk_norm == "head":
         yield "--qk-layernorm"
-    if 0 < model.sliding_window < job.workload.sequence_length:
-        yield f"--window-size {model.sliding_window - 1},0"
-    yield from _experts(job)
+
+
+def _window(job: BatchJob) -> Iterator[str]:
+    """The attention window, and which layers have none: every n-th, else the last."""
+    model = job.model
+    if not 0 < model.sliding_window < job.workload.sequence_length or not model.num_window_layers:
+        return
+    yield f"--window-size {model.sliding_window - 1},0"
+    layers, windows = model.num_layers, model.num_window_layers
+    if windows == layers:
+        return
+    every, rest = divmod(layers, layers - windows)
+    yield f"--window-attn-skip-freq {f'([1]*{windows}+[0]*{layers - windows})' if rest else every}"
 
 
 def _experts(job: BatchJob) -> Iterator[str]:
@@ -140,6 +178,8 @@ def _experts(job: BatchJob) -> Iterator[str]:
     shared = experts.shared_ffn_size or experts.num_shared * experts.ffn_size
     if shared:
         yield f"--moe-shared-expert-intermediate-size {shared}"
+    if experts.shared_gate:
+        yield "--moe-shared-expert-gate"
     yield "--moe-grouped-gemm"
     yield "--moe-token-dispatcher-type alltoall"
     yield f"--expert-model-parallel-size {job.layout.ep}"
@@ -151,6 +191,8 @@ def _training(job: BatchJob) -> Iterator[str]:
     workload = job.workload
     yield "--eval-iters 0"
     yield f"--optimizer {_OPTIMIZERS[workload.optimizer]}"
+    if workload.optimizer == "sgd":
+        yield "--sgd-momentum 0"
     yield f"--attention-backend {'flash' if workload.attention == 'flash' else 'unfused'}"
     yield from _PRECISIONS[workload.precision]
 

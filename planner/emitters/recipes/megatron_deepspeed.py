@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import Words
+from planner.emitters.limits import Says, Words, built
 from planner.emitters.recipe import Recipe, from_checkout
 from planner.emitters.recipes.deepspeed import config_file
-from planner.emitters.recipes.megatron import DECODERS, START, arguments_file, common_options
+from planner.emitters.recipes.megatron import START, arguments_file, common_options
 
-__all__ = ["recipe"]
+__all__ = ["SAYS", "recipe"]
 
 _FRAMEWORK = "Megatron-DeepSpeed"
-_DECODERS = replace(
-    DECODERS, biases=("none", "all"), qk_norms=("none",), experts=False, windows=False
-)
+SAYS = Says(axes=("tp", "pp"), offload=("none", "optimizer-cpu", "optimizer-nvme"))
 _OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
 _PRECISIONS: Words[tuple[str, ...]] = Words(
     "precision",
@@ -28,12 +26,11 @@ _PRECISIONS: Words[tuple[str, ...]] = Words(
         "tf32": (),
     },
 )
-_BACKENDS = {"xpu": "ccl", "cpu": "gloo"}
 
 
 def recipe(job: BatchJob) -> Recipe:
     """`megatron.args` and `ds_config.json`; the data is the user's."""
-    _DECODERS.check(job, _FRAMEWORK)
+    built(job)
     config = config_file(job)
     options = [*common_options(job), *_shape(job), *_training(job), *_layout(job, config.name)]
     program = "pretrain_gpt_alcf.py"
@@ -54,6 +51,9 @@ def recipe(job: BatchJob) -> Recipe:
 def _shape(job: BatchJob) -> Iterator[str]:
     """The rest of the architecture."""
     model = job.model
+    yield f"--kv-channels {model.head_dim}"
+    if model.gated_mlp:
+        yield "--swiglu"
     yield f"--num-key-value-heads {model.num_kv_heads}"
     yield f"--normalization {model.norm}"
     if model.position == "rope":
@@ -61,10 +61,14 @@ def _shape(job: BatchJob) -> Iterator[str]:
 
 
 def _training(job: BatchJob) -> Iterator[str]:
-    """Precision, optimizer, backend and attention."""
+    """Precision, optimizer and attention; DeepSpeed itself chooses the backend."""
     workload, runtime = job.workload, job.machine.device.runtime
-    yield f"--optimizer {_OPTIMIZERS[workload.optimizer]}"
-    yield f"--distributed-backend {_BACKENDS.get(runtime, 'nccl')}"
+    optimizer = _OPTIMIZERS[workload.optimizer]
+    if job.layout.offload != "none":
+        # DeepSpeedCPUAdam decays weights as AdamW does, and is asked for by this name only
+        optimizer = "adam"
+        yield "--cpu-optimizer"
+    yield f"--optimizer {optimizer}"
     if workload.attention == "flash":
         yield "--use-flash-attn-builder" if runtime == "xpu" else "--use-flash-attn-v2"
     yield from _PRECISIONS[workload.precision]
@@ -78,8 +82,6 @@ def _layout(job: BatchJob, config: str) -> Iterator[str]:
         yield "--no-pipeline-parallel"
     yield f"--deepspeed_config {config}"
     yield f"--zero-stage {layout.zero_stage}"
-    if layout.offload != "none":
-        yield "--cpu-optimizer"
     if layout.recompute == "full":
         yield "--deepspeed-activation-checkpointing"
         yield "--checkpoint-activations"

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import LLAMA, TORCH_DTYPES, Words
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Says, Words, built
+from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, from_checkout
 from planner.emitters.text import yaml_text
-from planner.errors import EmitError
 
-__all__ = ["recipe"]
+__all__ = ["SAYS", "recipe"]
 
 _FRAMEWORK = "nanotron"
+SAYS = Says(axes=("tp", "pp"))
 _PRECISIONS = Words("precision", _FRAMEWORK, TORCH_DTYPES)
 _OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adamW", "adamw": "adamW"})
 _SCHEDULES = Words("schedule", _FRAMEWORK, {"1f1b": "1f1b", "gpipe": "afab"})
-_CHECKPOINT_STEPS = 1000
-"""As in nanotron's example; its trainer reads this section in any case."""
 
 
 def recipe(job: BatchJob) -> Recipe:
     """`nanotron.yaml` for nanotron's own `run_train.py`."""
-    _check(job)
+    built(job)
     program = "run_train.py"
     config: dict[str, Any] = {
         "general": {"project": "planner", "run": job.name, "seed": 42},
@@ -38,8 +37,10 @@ def recipe(job: BatchJob) -> Recipe:
             }
         ],
         "checkpoints": {
-            "checkpoints_path": "checkpoints",
-            "checkpoint_interval": min(job.steps, _CHECKPOINT_STEPS),
+            "checkpoints_path": CHECKPOINTS,
+            "checkpoint_interval": slot_of(job).save_every,
+            # the last checkpoint found there; without one it starts from the beginning
+            "resume_checkpoint_path": CHECKPOINTS,
         },
         "logging": {"iteration_step_info_interval": 1},
     }
@@ -49,21 +50,14 @@ def recipe(job: BatchJob) -> Recipe:
         default_program=program,
         arguments=(f"--config-file {file.name}",),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        saves=True,
         notes=(
             from_checkout(program, f"{_FRAMEWORK}'s own"),
-            "Without a dataset nanotron makes dummy data, enough to measure time and memory. The "
-            "learning rate and its optimizer are those of nanotron's example: set your own.",
+            "Without a dataset nanotron makes dummy data, enough to measure time and memory. "
+            "Learning rate, warm-up and optimizer in `nanotron.yaml` are those of nanotron's "
+            "example: set your own there, with dataset and tokenizer.",
         ),
     )
-
-
-def _check(job: BatchJob) -> None:
-    LLAMA.check(job, _FRAMEWORK)
-    if job.layout.cp > 1 or job.layout.ep > 1:
-        raise EmitError(
-            f"cp = {job.layout.cp} and ep = {job.layout.ep} need nanotron's Qwen2, which is not "
-            "written; use a layout with cp = ep = 1"
-        )
 
 
 def _parallelism(job: BatchJob) -> dict[str, Any]:

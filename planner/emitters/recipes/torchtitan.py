@@ -1,35 +1,39 @@
-"""torchtitan: a TOML file for releases up to 0.2.2 and a Python configuration for 0.3.0.
+"""torchtitan: a Python configuration for release 0.3.0, and the TOML file of 0.2.2 for Llamas.
 
-0.3.0 reads no TOML any more: it takes a function that returns a configuration. Its Llama takes the
-sizes of its own flavors only; 0.2.2 takes any, from a module that it imports first.
+0.3.0 reads no TOML: it takes a function that returns a configuration. The function written here
+starts from torchtitan's plain defaults and not from those of its flavors, which switch on FP8,
+compilation, asynchronous tensor parallelism and a loss in chunks for some: what is estimated stands
+in the file, and nothing else.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import textwrap
 from typing import Any, TypeAlias
 
 from planner.cost.shards.pipeline import EndLayers, layers_on_stage
 from planner.describe.model.model import Model
-from planner.emitters.batch_job import BatchJob
-from planner.emitters.limits import LLAMA, TORCH_DTYPES, Words
+from planner.emitters.batch_job import CHECKPOINTS, BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Says, Words
+from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes import fully_shard
-from planner.emitters.text import toml_text
+from planner.emitters.text import python_call, toml_text
 
-__all__ = ["recipe"]
+__all__ = ["SAYS", "recipe"]
 
 _Tables: TypeAlias = dict[str, dict[str, Any]]
 
-_FLAVORS = {
-    (32, 4096, 32, 8, 14336, 128256): "8B",
-    (80, 8192, 64, 8, 28672, 128256): "70B",
-    (126, 16384, 128, 8, 53248, 128256): "405B",
-}
-"""Shapes (layers, width, heads, key-value heads, feed-forward, vocabulary) that both releases know
-as flavors of their module llama3."""
+SAYS = Says(
+    axes=("tp", "pp", "cp", "ep"),
+    recompute=("none", "selective", "full"),
+    offload=("none", "all-cpu"),
+    hybrid=True,
+)
+_OLD_MODULE = "llama3"
+"""The module whose models 0.2.2 is told as well."""
 _OURS = "planned"
+"""Name of the model's sizes where they are no flavor of torchtitan's."""
 _PRECISIONS = Words(
     "precision", "torchtitan", {name: TORCH_DTYPES[name] for name in ("bf16", "fp32", "tf32")}
 )
@@ -40,61 +44,272 @@ _SCHEDULES = Words(
 )
 _CHECKPOINTING = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
 """Classes of 0.3.0's activation_checkpoint."""
-_START = Recipe(files=(), program="-m torchtitan.train", default_program="")
+_VARIABLES = {
+    "HF_ASSETS": "the folder of the tokenizer that belongs to the model",
+    "LEARNING_RATE": "the learning rate of your recipe",
+    "WARMUP_STEPS": "the steps over which it warms up",
+}
+_OLD_ARGUMENTS = (
+    "--job.config_file torchtitan.toml",
+    '--model.hf_assets_path "${HF_ASSETS}"',
+    '--optimizer.lr "${LEARNING_RATE}"',
+    '--lr_scheduler.warmup_steps "${WARMUP_STEPS}"',
+)
+_OLD_HEAD, _HEAD = "output", "lm_head"
+"""Name of the output layer in 0.2.2, and in 0.3.0."""
 
 
 def recipe(job: BatchJob) -> Recipe:
-    """torchtitan's files for a Llama; for other models FSDP2 alone."""
-    odd = LLAMA.lacks(job.model, job.workload.sequence_length)
-    if odd or job.model.tied_embeddings:
+    """torchtitan's files for a model that it knows; for others FSDP2 alone."""
+    built = job.framework.code.builds(job.model, job.workload)
+    if built is None or not built.module:
         return fully_shard.recipe(job)
-    flavor = _flavor(job.model)
-    tables = {"training": _training(job), "parallelism": _parallelism(job, "output")}
-    return _known(job, flavor, tables) if flavor else _sized(job, tables)
-
-
-def _known(job: BatchJob, flavor: str, tables: _Tables) -> Recipe:
-    """Files for a model that both releases know; they name its output layer differently."""
-    newer = {**tables, "parallelism": _parallelism(job, "lm_head")}
+    flavor = built.flavor(job.model)
     what = "torchtitan's configuration for release 0.3.0"
-    return replace(
-        _START,
-        files=(
-            _toml(job, flavor, tables),
-            File("torchtitan_plan.py", what, _python(job, flavor, newer)),
-        ),
+    files = [File("torchtitan_plan.py", what, _python(job, built.module, flavor))]
+    notes = [
+        "`job.sh` starts torchtitan 0.3.0 with `torchtitan_plan.py`.",
+        "It streams C4 from the Hugging Face hub: name your own data in the configuration. What "
+        "is not written there (decay of the learning rate, base of the rotary positions of sizes "
+        "that torchtitan does not know) is torchtitan's default.",
+    ]
+    if built.module == _OLD_MODULE and _is_old(job):
+        files += _old_files(job, flavor)
+        notes[0] += (
+            " For 0.2.2, replace `--module torchtitan_plan --config plan` there by "
+            f"`{' '.join(_OLD_ARGUMENTS)}`."
+        )
+    return Recipe(
+        files=tuple(files),
+        program="-m torchtitan.train",
+        default_program="",
         arguments=("--module torchtitan_plan", "--config plan"),
-        notes=(
-            "`job.sh` starts torchtitan 0.3.0 with `torchtitan_plan.py`. For 0.2.2 and older, "
-            "replace `--module torchtitan_plan --config plan` there by `--job.config_file "
-            "torchtitan.toml`.",
-            "The tokenizer comes from `hf_assets_path`, which you download first; the learning "
-            "rate, data and checkpoints are torchtitan's defaults for this model.",
-        ),
+        variables=_VARIABLES,
+        saves=True,
+        notes=tuple(notes),
     )
 
 
-def _sized(job: BatchJob, tables: _Tables) -> Recipe:
-    """Files for a Llama of other sizes: 0.2.2 imports its shapes under a name of ours."""
-    imports = {"experimental": {"custom_import": "torchtitan_model"}}
-    sizes = "the model's sizes, which torchtitan imports"
-    return replace(
-        _START,
-        files=(
-            _toml(job, _OURS, {**tables, **imports}),
-            File("torchtitan_model.py", sizes, _shapes(job.model)),
+# --- what both releases are told ---------------------------------------------------------------
+
+
+def _training(job: BatchJob) -> dict[str, Any]:
+    """Batch, sequence and precision. A pipeline takes all micro-batches of a step at once."""
+    layout = job.layout
+    at_once = layout.grad_accumulation if layout.pp > 1 else 1
+    return {
+        "local_batch_size": layout.micro_batch * at_once,
+        "global_batch_size": layout.global_batch,
+        "seq_len": job.workload.sequence_length,
+        "steps": job.steps,
+        "enable_cpu_offload": layout.offload == "all-cpu",
+        "mixed_precision_param": _PRECISIONS[job.workload.precision],
+        "mixed_precision_reduce": "float32",
+    }
+
+
+def _parallelism(job: BatchJob, head: str) -> dict[str, Any]:
+    layout = job.layout
+    replicate, shard = job.sharding
+    table: dict[str, Any] = {
+        "data_parallel_replicate_degree": replicate,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": _reshard(job),
+        "tensor_parallel_degree": layout.tp,
+        "pipeline_parallel_degree": layout.pp,
+        "context_parallel_degree": layout.cp,
+        "expert_parallel_degree": layout.ep,
+    }
+    if layout.pp > 1:
+        table["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
+        table["pipeline_parallel_microbatch_size"] = layout.micro_batch
+        table["module_fqns_per_model_part"] = _chunks(job, head)
+    return table
+
+
+def _reshard(job: BatchJob) -> str:
+    """The policy: `default` keeps the output layer gathered, and with a pipeline everything."""
+    if not job.layout.shards_weights:
+        return "never"
+    return "default" if job.layout.pp == 1 else "always"
+
+
+def _chunks(job: BatchJob, head: str) -> list[list[str]]:
+    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer."""
+    number = job.layout.pp * job.layout.vpp
+    chunks = []
+    for chunk in range(number):
+        first, count = layers_on_stage(job.model.num_layers, number, chunk, EndLayers(1, 1))
+        chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
+    return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
+
+
+def _checkpoint(job: BatchJob) -> dict[str, Any]:
+    """Whole states into one folder; the last found there is loaded at the start."""
+    return {
+        "enable": True,
+        "folder": CHECKPOINTS,
+        "interval": slot_of(job).save_every,
+        "last_save_model_only": False,
+    }
+
+
+# --- release 0.3.0 -----------------------------------------------------------------------------
+
+_PLAN = '''\
+"""torchtitan 0.3.0: python -m torchtitan.train --module torchtitan_plan --config plan"""
+
+{imports}
+
+
+def plan() -> Trainer.Config:
+    """Everything that the estimate counts; nothing of a flavor's own configuration."""
+    model = {model}
+    return Trainer.Config(
+        model_spec=model,
+{sections}
+    )
+'''
+_SIZES = '''
+
+def sized() -> ModelSpec:
+    """The Llama of these sizes, which are none of torchtitan's own."""
+    spec = model_registry("8B")
+    width, vocabulary = {width}, {vocabulary}
+    rope = ComplexRoPE.Config(dim={head}, max_seq_len={positions}, theta=500000)
+    spec.flavor = "{ours}"
+    spec.model = replace(
+        spec.model,
+        dim=width,
+        vocab_size=vocabulary,
+        enable_weight_tying={tied},
+        tok_embeddings=replace(
+            spec.model.tok_embeddings, num_embeddings=vocabulary, embedding_dim=width
         ),
-        arguments=("--job.config_file torchtitan.toml",),
-        notes=(
-            "Use torchtitan 0.2.2: newer releases know the Llamas of Meta only, unless you add "
-            "yours to their registry.",
-            "Add `[model] hf_assets_path` with the model's tokenizer. The base of the rotary "
-            "positions, learning rate, data and checkpoints are torchtitan's defaults.",
+        norm=replace(spec.model.norm, normalized_shape=width),
+        lm_head=replace(spec.model.lm_head, in_features=width, out_features=vocabulary),
+        layers=_build_llama3_layers(
+            n_layers={layers},
+            dim=width,
+            n_heads={heads},
+            n_kv_heads={kv_heads},
+            hidden_dim={feed_forward},
+            rope=rope,
+            attn_backend="flex",
         ),
+    )
+    return spec
+'''
+
+
+def _python(job: BatchJob, module: str, flavor: str) -> str:
+    """`torchtitan_plan.py`."""
+    sections = textwrap.indent(_sections(job), " " * 8).rstrip("\n")
+    text = _PLAN.format(
+        imports="\n".join(_imports(job, module, flavor)),
+        model=f'model_registry("{flavor}")' if flavor else "sized()",
+        sections=sections,
+    )
+    return text if flavor else text + _sizes(job)
+
+
+def _imports(job: BatchJob, module: str, flavor: str) -> list[str]:
+    checkpointing = _CHECKPOINTING[job.layout.recompute]
+    names = {
+        "torchtitan.components.checkpoint": "CheckpointManager",
+        "torchtitan.components.loss": "CrossEntropyLoss",
+        "torchtitan.components.optimizer": "LRSchedulersContainer, default_adamw",
+        "torchtitan.config": "CompileConfig, ParallelismConfig, TrainingConfig",
+        "torchtitan.distributed.activation_checkpoint": checkpointing,
+        "torchtitan.hf_datasets.text_datasets": "HuggingFaceTextDataLoader",
+        f"torchtitan.models.{module}": "model_registry",
+        "torchtitan.trainer": "Trainer",
+    }
+    if not flavor:
+        names[f"torchtitan.models.{module}"] = "_build_llama3_layers, model_registry"
+        names["torchtitan.models.common"] = "ComplexRoPE"
+        names["torchtitan.protocols.model_spec"] = "ModelSpec"
+    first = ["import os", *([] if flavor else ["from dataclasses import replace"]), ""]
+    return first + [f"from {place} import {name}" for place, name in sorted(names.items()) if name]
+
+
+def _sections(job: BatchJob) -> str:
+    """The arguments of the configuration besides the model."""
+    checkpointing = _CHECKPOINTING[job.layout.recompute]
+    # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
+    training = {**_training(job), "disable_cuda_graphs": True}
+    lines = [
+        'hf_assets_path=os.environ["HF_ASSETS"]',
+        'dump_folder="."',
+        f"loss=CrossEntropyLoss.Config(global_vocab_size={job.model.vocab_size})",
+        'optimizer=default_adamw(lr=float(os.environ["LEARNING_RATE"]))',
+        'lr_scheduler=LRSchedulersContainer.Config(warmup_steps=int(os.environ["WARMUP_STEPS"]))',
+        'dataloader=HuggingFaceTextDataLoader.Config(dataset="c4")',
+        "compile=CompileConfig(enable=False)",
+        f"activation_checkpoint={f'{checkpointing}.Config()' if checkpointing else None}",
+        f"checkpoint={python_call('CheckpointManager.Config', _checkpoint(job))}",
+        f"training={python_call('TrainingConfig', training)}",
+        f"parallelism={python_call('ParallelismConfig', _parallelism(job, _HEAD))}",
+    ]
+    return ",\n".join(lines) + ","
+
+
+def _sizes(job: BatchJob) -> str:
+    model = job.model
+    return _SIZES.format(
+        width=model.hidden_size,
+        vocabulary=model.vocab_size,
+        head=model.head_dim,
+        positions=job.num_positions,
+        tied=model.tied_embeddings,
+        layers=model.num_layers,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        feed_forward=model.ffn_size,
+        ours=_OURS,
     )
 
 
-def _shapes(model: Model) -> str:
+# --- release 0.2.2 -----------------------------------------------------------------------------
+
+
+def _is_old(job: BatchJob) -> bool:
+    """Whether 0.2.2 can say the job: no shared embedding, and other axes beside FSDP only."""
+    layout = job.layout
+    alone = layout.tp * layout.pp == 1
+    sharded = job.sharding[1] * layout.cp > 1
+    return not job.model.tied_embeddings and (alone or sharded)
+
+
+def _old_files(job: BatchJob, flavor: str) -> list[File]:
+    """`torchtitan.toml`, and the model's sizes where they are no flavor."""
+    known = flavor in _OLD_FLAVORS
+    checkpointing: dict[str, str] = {"mode": job.layout.recompute}
+    if job.layout.recompute == "selective":
+        checkpointing["selective_ac_option"] = "op"
+    tables: _Tables = {
+        "job": {"dump_folder": "."},
+        "model": {"name": _OLD_MODULE, "flavor": flavor if known else _OURS},
+        "training": {"dataset": "c4", **_training(job)},
+        "parallelism": _parallelism(job, _OLD_HEAD),
+        "checkpoint": _checkpoint(job),
+        "compile": {"enable": False},
+        "activation_checkpoint": checkpointing,
+    }
+    if not known:
+        tables["experimental"] = {"custom_import": "torchtitan_model"}
+    text = toml_text(tables, "torchtitan 0.2.2 and older; newer ones read no TOML")
+    files = [File("torchtitan.toml", "torchtitan's configuration up to release 0.2.2", text)]
+    if not known:
+        what = "the model's sizes, which torchtitan 0.2.2 imports"
+        files.append(File("torchtitan_model.py", what, _old_sizes(job.model)))
+    return files
+
+
+_OLD_FLAVORS = ("8B", "70B", "405B")
+
+
+def _old_sizes(model: Model) -> str:
     """The module that names the model's shapes to torchtitan."""
     least = 8 * model.hidden_size // 3
     lines = [
@@ -114,102 +329,3 @@ def _shapes(model: Model) -> str:
     if least > model.ffn_size:
         lines.append(f"    ffn_dim_multiplier={model.ffn_size / least / 2:.3f},")
     return "\n".join([*lines, ")"]) + "\n"
-
-
-def _flavor(model: Model) -> str:
-    """The flavor with exactly these shapes; empty where there is none."""
-    shape = (
-        model.num_layers,
-        model.hidden_size,
-        model.num_heads,
-        model.num_kv_heads,
-        model.ffn_size,
-        model.vocab_size,
-    )
-    return _FLAVORS.get(shape, "")
-
-
-def _training(job: BatchJob) -> dict[str, Any]:
-    """Batch, sequence and precision. A pipeline takes all micro-batches of a step at once."""
-    layout = job.layout
-    at_once = layout.grad_accumulation if layout.pp > 1 else 1
-    return {
-        "local_batch_size": layout.micro_batch * at_once,
-        "global_batch_size": layout.global_batch,
-        "seq_len": job.workload.sequence_length,
-        "steps": job.steps,
-        "enable_cpu_offload": layout.offload == "all-cpu",
-        "mixed_precision_param": _PRECISIONS[job.workload.precision],
-    }
-
-
-def _parallelism(job: BatchJob, head: str) -> dict[str, Any]:
-    layout = job.layout
-    replicate, shard = job.sharding
-    table: dict[str, Any] = {
-        "data_parallel_replicate_degree": replicate,
-        "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "always" if layout.shards_weights else "never",
-        "tensor_parallel_degree": layout.tp,
-        "pipeline_parallel_degree": layout.pp,
-        "context_parallel_degree": layout.cp,
-        "expert_parallel_degree": layout.ep,
-    }
-    if layout.pp > 1:
-        table["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
-        table["pipeline_parallel_microbatch_size"] = layout.micro_batch
-        table["module_fqns_per_model_part"] = _chunks(job, head)
-    return table
-
-
-def _chunks(job: BatchJob, head: str) -> list[list[str]]:
-    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer."""
-    number = job.layout.pp * job.layout.vpp
-    chunks = []
-    for chunk in range(number):
-        first, count = layers_on_stage(job.model.num_layers, number, chunk, EndLayers(1, 1))
-        chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
-    return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
-
-
-def _toml(job: BatchJob, flavor: str, tables: _Tables) -> File:
-    """`torchtitan.toml`, for the releases that read it."""
-    checkpointing: dict[str, str] = {"mode": job.layout.recompute}
-    if job.layout.recompute == "selective":
-        checkpointing["selective_ac_option"] = "op"
-    model = {"name": "llama3", "flavor": flavor}
-    text = toml_text(
-        {"model": model, **tables, "activation_checkpoint": checkpointing},
-        "torchtitan 0.2.2 and older; newer ones read no TOML",
-    )
-    return File("torchtitan.toml", "torchtitan's configuration up to release 0.2.2", text)
-
-
-def _python(job: BatchJob, flavor: str, tables: _Tables) -> str:
-    base = f"llama3_{flavor.lower()}"
-    checkpointing = _CHECKPOINTING[job.layout.recompute]
-    lines = [
-        '"""torchtitan 0.3.0: python -m torchtitan.train --module torchtitan_plan --config plan"""',
-        "",
-    ]
-    if checkpointing:
-        lines.append(f"from torchtitan.distributed.activation_checkpoint import {checkpointing}")
-    lines += [
-        f"from torchtitan.models.llama3.config_registry import {base}",
-        "from torchtitan.trainer import Trainer",
-        "",
-        "",
-        "def plan() -> Trainer.Config:",
-        f"    config = {base}()",
-    ]
-    for section, table in tables.items():
-        lines += [f"    config.{section}.{key} = {_literal(value)}" for key, value in table.items()]
-    # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
-    lines.append("    config.training.disable_cuda_graphs = True")
-    kind = f"{checkpointing}.Config()" if checkpointing else "None"
-    lines += [f"    config.activation_checkpoint = {kind}", "    return config"]
-    return "\n".join(lines) + "\n"
-
-
-def _literal(value: str | int | bool | list[list[str]]) -> str:
-    return repr(value) if isinstance(value, (bool, int)) else json.dumps(value)

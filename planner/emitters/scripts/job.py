@@ -88,6 +88,8 @@ class _Script:
         found = dict(launch.environment) if launch is not None else {}
         if launch is not None:
             found |= launch.device_environment if self.per_device else launch.node_environment
+        if self.recipe.launcher == "ezpz":
+            found |= self.system.inherited(self.job, self.tasks)
         return found | dict(self.recipe.environment)
 
     def _exports(self) -> list[str]:

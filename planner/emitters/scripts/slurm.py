@@ -54,6 +54,10 @@ class Slurm(BatchSystem):
         own.insert(0, "--kill-on-bad-exit=1")
         return f"srun {count}{BREAK}{' '.join(own)}"
 
+    def inherited(self, job: BatchJob, tasks: int) -> dict[str, str]:
+        """The CPUs of a task."""
+        return {"SRUN_CPUS_PER_TASK": _cpus(job, tasks).partition("=")[2]}
+
 
 def _cpus(job: BatchJob, tasks: int) -> str:
     return f"--cpus-per-task={max(cpus_of(job) // tasks, 1)}"

@@ -73,6 +73,10 @@ class BatchSystem(ABC):
             ]
         )
 
+    def inherited(self, job: BatchJob, tasks: int) -> dict[str, str]:
+        """Variables for the launcher where another program calls it without these options."""
+        return {}
+
     def given(self, names: Iterable[str]) -> str:
         """Options that hand variables to the job, where the system does not hand on all."""
         return ""

@@ -176,7 +176,7 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
     count = log.fact("num_params")
     if count is None:
         raise DescriptionError(
-            f"{log.source} does not say which model ran; give --model or a "
+            f"{log.source} does not say which model ran; name the model, or give a "
             '"model" in the layout file'
         )
     near = [
@@ -188,7 +188,7 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
         listed = ", ".join(m.name for m in near) or "no model of the catalogue"
         raise DescriptionError(
             f"{log.source} states {count:,.0f} parameters, which is the count of {listed}; "
-            "give --model"
+            "name the model"
         )
     assumed.append(f"model {near[0].name}, by its {count:,.0f} parameters in the log")
     return near[0]
@@ -231,7 +231,7 @@ def _sequence(log: RunLog, model: Model, assumed: list[str]) -> int:
         return int(stated)
     if model.max_sequence_length < 1:
         raise DescriptionError(
-            f"{log.source} does not state the sequence length; give --seq-length"
+            f"{log.source} does not state the sequence length; state the sequence length"
         )
     assumed.append(f"sequence length {model.max_sequence_length}, the model's own")
     return int(model.max_sequence_length)

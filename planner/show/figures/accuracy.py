@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from planner.evidence.residuals.table import Residual
 from planner.evidence.scores import Score
 from planner.show.figures.frame import Drawing, framed, plain
 from planner.show.figures.palette import GREY, HUES
 from planner.units import format_seconds
 
-__all__ = ["errors", "parity"]
+__all__ = ["errors", "parity", "spread"]
 
 _SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
 
@@ -104,4 +105,73 @@ def errors(scores: Sequence[Score]) -> Drawing:
         figure,
         f"Errors of {len(values)} runs range from {values[0]:+.1f} % to {values[-1]:+.1f} %; the "
         f"dotted lines are at 10 %.",
+    )
+
+
+_MAX_SOURCES = 24
+_RATIOS = (0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0, 20.0)
+
+
+def spread(rows: Sequence[Residual], what: str) -> Drawing:
+    """Measured over estimated of every run, by source: `step_time` or `memory`.
+
+    Runs that no fit has seen are blue circles, runs that a constant was fitted on orange crosses.
+    """
+    points = [(row, ratio) for row in rows if (ratio := getattr(row, what))]
+    sources: dict[str, int] = {}
+    for row, _ in points:
+        sources[row.source] = sources.get(row.source, 0) + 1
+    ordered = sorted(sources, key=lambda name: (-sources[name], name))
+    kept = ordered[: _MAX_SOURCES if len(ordered) > _MAX_SOURCES + 1 else len(ordered)]
+    rest = f"{len(ordered) - len(kept)} other sources"
+    names = [*kept, rest] if len(kept) < len(ordered) else kept
+    place = {name: number for number, name in enumerate(names)}
+    figure = framed(height=150 + 22 * len(names), x=f"measured / estimated {_NAMES[what]}")
+    for seen, label, color, symbol in (
+        (False, "not seen by any fit", HUES[0], "circle"),
+        (True, "a constant was fitted on it", HUES[1], "x"),
+    ):
+        mine = [(row, ratio) for row, ratio in points if row.seen is seen]
+        figure.add_scatter(
+            x=[ratio for _, ratio in mine],
+            y=[
+                place.get(row.source, len(kept)) + 0.07 * (number % 9 - 4)
+                for number, (row, _) in enumerate(mine)
+            ],
+            mode="markers",
+            name=f"{label} ({len(mine):,})",
+            marker={"color": color, "symbol": symbol, "size": 6, "opacity": 0.55},
+            customdata=[[plain(row.row), plain(row.source), row.run_class] for row, _ in mine],
+            hovertemplate="%{customdata[0]}: %{x:.2f} x estimate<br>%{customdata[1]}<br>"
+            "%{customdata[2]}<extra></extra>",
+        )
+    figure.add_vline(x=1.0, line={"color": GREY, "width": 2, "dash": "dash"})
+    figure.update_xaxes(type="log", tickvals=_RATIOS, ticktext=[f"{t:g}" for t in _RATIOS])
+    figure.update_yaxes(
+        tickvals=list(range(len(names))),
+        ticktext=[plain(_short(name)) for name in names],
+        range=[len(names) - 0.4, -0.6],
+        showgrid=False,
+    )
+    return Drawing(figure, _spread_alt(points, sources, what))
+
+
+_NAMES = {"step_time": "step time", "memory": "memory"}
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 30 else name[:28] + " ..."
+
+
+def _spread_alt(
+    points: Sequence[tuple[Residual, float]], sources: dict[str, int], what: str
+) -> str:
+    unseen = sorted(abs(1 / ratio - 1) for row, ratio in points if not row.seen)
+    if not unseen:
+        return "No run is known that no fit has seen."
+    return (
+        f"Measured over estimated {_NAMES[what]} of {len(points):,} runs of {len(sources)} "
+        f"sources. Of the {len(unseen):,} that no fit has seen half are estimated within "
+        f"{100 * unseen[len(unseen) // 2]:.1f} %, nine in ten within "
+        f"{100 * unseen[int(0.9 * len(unseen))]:.0f} %."
     )

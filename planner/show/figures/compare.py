@@ -37,15 +37,20 @@ def time_bars(answers: Named) -> Drawing:
         figure.add_annotation(
             x=e.step_time_s,
             y=name,
-            text=format_seconds(e.step_time_s),
+            text=format_seconds(e.step_time_s) + _mark(e),
             showarrow=False,
             xanchor="left",
             xshift=4,
         )
-    figure.update_xaxes(range=[0, 1.25 * max([e.step_time_s for e in estimates], default=1.0)])
+    figure.update_xaxes(range=[0, 1.6 * max([e.step_time_s for e in estimates], default=1.0)])
     figure.update_layout(barmode="stack", bargap=0.35)
-    said = "; ".join(f"{name} {format_seconds(e.step_time_s)}" for name, e in answers)
+    said = "; ".join(f"{name} {format_seconds(e.step_time_s)}{_mark(e)}" for name, e in answers)
     return Drawing(figure, f"Step time: {said}.")
+
+
+def _mark(estimate: Estimate) -> str:
+    """What a bar of a layout that cannot run carries."""
+    return "" if estimate.fits else " (does not fit)"
 
 
 def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
@@ -64,17 +69,17 @@ def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
             customdata=[format_bytes(t[part]) for t in tables],
             hovertemplate="%{y}<br>" + label(part) + ": %{customdata}<extra></extra>",
         )
-    for name, table in zip(names, tables, strict=True):
+    for name, table, (_, e) in zip(names, tables, reversed(answers), strict=True):
         figure.add_annotation(
             x=max(table["total"], limit_bytes) / GIB,
             y=name,
-            text=format_bytes(table["total"]),
+            text=format_bytes(table["total"]) + _mark(e),
             showarrow=False,
             xanchor="left",
             xshift=4,
         )
     most = max([limit_bytes, *(t["total"] for t in tables)])
-    figure.update_xaxes(range=[0, 1.4 * most / GIB])
+    figure.update_xaxes(range=[0, 1.7 * most / GIB])
     figure.add_vline(x=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
     figure.add_annotation(
         x=limit_bytes / GIB,
@@ -83,8 +88,7 @@ def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
         yanchor="bottom",
         text=f"device limit {format_bytes(limit_bytes)}",
         showarrow=False,
-        font={"color": LIMIT},
     )
     figure.update_layout(barmode="stack", bargap=0.35)
-    said = "; ".join(f"{n} {format_bytes(e.memory_bytes['total'])}" for n, e in answers)
+    said = "; ".join(f"{n} {format_bytes(e.memory_bytes['total'])}{_mark(e)}" for n, e in answers)
     return Drawing(figure, f"Memory per device of {format_bytes(limit_bytes)}: {said}.")

@@ -43,6 +43,7 @@ def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
         x=part if across else "device in the node",
         y="device in the node" if across else "",
     )
+    shown = min(getattr(layout, axis), len(HUES))
     written = drawn * per_node <= _MAX_WRITTEN
     figure.add_heatmap(
         x=x,
@@ -51,11 +52,11 @@ def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
         text=[[_word(layout, rank, axis) for rank in row] for row in rows],
         customdata=[[_hover(layout, rank, per_node) for rank in row] for row in rows],
         zmin=-0.5,
-        zmax=len(HUES) - 0.5,
+        zmax=shown - 0.5,
         texttemplate="%{text}" if written else None,
         textfont={"color": "#000000"},
         hovertemplate="%{customdata}<extra></extra>",
-        colorscale=_scale(),
+        colorscale=_scale(shown),
         colorbar=_legend(layout, axis),
         xgap=2 if written else 1,
         ygap=2 if written else 1,
@@ -87,10 +88,9 @@ def _legend(layout: Layout, axis: str) -> dict[str, Any]:
     }
 
 
-def _scale() -> list[list[object]]:
-    count = len(HUES)
+def _scale(count: int) -> list[list[object]]:
     steps: list[list[object]] = []
-    for i, hue in enumerate(HUES):
+    for i, hue in enumerate(HUES[:count]):
         steps += [[i / count, hue], [(i + 1) / count, hue]]
     return steps
 

@@ -41,7 +41,7 @@ _CHIP = {
     "borderpad": 2,
     "font": {"color": "#FFFFFF", "size": 10},
 }
-_MAX_LABELS = 8
+_MAX_LABELS = 4
 # labels of more links than this hide each other; the legend and the pointer still tell
 
 

@@ -10,13 +10,13 @@ from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, bar_style, framed
 from planner.show.figures.palette import LIMIT, label
-from planner.units import GIB, format_bytes
+from planner.units import GIB, format_bytes, format_seconds
 
 __all__ = ["host_bars", "stage_bars", "strategy_bars"]
 
 _CUT = 2.5
 # bars beyond this multiple of the limit are cut off: DDP of a large model would hide the rest
-_ROOM = 1.35
+_ROOM = 1.6
 # space right of the bars for what they mean
 
 
@@ -27,7 +27,10 @@ def _parts(tables: Sequence[dict[str, float]]) -> list[str]:
 
 
 def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
-    """Memory per device of every classic strategy, stacked by part, with the device's limit."""
+    """Memory per device of every classic strategy, stacked by part, with the device's limit.
+
+    Beside each bar stands whether it fits, and what a step takes.
+    """
     shown = [entry for entry in strategies if entry.estimate is not None][::-1]
     limit = machine.device.memory_bytes.value
     names = [entry.name for entry in shown]
@@ -56,7 +59,6 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
         yanchor="bottom",
         showarrow=False,
         text=f"device limit {format_bytes(limit)}",
-        font={"color": LIMIT},
     )
     figure.update_layout(barmode="stack", bargap=0.3)
     figure.update_xaxes(range=[0, right / GIB])
@@ -64,13 +66,8 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
 
 
 def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float) -> None:
-    """What a bar means, beside it: its total, or how much is too much."""
-    if entry.fits:
-        text = f"&#10003; fits, {format_bytes(total)}"
-    elif total > limit:
-        text = f"&#10007; out of memory by {format_bytes(total - limit)}"
-    else:
-        text = "&#10007; out of host memory or disk"
+    """What a bar means, beside it: whether it fits and its step, or how much is too much."""
+    text = _fate(entry, total, limit)
     cut = total > right / _ROOM
     figure.add_annotation(
         x=(right if cut else max(total, limit)) / GIB,
@@ -84,6 +81,15 @@ def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float)
     )
 
 
+def _fate(entry: Verdict, total: float, limit: float) -> str:
+    if entry.fits and entry.estimate is not None:
+        mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
+        return f"{mark}, {format_bytes(total)}, <b>{format_seconds(entry.estimate.step_time_s)}</b>"
+    if total > limit:
+        return f"&#10007; {format_bytes(total - limit)} too much"
+    return "&#10007; host memory or disk"
+
+
 def _strategies_alt(strategies: Sequence[Verdict], limit: float) -> str:
     said = []
     for entry in strategies:
@@ -91,7 +97,11 @@ def _strategies_alt(strategies: Sequence[Verdict], limit: float) -> str:
             said.append(f"{entry.name}: no legal layout")
             continue
         total = format_bytes(entry.estimate.memory_bytes["total"])
-        said.append(f"{entry.name}: {total}, {'fits' if entry.fits else 'does not fit'}")
+        fate = "does not fit"
+        if entry.fits:
+            tight = "fits, but tight" if entry.estimate.tight else "fits"
+            fate = f"{tight}, {format_seconds(entry.estimate.step_time_s)} per step"
+        said.append(f"{entry.name}: {total}, {fate}")
     return (
         f"Memory per device for each strategy against the limit of {format_bytes(limit)}. "
         + "; ".join(said)
@@ -116,7 +126,6 @@ def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawin
         y=limit_bytes / GIB,
         line={"color": LIMIT, "width": 2, "dash": "dash"},
         annotation_text=f"device limit {format_bytes(limit_bytes)}",
-        annotation_font_color=LIMIT,
     )
     figure.update_layout(barmode="stack", bargap=0.25)
     figure.update_xaxes(dtick=max(1, len(stages) // 16))

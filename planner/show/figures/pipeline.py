@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.anatomy import Played
-from planner.cost.schedules.simulate import Event
+from planner.cost.schedules.simulate import Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds
@@ -122,7 +122,7 @@ def _clock(played: Played) -> _Clock:
     Both reach into the middle that repeats itself, but for steps that fill for very long.
     """
     timeline = played.timeline
-    shown = set(_sampled(timeline.num_stages))
+    shown = set(_sampled(timeline))
     events = [e for e in timeline.events if e.stage in shown and e.kind != "communication"]
     if len(events) <= _FEW_BARS and timeline.num_micro_batches == played.micro_batches:
         return _Clock(played, played.played_s, played.played_s)
@@ -142,17 +142,20 @@ def _clock(played: Played) -> _Clock:
     return _Clock(played, head, tail)
 
 
-def _sampled(count: int) -> list[int]:
-    """At most sixteen stages, the first and the last among them."""
-    if count <= _SHOWN_STAGES:
+def _sampled(timeline: Timeline) -> list[int]:
+    """The stages that are drawn, the first and the last among them: sixteen, or eight of many
+    chunks."""
+    count = timeline.num_stages
+    most = _SHOWN_STAGES if count * timeline.num_chunks <= 4 * _SHOWN_STAGES else _SHOWN_STAGES // 2
+    if count <= most:
         return list(range(count))
-    return sorted({round(i * (count - 1) / (_SHOWN_STAGES - 1)) for i in range(_SHOWN_STAGES)})
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def whats_drawn(played: Played) -> str:
     """What of the step the figures show, where that is not all of it."""
     clock, timeline = _clock(played), played.timeline
-    shown, said = _sampled(timeline.num_stages), []
+    shown, said = _sampled(timeline), []
     if len(shown) < timeline.num_stages:
         named = ", ".join(map(str, shown))
         said.append(f"{len(shown)} of {timeline.num_stages} stages are drawn: {named}.")
@@ -171,7 +174,7 @@ def gantt(played: Played, title: str = "") -> Drawing:
     A line under the rows follows the critical path.
     """
     timeline, clock = played.timeline, _clock(played)
-    rows = _sampled(timeline.num_stages)
+    rows = _sampled(timeline)
     place = {stage: row for row, stage in enumerate(rows)}
     figure = framed(height=170 + 26 * len(rows), x="time in the step [s]", y="stage")
     for kind in _KINDS:

@@ -43,7 +43,8 @@ def waterfall(estimate: Estimate) -> Drawing:
         start += value
     _total_bar(figure, total, interval_s)
     figure.update_yaxes(categoryorder="array", categoryarray=[*names, "step"][::-1])
-    figure.update_xaxes(range=[0, max(total, interval_s[1]) * 1.18])
+    # room for words right of the last bar, on a phone too
+    figure.update_xaxes(range=[0, max(1.6 * total, 1.1 * interval_s[1])])
     said = ", ".join(
         f"{label(n)} {format_seconds(v)}"
         for n, v in sorted(parts.items(), key=lambda item: -item[1])

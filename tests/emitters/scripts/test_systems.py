@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.describe.scheduler import Launch, Queue, Scheduler
 from planner.errors import EmitError
-from tests.emitters.emitted import Files, place_files, run_on
+from tests.emitters.emitted import Files, place_files, run_on, scripts
 
 SLURM = [name for name in names("machine") if load_machine(name).scheduler.kind == "slurm"]
 
@@ -191,6 +192,16 @@ def test_the_manifest_is_filled_in() -> None:
     assert container["image"] == "reg.io/a/b:1-2"
     assert {"name": "PROGRAM", "value": "main.py"} in container["env"]
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("scheduler", [FLUX, CLUSTER], ids=["flux", "kubernetes"])
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
+def test_their_scripts_are_clean(scheduler: Scheduler, framework: str) -> None:
+    for text in scripts(place_files(own("dgx-h100", scheduler), framework)).values():
+        assert run_on(text, "bash", "-n").returncode == 0
+        done = run_on(text, "shellcheck", "-S", "info", "-")
+        assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_devices_that_kubernetes_has_no_name_for() -> None:

@@ -160,7 +160,7 @@ def test_refused_layout_files(log_path: Path, tmp_path: Path, layout: str, words
 
 def test_an_unknown_model_must_be_named() -> None:
     log = read_log_text("\n".join(f"step={i} loss=1 dt=0.5 tps=10" for i in range(9)))
-    with pytest.raises(PlannerError, match="--model"):
+    with pytest.raises(PlannerError, match="name the model"):
         read_job(log, "polaris", {"dp": 4})
 
 

@@ -130,6 +130,8 @@ def _mesh(said: Statement, mesh: Table) -> None:
     replicate, shard = sizes["dp_replicate"] or 1, sizes["dp_shard"] or 1
     said.layout(dp=replicate * shard)
     said.is_(replicas=replicate if shard > 1 else 0)
+    if shard == 1 and replicate > 1 and (sizes["cp"] or 1) == 1:
+        said.layout(zero_stage=0)  # groups of one rank hold everything
     mesh.skip("parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend")
     said.not_counted(mesh, _NOT_COUNTED)
 

@@ -35,9 +35,7 @@ def read(document: Document) -> Configuration:
         offload="all-cpu" if "offload_policy" in options else "none",
     )
     said.is_(replicas=replicate if shard > 1 else 0)
-    policy = options.word("mp_policy") or ""
-    found = next(
-        (ours for name, ours in _DTYPES.items() if f"param_dtype=torch.{name}" in policy), "fp32"
-    )
+    dtype = options.table("mp_policy").word("param_dtype") or ""
+    found = _DTYPES.get(dtype.removeprefix("torch."), "fp32")
     said.workload(precision=found)
     return said.configuration(hides=lambda key: True)

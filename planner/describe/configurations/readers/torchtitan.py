@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.document import Document
+from planner.describe.configurations.document import CALLED, Document
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
 
@@ -20,7 +21,7 @@ _SCHEDULES = {
 }
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
-_CLASSES = {"none": "none", "selectiveac.config()": "selective", "fullac.config()": "full"}
+_CLASSES = {"selectiveac": "selective", "fullac": "full"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
     "training": {
@@ -183,6 +184,8 @@ def _training(said: Statement, table: Table, mesh: Table, pp: int) -> None:
 
 def _is_fp8(table: Table) -> bool:
     """Whether the products of its layers are converted."""
+    if not isinstance(table.get("model"), Mapping):
+        return False  # a Python configuration builds it
     model = table.table("model")
     model.skip(*_HARMLESS_IN_MODEL)
     return "float8" in str(model.get("converters"))
@@ -190,8 +193,11 @@ def _is_fp8(table: Table) -> bool:
 
 def _recompute(said: Statement, table: Table) -> None:
     given = table.get("activation_checkpoint", "activation_checkpoint_config")
-    if isinstance(given, str):
-        given = {"mode": _CLASSES.get(given.lower(), given)}
+    called = given if isinstance(given, str) else (given or {}).get(CALLED)
+    if called:
+        # 0.3 has a class for each mode
+        name = str(called).partition(".")[0].lower()
+        given = {"mode": _CLASSES.get(name, called)}
     checkpointing = Table(given or {"mode": "none"}, said.file, "activation_checkpoint.")
     mode = checkpointing.word("mode")
     kind = said.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None

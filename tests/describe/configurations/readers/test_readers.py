@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import re
 from typing import Any
 
 import pytest
 
+from planner.choose.completing import complete
+from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.reading import read_configuration_text, readers
@@ -120,6 +125,19 @@ def mine():
     config.activation_checkpoint = FullAC.Config()
     return config
 '''
+TITAN_RETURNED = """
+def plan():
+    model = model_registry("8B")
+    return Trainer.Config(
+        model_spec=model,
+        compile=CompileConfig(enable=True),
+        activation_checkpoint=SelectiveAC.Config(),
+        training=TrainingConfig(local_batch_size=2, seq_len=8192, enable_cpu_offload=True),
+        parallelism=ParallelismConfig(
+            data_parallel_replicate_degree=4, data_parallel_shard_degree=2
+        ),
+    )
+"""
 MEGATRON = """#!/bin/bash
 #SBATCH --nodes=16
 TP=8; PP=4                        # degrees
@@ -299,6 +317,12 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         {"tp": 2, "dp": 8, "zero_stage": 3, "recompute": "full", "global_batch": 64},
         (),
     ),
+    "torchtitan 0.3, returned": (
+        TITAN_RETURNED,
+        "torchtitan",
+        {"dp": 8, "replicas": 4, "micro_batch": 2, "recompute": "selective", "offload": "all-cpu"},
+        ("compile is not counted",),
+    ),
     "megatron": (
         MEGATRON,
         "megatron",
@@ -461,3 +485,42 @@ def test_nonsense_is_refused_in_one_sentence(text: str, words: str) -> None:
 def test_a_script_that_doubles_a_variable_is_not_followed_without_end() -> None:
     text = "A=xxxxxxxxxx\n" + "A=$A$A$A\n" * 60 + "python t.py $A --num-layers 2 --seq-length 3"
     assert read_configuration_text(text, "a.sh").workload["sequence_length"] == 3
+
+
+ODD = [
+    "-1",
+    "0",
+    "1e9",
+    "99999999999999999999",
+    "null",
+    "auto",
+    "true",
+    '"x"',
+    "[]",
+    "{}",
+    "",
+    "$X",
+]
+
+
+def _mutated(text: str, draw: random.Random) -> str:
+    """The text with one number or word replaced, or a piece taken out, doubled or moved."""
+    kind = draw.randrange(4)
+    if kind:
+        words = list(re.finditer(r"\w+", text))
+        place = draw.choice(words)
+        return text[: place.start()] + draw.choice(ODD) + text[place.end() :]
+    start, end = sorted(draw.randrange(len(text)) for _ in range(2))
+    return text[:start] + draw.choice(["", text[start:end] * 2, "\n"]) + text[end:]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_whatever_a_file_holds_is_read_or_refused(name: str) -> None:
+    """Anything but a sentence fails: another error, or a value that no layout takes."""
+    draw = random.Random(name)
+    model, machine = load_model("gpt2"), load_machine("polaris")
+    for _ in range(25):
+        text = _mutated(EXAMPLES[name][0], draw)
+        with contextlib.suppress(PlannerError):
+            found = read_configuration_text(text, "a.txt")
+            complete(model, machine, found, nodes=draw.choice([None, 2]))

@@ -1,0 +1,108 @@
+"""Fields: a widget for a field of a description, with its choices, bounds and help."""
+
+from __future__ import annotations
+
+import enum
+import typing
+from typing import Any
+
+from planner.describe.base import Description, field_docs
+
+__all__ = ["Kind", "bounds", "kind_of", "options_of", "widget"]
+
+_MOST = 10_000_000.0
+_SHORT_OF = 0.99
+# a number that must stay below a bound stops short of it
+
+
+class Kind(enum.Enum):
+    """What a field holds."""
+
+    CHOICE = "one word"
+    WORDS = "some words"
+    WHOLE = "whole number"
+    REAL = "number"
+    TRUTH = "yes or no"
+
+    @property
+    def number(self) -> type:
+        """The type of a number of this kind."""
+        return int if self is Kind.WHOLE else float
+
+
+def kind_of(description: type[Description], name: str) -> Kind:
+    """What a field of a description holds.
+
+    >>> from planner.describe.workload import Workload
+    >>> kind_of(Workload, "optimizer").value, kind_of(Workload, "dropout").value
+    ('one word', 'number')
+    """
+    annotation = description.model_fields[name].annotation
+    if typing.get_origin(annotation) is tuple:
+        return Kind.WORDS
+    if typing.get_origin(annotation) is typing.Literal:
+        return Kind.CHOICE
+    if annotation is bool:
+        return Kind.TRUTH
+    return Kind.WHOLE if annotation is int else Kind.REAL
+
+
+def options_of(description: type[Description], name: str) -> tuple[str, ...]:
+    """Words that a field may hold."""
+    annotation = description.model_fields[name].annotation
+    if kind_of(description, name) is Kind.WORDS:
+        annotation = typing.get_args(annotation)[0]
+    return typing.get_args(annotation)
+
+
+def bounds(description: type[Description], name: str) -> tuple[float, float]:
+    """Least and most that a number may be.
+
+    >>> from planner.describe.layout import Layout
+    >>> bounds(Layout, "zero_stage")
+    (0, 3)
+    """
+    least, most = 0.0, _MOST
+    for rule in description.model_fields[name].metadata:
+        least = getattr(rule, "ge", least)
+        if hasattr(rule, "lt"):
+            most = rule.lt * _SHORT_OF
+        most = getattr(rule, "le", most)
+    return least, most
+
+
+def widget(
+    place: Any,
+    description: type[Description],
+    name: str,
+    label: str = "",
+    *,
+    key: str,
+    options: typing.Sequence[str] = (),
+    least: float | None = None,
+    value: Any = None,
+) -> Any:
+    """A widget for a field. `value` is its start; without one the session holds it already."""
+    label = label or name.replace("_", " ")
+    kind, text = kind_of(description, name), field_docs(description)[name]
+    settings: dict[str, Any] = {"key": key, "help": text}
+    if kind is Kind.CHOICE:
+        options = options or options_of(description, name)
+        start = {} if value is None else {"index": list(options).index(value)}
+        return place.selectbox(label, options, **settings, **start)
+    if kind is Kind.WORDS:
+        settings |= {} if value is None else {"default": list(value)}
+        return place.multiselect(label, options_of(description, name), **settings)
+    if kind is Kind.TRUTH:
+        settings |= {} if value is None else {"value": value}
+        return place.checkbox(label, **settings)
+    low, most = bounds(description, name)
+    number = kind.number
+    if description.model_fields[name].default is None:
+        settings |= {"value": None, "placeholder": "the model's own", "step": 0.05}
+    elif value is not None:
+        settings |= {"value": number(value)}
+    low = low if least is None else least
+    return place.number_input(
+        label, min_value=number(low), max_value=number(most), **{"step": number(1), **settings}
+    )

@@ -1,0 +1,190 @@
+"""Job: what wishes of the address mean, adapted to the model and the machine.
+
+A field of the workload that nobody asked for is as the model and the machine have it: no bf16
+where the device has none, no more nodes than there are. What was asked and cannot be is said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from planner.app import link
+from planner.app.address import Reading, Wishes
+from planner.app.controls.fields import Kind, bounds, kind_of, options_of
+from planner.describe.catalogue import (
+    aliases,
+    load_framework,
+    load_machine,
+    load_model,
+    names,
+    overridden,
+)
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload, parse_tokens
+from planner.errors import PlannerError
+
+__all__ = ["SHORT", "YOURS", "Asked", "Job", "follow", "moved", "precisions", "read"]
+
+SHORT = {"global_batch": "batch", "sequence_length": "seq", "lora_rank": "lora"}
+"""Fields of the workload whose name in the address is another."""
+YOURS = "yours"
+"""The choice of a model or machine that the user described."""
+OWN = {"model": "config", "machine": "profile"}
+"""Where the address carries a user's own description."""
+MOST_LAYOUTS = 1000
+"""Layouts that a ranking may hold."""
+_LAYOUT = "layout"
+_NODES, _TOP = 4, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is asked: a model on some nodes of a machine, for a workload."""
+
+    model: Model
+    machine: Machine
+    nodes: int
+    workload: Workload
+    frameworks: tuple[str, ...] = ()
+    top: int = _TOP
+    layout: str = ""
+    """The layout that the user chose, packed; empty for the fastest."""
+
+    @property
+    def key(self) -> str:
+        """The job as text, whatever layout is chosen; equal jobs have equal text."""
+        parts = (self.model, self.machine, self.workload)
+        said = [part.model_dump_json() for part in parts]
+        return "\n".join([*said, str(self.nodes), str(self.top), *self.frameworks])
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of its nodes."""
+        return self.nodes * self.machine.node.num_devices
+
+    @property
+    def file_name(self) -> str:
+        """What its downloads are called."""
+        return f"{self.model.name}-{self.machine.name}-{self.nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What this run of the app is about."""
+
+    reading: Reading
+    job: Job | None
+    trouble: str = ""
+    """Why the wishes describe no job."""
+
+
+def read(reading: Reading) -> Asked:
+    """The job that wishes describe."""
+    model: Model = _described(reading, "model", "llama-3-8b")
+    machine: Machine = _described(reading, "machine", "polaris")
+    machine = reading.checked("set", lambda text: overridden(machine, tuple(text.splitlines())))
+    most = int(machine.num_nodes.value)
+    nodes = reading.number("nodes", 1, most, min(_NODES, most))
+    fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
+    frameworks = reading.words("frameworks", running_on(machine))
+    top = reading.number("top", 1, MOST_LAYOUTS, _TOP)
+    layout = reading.packed(_LAYOUT)
+    try:
+        workload = Workload.described(fields, where="job")
+    except PlannerError as error:
+        return Asked(reading, None, error.plain)
+    return Asked(reading, Job(model, machine, nodes, workload, tuple(frameworks), top, layout))
+
+
+def follow(wishes: Wishes, changed: set[str]) -> None:
+    """What else changes with what the user changed."""
+    for kind, own in OWN.items():
+        if kind not in changed:
+            continue
+        if wishes.get(kind) == YOURS:
+            wishes[own] = wishes.pop(f"kept_{own}", "")
+            del wishes[kind]
+        elif own in wishes:
+            # it can be chosen again
+            wishes[f"kept_{own}"] = wishes.pop(own)
+    jobs = {*OWN, "set", "nodes", "frameworks", *(SHORT.get(f, f) for f in Workload.model_fields)}
+    if changed & jobs:
+        # a layout belongs to the job it was chosen for
+        wishes.pop(_LAYOUT, None)
+
+
+def moved(job: Job, machine: Machine) -> tuple[Job, str]:
+    """The same job on at least as many devices of another machine, and what had to change."""
+    nodes = -(-job.num_devices // machine.node.num_devices)
+    workload, said = job.workload, ""
+    possible = precisions(machine)
+    if workload.precision not in possible and possible:
+        other = _usual_precision(machine)
+        said = f"{machine.name} computes no {workload.precision}: {other} there."
+        workload = workload.replaced(precision=other)
+    frameworks = tuple(name for name in job.frameworks if name in running_on(machine))
+    found = dataclasses.replace(
+        job, machine=machine, nodes=nodes, workload=workload, frameworks=frameworks, layout=""
+    )
+    return found, said
+
+
+def precisions(machine: Machine) -> tuple[TrainingPrecision, ...]:
+    """Precisions of training that a machine's devices compute in."""
+    peaks = machine.device.peak_flop_per_s
+    return tuple(
+        p for p in PRECISIONS if p in peaks and Workload(precision=p).base_precision in peaks
+    )
+
+
+def _usual_precision(machine: Machine) -> TrainingPrecision:
+    possible = precisions(machine)
+    wanted: tuple[TrainingPrecision, ...] = ("bf16", "fp16")
+    return next((p for p in (*wanted, *possible) if p in possible), Workload().precision)
+
+
+def running_on(machine: Machine) -> list[str]:
+    """Frameworks that run on a machine's devices."""
+    runtime = machine.device.runtime
+    return [name for name in names("framework") if runtime in load_framework(name).runtimes]
+
+
+def _described(reading: Reading, kind: str, usual: str) -> Any:
+    """The model or machine that is asked: a catalogue's, or the user's own."""
+    packed = reading.packed(OWN[kind])
+    if packed:
+        try:
+            own = link.unpack_own(packed)
+            found = own.model() if kind == "model" else own.machine()
+        except PlannerError as error:
+            reading.said.append(f"Your own {kind}: {error.plain}; {usual} is shown.")
+        else:
+            reading.keys.append(kind)
+            reading.values[kind] = reading.usual[kind] = YOURS
+            return found
+    wishes, load = reading.wishes, load_model if kind == "model" else load_machine
+    if kind == "machine" and wishes.get(kind, "").lower() in aliases():
+        wishes[kind] = aliases()[wishes[kind].lower()]
+    return load(reading.choice(kind, names(kind), usual))
+
+
+def _field(reading: Reading, name: str, model: Model, machine: Machine) -> Any:
+    """A field of the workload; what nobody asked is as model and machine have it."""
+    key, usual = SHORT.get(name, name), Workload.model_fields[name].default
+    least, most = bounds(Workload, name)
+    if name == "tokens":
+        return reading.checked(key, lambda text: parse_tokens(text) if text.strip() else 0.0)
+    if name == "precision":
+        return reading.choice(key, precisions(machine), _usual_precision(machine))
+    if name == "sequence_length":
+        usual = model.default_sequence_length
+        most = model.longest_sequence if model.position == "learned" else most
+    kind = kind_of(Workload, name)
+    if kind is Kind.CHOICE:
+        return reading.choice(key, options_of(Workload, name), usual)
+    if kind is Kind.WORDS:
+        return tuple(reading.words(key, options_of(Workload, name), usual))
+    return reading.number(key, least, most or bounds(Workload, name)[1], usual, kind.number)

@@ -1,0 +1,139 @@
+"""Panel: the controls on a page.
+
+A widget's key is the name of its value in the address; the session holds its value before it is
+drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from planner.app.controls.fields import widget
+from planner.app.controls.job import MOST_LAYOUTS, SHORT, YOURS, Asked, Job, precisions, running_on
+from planner.app.controls.own import changes, owned
+from planner.app.markdown import escape
+from planner.describe.catalogue import names
+from planner.describe.workload import Workload
+from planner.units import format_bytes, format_count
+
+__all__ = ["controls", "machine_box"]
+
+_LABELS = {
+    "global_batch": "Batch [sequences]",
+    "sequence_length": "Sequence [tokens]",
+    "lora_rank": "LoRA rank",
+    "lora_targets": "LoRA targets",
+}
+_FIRST = ("global_batch", "sequence_length", "tokens")
+"""Fields of the workload that stand in the first row."""
+_MOST_NODES = 1_000_000
+
+
+def controls(asked: Asked) -> Job | None:
+    """Draw the controls; None, with a message, where they describe no job."""
+    with st.container(border=True):
+        first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
+        _box(first[0], "model")
+        machine_box(first[1])
+        first[2].number_input(
+            "Nodes",
+            min_value=1,
+            max_value=_MOST_NODES,
+            step=1,
+            key="nodes",
+            help="Nodes of the machine the job may use.",
+        )
+        for column, name in zip(first[3:], _FIRST, strict=True):
+            _workload(column, name)
+        with st.expander("More about the job"):
+            _details(asked)
+        with st.expander("Your own model or machine"):
+            changes(asked.job)
+        if asked.job is None:
+            st.error(escape(asked.trouble), title="This job makes no sense yet")
+            return None
+        _summary(asked.job)
+    return asked.job
+
+
+def machine_box(place: Any) -> None:
+    """The choice of the job's machine."""
+    _box(place, "machine")
+
+
+def _box(place: Any, kind: str) -> None:
+    own = owned(kind)
+    options = (YOURS, *names(kind)) if own else names(kind)
+    place.selectbox(
+        kind.capitalize(),
+        options,
+        key=kind,
+        format_func=lambda name: f"{own.name} (yours)" if own and name == YOURS else name,
+    )
+
+
+def _workload(place: Any, name: str, **more: Any) -> None:
+    """The control of a field of the workload."""
+    label = _LABELS.get(name, name.replace("_", " ").capitalize())
+    key = SHORT.get(name, name)
+    if name == "tokens":
+        place.text_input(
+            "Train on [tokens]",
+            key=key,
+            max_chars=20,
+            placeholder="such as 2T",
+            help="Tokens of the whole training, such as 300B or 2e12; empty where not asked.",
+        )
+    else:
+        widget(place, Workload, name, label, key=key, **more)
+
+
+def _details(asked: Asked) -> None:
+    machine = asked.job.machine if asked.job else None
+    names_left = [name for name in Workload.model_fields if name not in _FIRST]
+    for start in range(0, len(names_left), 4):
+        for column, name in zip(st.columns(4), names_left[start : start + 4], strict=False):
+            more = {"options": precisions(machine)} if machine and name == "precision" else {}
+            _workload(column, name, **more)
+    left, middle, right = st.columns([2, 1, 2])
+    left.multiselect(
+        "Frameworks",
+        running_on(machine) if machine else names("framework"),
+        key="frameworks",
+        placeholder="all that run on the machine",
+        help="Which training frameworks to search; none chosen means the usual ones.",
+    )
+    middle.number_input(
+        "Layouts to list",
+        min_value=1,
+        max_value=MOST_LAYOUTS,
+        step=1,
+        key="top",
+        help="How many of the fastest layouts are ranked.",
+    )
+    right.text_area(
+        "Other numbers of the machine",
+        key="set",
+        height=68,
+        max_chars=2000,
+        placeholder="network.latency_s=3us",
+        help="One section.field=value a line, as the page Machines names them; values take units.",
+    )
+
+
+def _summary(job: Job) -> None:
+    machine, longest = job.machine, job.model.longest_sequence
+    length = job.workload.sequence_length
+    said = (
+        f"{job.model.name}: {format_count(job.model.num_params)} parameters. "
+        f"{job.nodes:,} of {machine.num_nodes.value:,.0f} nodes of {machine.title}, "
+        f"{job.num_devices:,} devices ({machine.device.name}) with "
+        f"{format_bytes(machine.device.memory_bytes.value)} each. "
+        f"{format_count(job.workload.tokens_per_step)} tokens per step: "
+        f"{job.workload.global_batch:,} sequences of {length:,} tokens, {job.workload.precision}."
+    )
+    if longest and length > longest:
+        said += f" {job.model.name} was made for sequences of at most {longest:,} tokens."
+    st.caption(escape(said))

@@ -1,0 +1,148 @@
+"""Decoders: the models that a framework's own code builds, by what their parts may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from planner.describe.base import Description
+from planner.describe.model.model import Model
+from planner.describe.workload import OPTIMIZERS, PRECISIONS, OptimizerName, TrainingPrecision
+
+__all__ = ["Biases", "Decoders", "Flavor"]
+
+Biases = Literal["none", "qkv", "all", "mixed"]
+_BIASES: Mapping[tuple[bool, bool, bool], Biases] = {
+    (False, False, False): "none",
+    (True, False, False): "qkv",
+    (True, True, True): "all",
+}
+_BIASES_IN_WORDS: Mapping[Biases, str] = {
+    "none": "has no biases",
+    "qkv": "has biases of queries, keys and values only",
+    "all": "has biases",
+    "mixed": "has biases in some matrices only",
+}
+
+
+def _biases(model: Model) -> Biases:
+    experts = model.experts
+    in_experts = experts is not None and experts.expert_bias
+    return _BIASES.get((model.qkv_bias, model.out_bias, model.mlp_bias or in_experts), "mixed")
+
+
+class Flavor(Description):
+    """A size that a code knows by name."""
+
+    name: str
+    """The framework's own name."""
+    sizes: tuple[int, int, int, int, int]
+    """Layers, width, feed-forward of a layer (of an expert where it has any), key-value heads,
+    vocabulary."""
+
+
+class Decoders(Description):
+    """Decoders that one code of a framework builds.
+
+    All have one normalisation before attention and one before the feed-forward, in series, and
+    no bias in the output projection.
+    """
+
+    module: str = ""
+    """The framework's own name of that code, where it has several."""
+    positions: tuple[Literal["learned", "rope", "alibi", "relative", "none"], ...] = ("rope",)
+    """Position schemes."""
+    norms: tuple[Literal["layernorm", "layernorm-nobias", "rmsnorm"], ...] = ("rmsnorm",)
+    """Normalisations."""
+    feed_forwards: tuple[str, ...] = ("gated silu",)
+    """Non-linearities of the feed-forward, `gated` where it has a gate."""
+    biases: tuple[Biases, ...] = ("none",)
+    """Which of the matrices of a layer have biases."""
+    qk_norms: tuple[Literal["none", "head", "full"], ...] = ("none",)
+    """Normalisations of queries and keys."""
+    attention: tuple[Literal["heads", "latent"], ...] = ("heads",)
+    """Attention with keys and values of their own, or latent (MLA)."""
+    sinks: tuple[bool, ...] = (False,)
+    """Whether heads have a learned sink."""
+    feed_forward: tuple[Literal["dense", "experts", "biased experts"], ...] = ("dense",)
+    """What a feed-forward may be."""
+    windows: Literal["none", "all", "some"] = "none"
+    """Whether no layer may have an attention window, all alike, or some."""
+    tied: tuple[bool, ...] = (False, True)
+    """Whether the output projection may be the embedding."""
+    any_head_width: bool = True
+    """Whether a head's width is free, or that of the residual stream over the heads."""
+    flavors: tuple[Flavor, ...] = ()
+    """Sizes known by name."""
+    any_size: bool = True
+    """Whether other sizes can be asked for."""
+    precisions: tuple[TrainingPrecision, ...] = PRECISIONS
+    """Precisions in which this code trains."""
+    optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
+    """Optimizers with which it does."""
+    axes: tuple[Literal["tp", "pp", "cp", "ep"], ...] | None = None
+    """Parallel axes of this code besides data; absent: all of the framework's."""
+
+    def flavor(self, model: Model) -> str:
+        """The name of a model's sizes; empty where they have none."""
+        width = model.experts.ffn_size if model.experts is not None else model.ffn_size
+        sizes = (model.num_layers, model.hidden_size, width, model.num_kv_heads, model.vocab_size)
+        return next((flavor.name for flavor in self.flavors if flavor.sizes == sizes), "")
+
+    def lacks(self, model: Model, sequence_length: int) -> str:
+        """What sets a model apart from these; empty where nothing does.
+
+        >>> from planner.describe.catalogue import load_model
+        >>> [Decoders().lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
+        ['', 'has learned positions']
+        """
+        tests = {**self._whole(model), **self._parts(model, sequence_length)}
+        return next((what for what, found in tests.items() if found), "")
+
+    def _whole(self, model: Model) -> dict[str, bool]:
+        """What may set the model as a whole apart."""
+        return {
+            f"is no decoder but {model.kind}": model.kind != "decoder",
+            f"has {model.position} positions": model.position not in self.positions,
+            f"normalises with {model.norm}": model.norm not in self.norms,
+            f"has {model.norms_per_layer} normalisations a layer": model.norms_per_layer != 2,
+            "normalises its embedding": model.embedding_norm,
+            "has a bias in its output projection": model.head_bias,
+            "runs attention and feed-forward side by side": model.parallel_residual,
+            "has a projected embedding": bool(model.embedding_size),
+            "has sizes of its own": not (self.any_size or self.flavor(model)),
+            f"has {'' if model.tied_embeddings else 'no '}tied embeddings": (
+                model.tied_embeddings not in self.tied
+            ),
+        }
+
+    def _parts(self, model: Model, sequence_length: int) -> dict[str, bool]:
+        """What may set attention or feed-forward apart."""
+        layers = model.num_window_layers
+        windowed = 0 < model.sliding_window < sequence_length and layers > 0
+        allowed = {"none": False, "all": layers == model.num_layers, "some": True}
+        latent = "heads" if model.latent_attention is None else "latent"
+        activation = f"{'gated ' if model.gated_mlp else ''}{model.activation}"
+        kind = _feed_forward(model)
+        return {
+            f"has {latent} attention": latent not in self.attention,
+            f"has {kind}" if kind != "dense" else "has no experts": kind not in self.feed_forward,
+            f"has a feed-forward with {activation}": activation not in self.feed_forwards,
+            _BIASES_IN_WORDS[_biases(model)]: _biases(model) not in self.biases,
+            f"normalises queries and keys ({model.qk_norm})": model.qk_norm not in self.qk_norms,
+            "has attention sinks" if model.attention_sinks else "has no attention sinks": (
+                model.attention_sinks not in self.sinks
+            ),
+            f"has a window of {model.sliding_window} tokens in {layers} layers": (
+                windowed and not allowed[self.windows]
+            ),
+            "has heads of another width": not self.any_head_width
+            and model.head_dim * model.num_heads != model.hidden_size,
+        }
+
+
+def _feed_forward(model: Model) -> Literal["dense", "experts", "biased experts"]:
+    if model.experts is None:
+        return "dense"
+    biased = model.experts.expert_bias or model.experts.router_bias
+    return "biased experts" if biased else "experts"

@@ -1,0 +1,219 @@
+"""What tests of the explorer in a browser share: one server, one browser, pages that rest.
+
+They run where Debian's chromium and playwright are installed; elsewhere they say what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+_PATIENCE_MS = 60_000
+# the machine that runs the tests may be busy
+_RESTS = """() => new Promise(resolve => {
+  let since = performance.now();
+  const look = () => {
+    const app = document.querySelector('[data-testid=stApp]');
+    const rests = app && app.getAttribute('data-test-script-state') === 'notRunning'
+      && document.querySelector('h1') && !document.querySelector('[data-testid=stSkeleton]');
+    if (!rests) since = performance.now();
+    if (performance.now() - since > 250) resolve(true); else setTimeout(look, 25);
+  };
+  look();
+})"""
+"""The script has run, and no event that was under way has started it again."""
+
+
+class Browsed:
+    """A page of the explorer in a browser."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.address = address
+
+    def open(self, path: str = "") -> Browsed:
+        """Load an address of the explorer."""
+        self.page.goto(self.address + path)
+        return self.settle()
+
+    def settle(self) -> Browsed:
+        """Wait until the page rests."""
+        self.page.wait_for_function(_RESTS, timeout=_PATIENCE_MS)
+        assert self.page.locator("[data-testid=stException]").count() == 0
+        return self
+
+    def go(self, name: str) -> Browsed:
+        """Follow a link of the navigation, as a hand does: press, then let go."""
+        self.page.get_by_role("link", name=name).first.click(delay=60)
+        self.page.locator("h1", has_text=name).wait_for(timeout=_PATIENCE_MS)
+        return self.settle()
+
+    def back(self) -> Browsed:
+        """The browser's Back."""
+        self.page.go_back()
+        return self.settle()
+
+    def forward(self) -> Browsed:
+        """The browser's Forward."""
+        self.page.go_forward()
+        return self.settle()
+
+    def number(self, label: str, value: int) -> Browsed:
+        """Type a number and press Enter."""
+        box = self.page.get_by_role("spinbutton", name=label, exact=True).first
+        box.fill(str(value))
+        box.press("Enter")
+        return self
+
+    def pick(self, label: str, value: str) -> Browsed:
+        """Choose an option by typing it."""
+        box = self.page.get_by_role("combobox", name=label).first
+        box.click()
+        box.fill(value)
+        self.page.keyboard.press("Enter")
+        return self
+
+    def value(self, label: str) -> str:
+        """What a number or a choice says."""
+        number = self.page.get_by_role("spinbutton", name=label, exact=True)
+        box = number if number.count() else self.page.get_by_role("combobox", name=label)
+        return str(box.first.input_value())
+
+    def says(self, text: str) -> str:
+        """The first message that says something, once it does."""
+        alert = self.page.locator("[data-testid=stAlert]").filter(has_text=text).first
+        alert.wait_for(timeout=_PATIENCE_MS)
+        return str(alert.inner_text())
+
+    def reads(self, text: str) -> Browsed:
+        """Wait until the page holds a text."""
+        self.page.get_by_text(re.compile(re.escape(text))).first.wait_for(timeout=_PATIENCE_MS)
+        return self
+
+    def select(self, row: int) -> Browsed:
+        """Select a row of the ranking by its box."""
+        table = self.page.locator("[data-testid=stDataFrame]").first
+        table.scroll_into_view_if_needed()
+        self.settle()
+        place = table.bounding_box()
+        self.page.mouse.click(place["x"] + 18, place["y"] + 35 * (row + 1) + 17)
+        return self
+
+    @property
+    def asked(self) -> str:
+        """The address below the explorer's own."""
+        return str(self.page.url).removeprefix(self.address)
+
+    @property
+    def entries(self) -> int:
+        """Entries of the browser's history."""
+        return int(self.page.evaluate("() => history.length"))
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """The explorer as `planner app` starts it, on a free port of the loopback interface."""
+    pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "planner.cli", "app", "--headless", "--port", str(port)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/_stcore/health", server)
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        # the command and the server that it started
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=20)
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(240):
+        assert server.poll() is None, "the server ended by itself"
+        try:
+            urllib.request.urlopen(url, timeout=2)
+        except OSError:
+            time.sleep(0.25)
+        else:
+            return
+    raise TimeoutError(url)
+
+
+@pytest.fixture(scope="session")
+def context() -> Iterator[Any]:
+    """One browser with one cache: it loads the drawing library once."""
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    chromium = chromium or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium: apt-get install chromium, or set CHROMIUM")
+    reason = "no playwright: pip install playwright"
+    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
+        found = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+        found.set_default_timeout(_PATIENCE_MS)
+        yield found
+        browser.close()
+
+
+@pytest.fixture
+def window(context: Any, address: str) -> Iterator[Callable[[], Browsed]]:
+    """Opens windows; none may complain, nor ask the outside for anything."""
+    pages, complaints, outside = [], [], []
+
+    def opened() -> Browsed:
+        page = context.new_page()
+        pages.append(page)
+        page.on(
+            "console",
+            lambda m: (
+                complaints.append((m.text, m.location.get("url", "")))
+                if m.type == "error"
+                else None
+            ),
+        )
+        page.on("pageerror", lambda e: complaints.append((str(e), "")))
+        page.on(
+            "request",
+            lambda r: (
+                outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None
+            ),
+        )
+        return Browsed(page, address)
+
+    yield opened
+    for page in pages:
+        page.close()
+    # Streamlit itself looks for its server under the page's own path before it finds it at /
+    real = [c for c in complaints if "/_stcore/" not in c[1]]
+    assert not real
+    assert not outside

@@ -1,0 +1,122 @@
+"""Where the explorer's pages meet, in a real browser: one job on every page and in the address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.alone
+
+
+def _link(here: Any) -> str:
+    """What the page says its own address is."""
+    return str(here.page.locator("[data-testid=stCode]").last.inner_text()).strip()
+
+
+def _numbers(here: Any) -> str:
+    """Which layout the numbers on top are of."""
+    return str(here.page.get_by_text(re.compile("^Numbers of the")).first.inner_text())
+
+
+def test_a_selected_layout_is_carried_and_never_becomes_another(window: Callable[[], Any]) -> None:
+    here = window().open("?model=gpt2-xl&nodes=2")
+    here.select(3).reads("Numbers of the chosen layout")
+    chosen, address = _numbers(here.settle()), here.asked
+    layout = chosen.removeprefix("Numbers of the chosen layout: ").split(" with ")[0]
+    assert "layout=" in address
+    assert _link(here) == here.page.url
+    # the other page shows it, also after a reload and in a copied link
+    here.go("One layout")
+    assert here.value("Layout").startswith(f"4. {layout} [")
+    assert here.asked == f"layout{address}"
+    assert _link(here) == here.page.url
+    here.page.reload()
+    assert here.settle().value("Layout").startswith(f"4. {layout} [")
+    there = window().open(address)
+    assert _numbers(there) == chosen
+    # back on the first page it is still selected
+    here.go("Which strategy")
+    assert _numbers(here) == chosen
+    # another job has no chosen layout
+    here.number("Nodes", 1).reads("Numbers of the fastest layout")
+    assert "layout=" not in here.settle().asked
+    here.back()
+    assert _numbers(here) == chosen
+
+
+def test_back_and_forward_undo_one_act_at_a_time(window: Callable[[], Any]) -> None:
+    here = window().open("?model=gpt2")
+    first = here.entries
+    here.number("Nodes", 2).says("on 2 nodes")
+    here.settle().number("Nodes", 3).says("on 3 nodes")
+    here.settle().pick("Model", "gpt2-medium").says("gpt2-medium fits on 3 nodes")
+    here.settle().go("Machines").go("Collectives")
+    assert here.entries == first + 5
+    assert here.back().page.locator("h1").inner_text() == "Machines"
+    here.back().says("gpt2-medium fits on 3 nodes")
+    here.back().says("gpt2 fits on 3 nodes")
+    here.back().says("gpt2 fits on 2 nodes")
+    assert here.value("Nodes") == "2"
+    here.forward().says("gpt2 fits on 3 nodes")
+    assert here.settle().value("Nodes") == "3"
+
+
+def test_every_page_and_a_reload_speak_of_the_same_job(window: Callable[[], Any]) -> None:
+    query = "?model=mistral-7b&machine=vsc-5&nodes=2&batch=64&seq=2048"
+    here, other = window().open(query), window().open()
+    verdict = here.says("mistral-7b fits on 2 nodes of vsc-5")
+    step = re.search(r": ([\d.]+ \w+) per step", verdict)
+    assert step is not None
+    here.go("Machines")
+    assert here.value("Machine") == "vsc-5"
+    here.page.reload()
+    here.settle()
+    assert (here.value("Model"), here.value("Sequence [tokens]")) == ("mistral-7b", "2048")
+    here.go("Learn").reads("mistral-7b on devices of vsc-5, 64 sequences of 2,048 tokens")
+    here.go("Collectives")
+    assert here.value("Machine") == "vsc-5"
+    assert here.asked == f"collectives{query}"
+    here.go("One layout").says(f"{step[1]} per step")
+    # another window is another session
+    other.number("Nodes", 2).says("llama-3-8b fits on 2 nodes of polaris")
+    # what is typed is not lost by leaving the page at once
+    box = here.page.get_by_role("spinbutton", name="Nodes", exact=True).first
+    box.fill("4")
+    here.go("Which strategy").says("mistral-7b fits on 4 nodes of vsc-5")
+
+
+def test_a_layout_changed_by_hand_keeps_the_batch(window: Callable[[], Any]) -> None:
+    here = window().open("layout?model=llama-2-7b&nodes=2")
+    here.page.get_by_text("Change this layout").click()
+    for field, value in (("dp", 4), ("tp", 2), ("micro batch", 2)):
+        here.page.get_by_role("spinbutton", name=field, exact=True).first.fill(str(value))
+    here.page.get_by_role("button", name="Estimate").click()
+    here.says("4 x data, 2 x tensor parallel")
+    assert "micro-batch 2 x 32" in here.says("4 x data, 2 x tensor parallel")
+    here.settle().go("Which strategy")
+    assert _numbers(here).startswith("Numbers of the chosen layout: dp4 tp2")
+    there = window().open(here.asked)
+    assert _numbers(there) == _numbers(here)
+
+
+def test_unknown_values_of_a_link_are_said(window: Callable[[], Any]) -> None:
+    here = window().open("?model=nonsense&nodes=abc&machine=polaris")
+    said = here.says("nonsense")
+    assert "'nonsense' was asked" in said
+    assert "'abc' was asked, which is no whole number; 4 is shown" in said
+    here.says("llama-3-8b fits on 4 nodes")
+
+
+def test_scaling_stops(window: Callable[[], Any]) -> None:
+    here = window().open("?view=Scaling&model=llama-3.1-405b&machine=aurora&nodes=512&batch=4096")
+    here.page.get_by_role("button", name="Work out").click()
+    here.reads("Searching")
+    here.page.get_by_role("button", name="Stop").last.click()
+    here.page.wait_for_selector("[data-testid=stProgress]", state="detached")
+    here.settle()
+    # what is left is worked out when asked again
+    here.page.get_by_role("button", name="Work out").click()
+    here.reads("Searching")

@@ -1,0 +1,41 @@
+"""The residuals that are shipped: whole, and the same totals as the report of this version."""
+
+from __future__ import annotations
+
+import re
+
+from planner.cost.intervals import CLASSES, memory_classes, memory_factors, run_classes
+from planner.evidence.residuals.table import residuals, summary
+from tests import ROOT
+
+
+def test_totals_are_those_of_the_report() -> None:
+    report = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    said = re.search(r"no fit has seen: (\d+), MAPE ([\d.]+) %, median ([\d.]+) %", report)
+    assert said is not None
+    found = summary([row for row in residuals() if not row.seen])
+    assert found is not None
+    assert found.num_runs == int(said[1])
+    assert round(100 * found.mape, 1) == float(said[2])
+    assert round(100 * found.median, 1) == float(said[3])
+
+
+def test_rows_are_ratios_of_known_classes() -> None:
+    rows = residuals()
+    assert len({(row.source, row.row) for row in rows}) == len(rows)
+    for row in rows:
+        assert row.run_class in CLASSES
+        assert row.step_time or row.memory
+        assert all(0.01 < ratio < 100 for ratio in (row.step_time, row.memory) if ratio)
+        assert bool(row.memory) is bool(row.memory_kind)
+
+
+def test_memory_intervals_stand_on_rows_of_whole_devices() -> None:
+    measured = [row for row in residuals() if row.memory_kind in ("reserved", "device")]
+    unseen = [row for row in measured if not row.seen and row.run_class != "guessed job"]
+    for name, found in memory_classes().items():
+        assert found.low < 1 < found.high
+        assert memory_factors(name) == (found.low, found.high)
+        assert found.num_runs <= len(unseen)
+    assert sum(found.num_runs for found in memory_classes().values()) <= len(unseen)
+    assert set(run_classes()) == set(CLASSES)
