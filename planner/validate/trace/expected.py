@@ -173,14 +173,17 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
-        routes = weight.part == "router" and weight.columns > 1
+        routes = weight.part in ("router", "experts")
         # what an embedding holds whole is used per token, as norms are
         per_token = weight.part in ("norm", "position") or block.kind == "embedding"
         if weight.split == "replicated" and (
             weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
         ):
-            size = float(weight.rows * weight.columns * element)
-            sums.add("all_reduce", "tp", times * weight.copies, size)
+            # the experts' biases are one tensor
+            copies = 1 if weight.expert else weight.copies
+            sums.add(
+                "all_reduce", "tp", times * copies, float(weight.num_params * element / copies)
+            )
 
 
 def _pipeline(sums: _Sums, question: Question, layout: Layout, stage: int) -> None:
