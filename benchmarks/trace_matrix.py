@@ -45,6 +45,18 @@ WORLDS = (8, 64, 1024)
 MODELS = {"GPT": "gpt3-175b", "Llama": "llama-3-8b", "MoE": "mixtral-8x7b"}
 DEEP = {"GPT": ("ptdp-18b", 2048), "Llama": ("llama-3-8b", 8192), "MoE": ("mixtral-8x7b", 4096)}
 """Models of full depth and their sequences."""
+OTHERS = {
+    "Gemma 2": ("gemma-2-27b", 4096, 3),
+    "OLMo 2": ("olmo-2-7b", 4096, 3),
+    "DeepSeek-V3": ("deepseek-v3", 4096, 3),
+    "gpt-oss": ("gpt-oss-20b", 4096, 3),
+    "BLOOM": ("bloom-176b", 2048, 3),
+    "BERT": ("bert-large", 512, 3),
+    "ViT": ("vit-h-14", 257, 3),
+    "Llama, context": ("llama-3-8b", 16384, 3),
+    "Llama, interleaved": ("llama-3-8b", 2048, 14),
+}
+"""Other families and axes: model, sequence and layers."""
 SPLITS = ((1, False), (2, False), (2, True), (8, False), (8, True))
 RECOMPUTE = ("none", "selective", "full")
 STAGES = (0, 1, 3)
@@ -82,10 +94,19 @@ class Case:
     @property
     def question(self) -> Question:
         """The model, and what is asked."""
-        name, rows = DEEP[self.family] if self.deep else (MODELS[self.family], 2048)
+        name, rows = DEEP[self.family] if self.deep else (MODELS.get(self.family, ""), 2048)
+        layers = LAYERS[self.layout.pp]
+        if self.family in OTHERS:
+            name, rows, layers = OTHERS[self.family]
         model = load_model(name).replaced(dropout=0.0)
         if not self.deep:
-            model = model.replaced(num_layers=LAYERS[self.layout.pp])
+            dense = (
+                {"num_dense_layers": min(model.experts.num_dense_layers, 1)}
+                if model.experts
+                else {}
+            )
+            experts = model.experts and model.experts.replaced(**dense).model_dump()
+            model = model.replaced(num_layers=layers, experts=experts)
         workload = Workload(sequence_length=rows, global_batch=self.layout.global_batch)
         return Question(model, load_machine("dgx-h100"), workload, load_framework("fsdp2"))
 
@@ -94,7 +115,7 @@ def cases() -> Iterator[Case]:
     """All legal combinations with few layers, then those of full depth on 64 ranks.
 
     A ZeRO stage needs replicas to shard over. A pipeline's first, second and last stage take
-    turns.
+    turns. Then come other families and axes.
     """
     for deep in (False, True):
         worlds = (64,) if deep else WORLDS
@@ -117,6 +138,25 @@ def cases() -> Iterator[Case]:
                     grad_accumulation=(DEEP_PASSES if deep else PASSES)[pp],
                 )
                 yield Case(family, layout, STAGES[turn] if pp > 1 else 0, deep)
+
+
+def others() -> Iterator[Case]:
+    """Families beyond GPT, Llama and Mixtral; context parallelism; interleaved pipelines."""
+    alone = {"BERT": 32, "ViT": 64}  # sequences of a micro-batch, where one is short
+    for family in OTHERS:
+        if family.startswith("Llama"):
+            continue
+        batch = alone.get(family, 1)
+        yield Case(family, Layout(dp=64, zero_stage=3, micro_batch=batch), 0)
+        yield Case(family, Layout(dp=64, zero_stage=2, micro_batch=batch, recompute="full"), 0)
+        if family in ("Gemma 2", "gpt-oss", "BLOOM"):
+            yield Case(family, Layout(dp=8, tp=8, sequence_parallel=True, zero_stage=3), 0)
+    for cp, tp, recompute in ((4, 1, "none"), (2, 2, "full"), (8, 8, "none")):
+        layout = Layout(dp=64 // (cp * tp), cp=cp, tp=tp, zero_stage=3, recompute=recompute)
+        yield Case("Llama, context", layout.replaced(sequence_parallel=tp > 1), 0)
+    piped = Layout(dp=16, pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)
+    for stage, zero in ((1, 2), (2, 3), (0, 2), (3, 2)):
+        yield Case("Llama, interleaved", piped.replaced(zero_stage=zero), stage)
 
 
 # --- tracing ---------------------------------------------------------------------------------
@@ -262,7 +302,8 @@ def section(pairs: list[tuple[Case, Comparison]], count: int) -> list[str]:
 
 def page(pairs: list[tuple[Case, Comparison]], failed: list[tuple[Case, str]], version: str) -> str:
     """The whole of docs/validation.md."""
-    few = [pair for pair in pairs if not pair[0].deep]
+    few = [pair for pair in pairs if pair[0].family in MODELS and not pair[0].deep]
+    other = [pair for pair in pairs if pair[0].family in OTHERS]
     deep = [pair for pair in pairs if pair[0].deep]
     lines = [
         INTRODUCTION.format(version=version, worlds=", ".join(map(str, WORLDS))),
@@ -276,6 +317,11 @@ def page(pairs: list[tuple[Case, Comparison]], failed: list[tuple[Case, str]], v
         DEPTH,
         "",
         *section(deep, 6),
+        "## Other families and axes",
+        "",
+        OTHER,
+        "",
+        *section(other, 8),
         EXCEPTIONS,
     ]
     if failed:
@@ -316,6 +362,16 @@ real training."""
 DEPTH = """\
 GPT 18B (2048 tokens), Llama 3 8B (8192) and Mixtral 8x7B (4096) with all their layers on 64
 ranks, traced at two depths and extended linearly."""
+OTHER = """\
+Gemma 2 27B (four norms a layer, tied table), OLMo 2 7B (norms over all heads), DeepSeek-V3
+(latent attention, a dense layer, 256 experts and a shared one), gpt-oss 20B (sinks, biases of
+experts and router), BLOOM 176B (ALiBi, norm of the embedding), BERT large (token types, pooler, no
+logits) and ViT-H/14 (patches) with 3 layers on 64 ranks; Llama 3 8B with context parallelism (3
+layers, 16384 tokens) and interleaved pipelines (14 layers, 2 chunks a stage). Attention that torch
+has no CPU kernel for (two head widths, ALiBi, sinks, rings) runs through one of the package's own,
+which keeps what the kernels of accelerators keep; its values equal torch's. Norms of OLMo 2 stand
+before each half, where its own stand behind: as many bytes. Soft caps of Gemma 2 and clamps of
+gpt-oss are left out, in the trace and in the estimate."""
 EXCEPTIONS = """\
 ## Why what differs differs
 
@@ -327,8 +383,12 @@ EXCEPTIONS = """\
   activations, as in stages of one or two layers, that order shows.
   The two-depth extension is exact: a test holds it against a full trace.
 - Groups of one rank move nothing and are not listed.
-- Not traced: context and expert parallelism, interleaved schedules, offload, adapters, fp8,
-  dropout. The command says so.
+- **activations** of interleaved pipelines: the estimate takes the chunks of a stage as equal; a
+  first or last chunk that holds a layer less or none shows on the first and last stage.
+- The peak of few layers where experts follow a dense layer: the estimate takes the largest layer
+  for the first one as well.
+- Not traced: expert parallelism, tensor parallelism of latent attention and of norms over all
+  heads, encoder-decoders, offload, adapters, fp8, dropout. The command says so.
 
 ## Full traces, and real ranks
 
@@ -349,7 +409,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
 ) -> None:
     """Trace what is missing, and write the page."""
-    chosen = list(cases())
+    chosen = [*cases(), *others()]
     found = traced(traces, chosen, jobs)
     made = [(case, found[case.key]["trace"]) for case in chosen]
     failed = [(case, item["error"]) for case, item in made if "error" in item]

@@ -15,7 +15,7 @@ import typer
 from planner.cli.options import FITS, REFUSED_ROWS, AsJson, Files, MachineName, read_files
 from planner.describe.catalogue import load_machine
 from planner.describe.workload import TrainingPrecision
-from planner.errors import PlannerError
+from planner.errors import PlannerError, shorten
 from planner.units import format_bytes, format_rate, format_seconds, parse_quantity
 from planner.validate.program import calibrate_command as measure_command
 
@@ -57,13 +57,15 @@ def calibrate_command(
         raise PlannerError(
             "calibrate needs --from-runs CSV with --machine NAME, or --device cpu|cuda|xpu"
         )
+    from planner.describe.files import check_description_file
     from planner.evidence.calibration import calibrate, write_profile
 
+    check_description_file(output)
     result = calibrate(from_runs, machine)
     write_profile(result, machine, output, from_runs.name)
     print(
-        f"{output}: sustained_fraction {result.sustained_fraction:.3f} from {result.num_runs} "
-        f"runs on {result.machine}\n"
+        f"{shorten(str(output))}: sustained_fraction {result.sustained_fraction:.3f} from "
+        f"{result.num_runs} runs on {result.machine}\n"
         f"median error before {100 * result.error_before:+.1f} %; mean |error| on these rows "
         f"{100 * result.error_after:.1f} %, on rows held out of the fit "
         f"{100 * result.held_out_error:.1f} %"

@@ -14,6 +14,7 @@ from planner.errors import CatalogueError, WriteError, shorten
 
 __all__ = [
     "has_endless_keys",
+    "check_description_file",
     "parse_json",
     "parse_toml",
     "read_bytes",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _MAX_FILE_BYTES = 1_000_000
+_LONGEST_NAME = 200
 _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\.[ \t]*+){64}""")
 """A key of more than 64 parts: the parser takes time that grows with their square."""
 
@@ -159,3 +161,24 @@ def write_atomically(path: Path, text: str) -> None:
             f"cannot write {shorten(str(path))}: {why}; free space or choose another path. What "
             "was there before is unchanged"
         ) from None
+
+
+def check_description_file(path: Path) -> None:
+    """Raise WriteError unless a description can be written here and loaded again by its name.
+
+    It is asked before long work; nothing is left behind and a file that is there stays as it is.
+    """
+    where = shorten(str(path))
+    if path.suffix != ".toml" or not path.stem or len(path.stem) > _LONGEST_NAME:
+        raise WriteError(
+            f"{where} must end in .toml, after a name of at most {_LONGEST_NAME} characters, so "
+            "that it can be given by name; choose another file"
+        )
+    if path.is_dir():
+        raise WriteError(f"{where} is a directory; name a file in it")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise WriteError(f"cannot write {where}: {why}; choose another path") from None

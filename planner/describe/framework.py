@@ -106,6 +106,13 @@ class Kernels(Description):
     """Whether layers are those of transformers as they are written (`written` of a model): some
     activations in elementary operations, eager attention over keys and values that are repeated
     for every head."""
+    keeps_latent_keys: bool = False
+    """Whether values of latent attention are a view that keeps the keys beside them alive."""
+    rescales_for_sinks: bool = False
+    """Whether attention sinks rescale the attention output, rather than its kernel knowing them."""
+    copies_ring_output: bool = False
+    """Whether ring attention leaves its merged output in another memory order, so that it is
+    copied before projection."""
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""

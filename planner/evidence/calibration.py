@@ -28,7 +28,7 @@ from planner.evidence.runs.table import read_runs
 
 __all__ = ["Calibration", "calibrate", "write_profile"]
 
-_LOWEST, _HIGHEST = 0.02, 1.5
+_LOWEST, _HIGHEST = 0.02, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,6 @@ def write_profile(result: Calibration, machine: str, output: Path, source: str) 
     if "sustained_fraction" not in device:
         raise CatalogueError(f"{original.name} has no device.sustained_fraction; add it")
     device["sustained_fraction"] = _fitted(result, source)
-    if "name" not in document:
-        document["name"] = output.stem
     text = tomlkit.dumps(document)
     write_atomically(output, text)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, shorten
 from planner.validate.train.strategies import STRATEGIES, TASKS
 
 __all__ = [
@@ -52,6 +52,8 @@ def trace_command(
     tp: Annotated[int, typer.Option("--tp")] = 1,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", "--sp")] = False,
     pp: Annotated[int, typer.Option("--pp")] = 1,
+    vpp: Annotated[int, typer.Option("--vpp", help="Chunks per stage, interleaved.")] = 1,
+    cp: Annotated[int, typer.Option("--cp")] = 1,
     stage: Annotated[int, typer.Option(help="Pipeline stage to trace.")] = 0,
     zero: Annotated[int, typer.Option("--zero")] = 3,
     recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
@@ -69,7 +71,7 @@ def trace_command(
     from planner.describe.workload import Workload
     from planner.validate.trace.report import compare_trace, report_json, report_text
 
-    others = tp * pp
+    others = tp * pp * cp
     workload = Workload.described(
         {
             "sequence_length": seq_length,
@@ -87,12 +89,14 @@ def trace_command(
         workload=workload,
         tp=tp,
         pp=pp,
+        vpp=vpp,
+        cp=cp,
         zero_stage=zero,
         recompute=recompute,
         micro_batch=micro_batch,
         grad_accumulation=accumulation,
         sequence_parallel=sequence_parallel,
-        schedule="1f1b" if pp > 1 else "none",
+        schedule=("1f1b" if vpp == 1 else "interleaved-1f1b") if pp > 1 else "none",
     )
     print(report_json(found) if as_json else report_text(found))
     return 0
@@ -117,14 +121,22 @@ def run_command(
         Path | None, typer.Option("--output", "-o", help="Results as JSON, resumed if there.")
     ] = None,
     sizes: Annotated[str, typer.Option(help='Such as {"mlp": {"width": 256}}.')] = "{}",
+    model: Annotated[
+        str, typer.Option(help="Train this instead: model name, TOML file or config.json.")
+    ] = "",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="The model as it is, not reduced.")
+    ] = False,
     as_json: AsJson = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use no accelerator.")] = False,
     fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> int:
-    """Train small shards on real ranks, and check them.
+    """Train small shards on real ranks, and check them; with --model those of your own model.
 
     Losses and final parameters must equal the single process; bytes per step and rank must be
-    exact; times count where the cores were ours.
+    exact, peaks of memory within 10 % of the estimate; times count where the cores were ours.
+    Exit codes: 0 as expected, 1 bytes, states or a peak are not, 2 wrong use, a rank that failed
+    or disagrees, 130 interrupted.
     """
     from planner.validate.train.run import RunOptions, exit_code, run, run_text
 
@@ -132,7 +144,7 @@ def run_command(
         os.environ["PLANNER_CPU"] = "1"
     options = RunOptions(
         strategies=tuple(strategy or ("all",)),
-        tasks=tuple(task or TASKS),
+        tasks=tuple(task or (() if model else TASKS)),
         world=world,
         timed_steps=steps,
         attempts=attempts,
@@ -141,6 +153,8 @@ def run_command(
         sizes=_sizes(sizes),
         profile=profile,
         fault=fault,
+        model=model,
+        exact=exact,
     )
     try:
         results = run(options)
@@ -154,7 +168,7 @@ def run_command(
 def _sizes(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise PlannerError(
             f'sizes = {text[:60]!r} is no JSON; give for example {{"mlp": {{"width": 256}}}}'
         ) from None
@@ -201,7 +215,7 @@ def calibrate_command(
     from planner.validate.measure.calibrate import calibrate_to_file
 
     machine = calibrate_to_file(output, device, devices=devices, limit_s=limit, progress=_progress)
-    print(f"{output}: {machine.title}")
+    print(f"{shorten(str(output))}: {machine.title}")
     for note in machine.notes:
         print(note)
     return 0

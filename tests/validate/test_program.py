@@ -20,6 +20,12 @@ Captured = pytest.CaptureFixture[str]
     ("arguments", "words"),
     [
         (["run", "--sizes", "{x"], "sizes = '{x' is no JSON"),
+        (["run", "--sizes", "["], "sizes = '[' is no JSON"),
+        (["run", "--sizes", 100_000 * "["], "is no JSON"),
+        (["run", "--limit", "inf"], "limit = inf s"),
+        (["collectives", "--limit", "nan"], "limit = nan s"),
+        (["calibrate", "-o", "here.toml", "--limit", "nan"], "limit = nan s"),
+        (["calibrate", "-o", "here.toml", "--device", "x"], "unknown device 'x'"),
         (["run", "--world", "two"], "Invalid value for '--world'"),
         (["run", "--nope"], "No such option"),
         (["calibrate"], "Missing option"),

@@ -148,6 +148,8 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
         size = size / split_over(item.split, layouts, gathered=gathered)
         if item.only_split:
             size = np.where(layouts.tp > 1, size, 0.0)
+        if item.only_context:
+            size = np.where(layouts.cp > 1, size, 0.0)
         if item.only_piped:
             size = np.where(layouts.piped, size, 0.0)
         total = total + size

@@ -46,9 +46,15 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     if sizes.kernels.transformers_blocks:
         found = _as_written(sizes, name, (q, k, out))
         saved, pointwise = [*saved, *found.saved], [*pointwise, *found.pointwise]
+    elif sizes.kernels.copies_ring_output:
+        saved.append(Saved(f"{name}.out.copy", e * out, "sharded", only_context=True))
     if not eager:
         statistics = FP32 * heads
         saved.append(Saved(f"{name}.logsumexp", statistics, "sharded", of_attention=not cross))
+        if model.attention_sinks and sizes.kernels.rescales_for_sinks:
+            # the rescaled output, and the share that is not the sink's in fp32 and as computed
+            saved.append(Saved(f"{name}.sinks", e * out + (FP32 + e) * heads, "sharded"))
+            pointwise.append(Pointwise(f"{name}.sinks", 2 * e * out, 4 * e * out, "sharded", 3))
     else:
         scores = _scores(sizes, name)
         saved, pointwise = [*saved, *scores.saved], [*pointwise, *scores.pointwise]
@@ -104,7 +110,12 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
         gemms += (Gemm(f"{name}.query_down", mla.q_lora_rank, h),)
     # the compressed tensors before and after their norms
     low_rank = 2 * e * (mla.q_lora_rank + mla.kv_lora_rank) + e * mla.qk_rope_head_dim
-    return gemms, qk, mla.v_head_dim, (Saved(f"{name}.latent", low_rank, "replicated"),)
+    beside = e * heads * mla.qk_nope_head_dim * sizes.kernels.keeps_latent_keys
+    latent = (
+        Saved(f"{name}.latent", low_rank, "replicated"),
+        Saved(f"{name}.latent.keys", beside, "sharded"),
+    )
+    return gemms, qk, mla.v_head_dim, latent
 
 
 def _scores(sizes: Sizes, name: str) -> Operators:

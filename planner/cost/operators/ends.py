@@ -72,9 +72,14 @@ def head(sizes: Sizes, block: Block) -> Block:
     if model.final_norm:
         pointwise = (Pointwise("final_norm", (r + e) * h, (2 * r + 2 * e) * h),)
         saved = (Saved("final_norm.input", sizes.norm_bytes(r) * h, "residual"),)
+    if model.pooler:
+        # the pooled token is a view that keeps the others alive
+        saved += (Saved("pooler.input", e * h, "residual"),)
     if not model.output_head:
         return replace(block, pointwise=pointwise, saved=saved)
     loss, kept, working = _loss(sizes, vocab)
+    # in fp32 only the eager loss makes a tensor of its own
+    apart = e < FP32 or sizes.kernels.loss == "eager"
     return replace(
         block,
         gemms=(Gemm("head", vocab, h, "column", quantizable=False),),
@@ -86,7 +91,7 @@ def head(sizes: Sizes, block: Block) -> Block:
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(
                 "head.output",
-                e * vocab * (not sizes.kernels.keeps_logits and e < FP32),
+                e * vocab * (apart and not sizes.kernels.keeps_logits),
                 "sharded",
                 only_piped=True,
             ),

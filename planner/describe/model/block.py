@@ -142,6 +142,8 @@ class Saved:
     """Whether it is freed when the backward of the loss has used it."""
     only_split: bool = False
     """Whether it exists only where the tp group has more than one rank."""
+    only_context: bool = False
+    """Whether it exists only where the context group has more than one rank."""
     only_piped: bool = False
     """Whether it exists only in a pipeline."""
 

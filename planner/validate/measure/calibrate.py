@@ -14,9 +14,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from planner.describe.files import write_atomically
+from planner.describe.files import check_description_file, write_atomically
 from planner.describe.machine import Machine
-from planner.errors import PlannerError
+from planner.errors import shorten
 from planner.validate.ranks.rank import Rank, RankError, num_cores
 
 __all__ = ["calibrate", "calibrate_to_file"]
@@ -191,28 +191,18 @@ def calibrate_to_file(
 ) -> Machine:
     """Measure and write the profile, with the raw figures beside it as `.measured.json`.
 
-    Raises PlannerError where the file is no .toml, WriteError where it cannot be written,
-    RankError as `calibrate`.
+    Raises WriteError where it is no .toml that can be written, before the work; RankError as
+    `calibrate`.
     """
     from planner.validate.measure.profile import toml_of
 
-    if output.suffix != ".toml":
-        raise PlannerError(f"{output} must end in .toml, so that it can be given as a machine")
-    new = not output.exists()
-    if new:
-        # an unwritable path shows before the work, not after it
-        write_atomically(output, "# calibration has not ended\n")
-    try:
-        machine, measured = calibrate(
-            device, name=output.stem, devices=devices, limit_s=limit_s, progress=progress
-        )
-    except BaseException:
-        if new:
-            output.unlink()
-        raise
+    check_description_file(output)
+    machine, measured = calibrate(
+        device, name=output.stem, devices=devices, limit_s=limit_s, progress=progress
+    )
     comment = (
         f"Written by `planner calibrate --device {device}`; the raw figures are in "
-        f"{output.with_suffix('.measured.json').name}."
+        f"{shorten(output.with_suffix('.measured.json').name)}."
     )
     raw = json.dumps(measured, indent=1, allow_nan=False)
     write_atomically(output.with_suffix(".measured.json"), raw + "\n")

@@ -113,7 +113,7 @@ def _sustained(
         ratios.append(float(formula) / row["time_s"])
     middle = float(np.median(ratios))
     error = float(np.mean(np.abs(np.array(ratios) / middle - 1)))
-    return float(np.clip(middle, 1e-6, 2.0)), error
+    return float(np.clip(middle, 1e-6, 1.0)), error
 
 
 def _attention(kernels: dict[str, Any], best: dict[str, float]) -> tuple[float, float]:

@@ -6,7 +6,6 @@ import contextlib
 import faulthandler
 import importlib
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import PlannerError
+from planner.validate.ranks.folder import abandon, enter
 from planner.validate.ranks.rank import Rank
 
 __all__ = ["Word", "rank_main", "stack_file"]
@@ -66,6 +66,7 @@ def rank_main(
             pipe.send((word, value))
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
+    enter(Path(folder), rank)
     threading.Thread(target=_die_with_parent, args=(alive, folder), daemon=True).start()
     stack = open(stack_file(Path(folder), rank), "w")  # noqa: SIM115 - lives as long as the rank
     if hasattr(faulthandler, "register"):
@@ -114,5 +115,5 @@ def _die_with_parent(alive: Any, folder: str) -> None:
     """Wait for the supervisor's end of the pipe to close."""
     with contextlib.suppress(EOFError, OSError):
         alive.recv()
-    shutil.rmtree(folder, ignore_errors=True)
+    abandon(Path(folder))
     os._exit(1)

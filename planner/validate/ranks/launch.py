@@ -3,7 +3,7 @@
 A rank that dies ends the run at once, one that hangs soon after its time limit; the error names
 the rank and what it did last. Ranks meet through a file in a private folder, so no port is open
 before gloo connects its pairs on the loopback interface. Should this process itself be killed,
-every rank notices its pipe closing, removes the folder and exits.
+every rank notices its pipe closing, ends the others, removes the folder and exits.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import platform
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from planner.validate.ranks.child import rank_main
-from planner.validate.ranks.rank import RankError
+from planner.validate.ranks.folder import private_folder
+from planner.validate.ranks.rank import RankError, within_reason
 from planner.validate.ranks.supervise import OnResult, Progress, Watched, supervise
 
 __all__ = ["launch"]
 
-_FOLDER = "planner-validate-"
 _PRELOAD = [
     "torch",
     "torch._dynamo",
@@ -52,9 +49,10 @@ def launch(
     """
     if world < 1:
         raise RankError(f"world = {world} must be at least 1; give the number of ranks")
+    within_reason(limit_s)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
-    folder = _private_folder()
+    folder = private_folder()
     watched: list[Watched] = []
     alive_read, alive_write = context.Pipe(duplex=False)
     try:
@@ -76,32 +74,6 @@ def launch(
         _end(watched)
         alive_write.close()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _private_folder() -> Path:
-    """A new folder; those of runs that were killed with all their ranks at once are removed."""
-    mine = f"{_FOLDER}{platform.node()}-"
-    for stale in Path(tempfile.gettempdir()).glob(f"{mine}*"):
-        owner = stale.name.removeprefix(mine).partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(stale, ignore_errors=True)
-    try:
-        return Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-"))
-    except OSError as error:
-        raise RankError(
-            f"cannot make a folder for the ranks to meet: {error.strerror}; set TMPDIR to a "
-            "place with space"
-        ) from None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # another user's
-    return True
 
 
 @contextlib.contextmanager

@@ -15,9 +15,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, shorten
 
-__all__ = ["Rank", "RankError", "external_rank", "is_launched", "joined", "num_cores"]
+__all__ = [
+    "Rank",
+    "RankError",
+    "external_rank",
+    "is_launched",
+    "joined",
+    "num_cores",
+    "within_reason",
+]
 
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -32,6 +40,9 @@ _LAUNCHERS = (
     ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
 _PORT = 29500
+_HIGHEST_PORT = 65535
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE")
+_SHORTEST_S, _LONGEST_S = 5, 1_000_000
 
 
 class RankError(PlannerError):
@@ -43,6 +54,15 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def within_reason(limit_s: float) -> None:
+    """Raise RankError unless a time limit is one that ranks can keep."""
+    if not _SHORTEST_S <= limit_s <= _LONGEST_S:
+        raise RankError(
+            f"limit = {limit_s:g} s must be at least {_SHORTEST_S} s and at most {_LONGEST_S:,} s; "
+            "give the longest time in which a rank may say nothing"
+        )
 
 
 def _no_report(text: str) -> None:
@@ -114,39 +134,54 @@ def external_rank(timeout_s: float, environment: Mapping[str, str] | None = None
     """
     env = os.environ if environment is None else environment
     for launcher, rank_name, world_name, local_name in _launchers(env):
-        try:
-            rank, world = int(env[rank_name]), int(env[world_name])
-            local = int(env.get(local_name, rank))
-        except ValueError:
-            raise RankError(
-                f"{rank_name}={env[rank_name]!r} and {world_name}={env[world_name]!r} must be "
-                f"whole numbers; start under {launcher} again, or unset them"
-            ) from None
+        rank, world = _number(env, rank_name, launcher), _number(env, world_name, launcher)
+        local = _number(env, local_name, launcher) if local_name in env else rank
         if not 0 <= rank < world:
             raise RankError(
                 f"{rank_name}={rank} must lie between 0 and {world_name}-1 = {world - 1}; "
                 "unset both to let this command start the ranks itself"
             )
-        return Rank(rank, world, local, launcher, _meeting_point(env, world), timeout_s)
+        within_reason(timeout_s)
+        return Rank(rank, world, local, launcher, _meeting_point(env, world, launcher), timeout_s)
     return None
 
 
-def _meeting_point(env: Mapping[str, str], world: int) -> str:
+def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
+    """A variable of a launcher that counts."""
+    try:
+        number = int(env[name])
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise RankError(
+            f"{name}={shorten(env[name], 40)!r} must be a whole number; start under {launcher} "
+            "again, or unset its variables"
+        )
+    return number
+
+
+def _port(env: Mapping[str, str]) -> int:
+    text = env.get("MASTER_PORT", str(_PORT))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= _HIGHEST_PORT):
+        raise RankError(
+            f"MASTER_PORT={shorten(text, 40)!r} must lie between 1 and {_HIGHEST_PORT}; set it to "
+            "a free port, the same on all ranks"
+        )
+    return int(text)
+
+
+def _meeting_point(env: Mapping[str, str], world: int, launcher: str) -> str:
     """The address that torchrun sets; else the first node of the job, or this one."""
     host = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR")
     if host is None:
-        local = (
-            env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-            or env.get("PMI_LOCAL_SIZE")
-            or env.get("PALS_LOCAL_SIZE")
-        )
-        if local is not None and int(local) < world:
+        sizes = [name for name in _LOCAL_SIZES if env.get(name)]
+        if sizes and _number(env, sizes[0], launcher) < world:
             raise RankError(
                 f"{world} ranks on several nodes need a meeting point; set MASTER_ADDR to the "
                 "name of the first node"
             )
         host = "127.0.0.1"
-    return f"tcp://{host}:{env.get('MASTER_PORT', _PORT)}"
+    return f"tcp://{host}:{_port(env)}"
 
 
 @contextlib.contextmanager

@@ -29,11 +29,15 @@ __all__ = [
     "quiet_propagation",
     "receive_buffers",
     "require_torch",
+    "ring_templates",
     "rms_norm",
     "static_pipeline",
     "unsharded_gradients",
 ]
 
+_RING = (
+    "torch.distributed.tensor.experimental._context_parallel._attention._templated_ring_attention"
+)
 PRIVATE: dict[str, tuple[str, ...]] = {
     "torch._subclasses.fake_tensor.FakeTensorMode": (),
     "torch.distributed._composable.replicate_with_fsdp.replicate": (),
@@ -48,6 +52,8 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     "torch.distributed.pipelining.schedules._PipelineSchedule": ("_warmup_p2p",),
     "torch.distributed.tensor._sharding_prop.ShardingPropagator": ("_fake_mode_lock",),
     "torch.distributed.tensor.debug._clear_sharding_prop_cache": (),
+    f"{_RING}": (),
+    f"{_RING}_backward": (),
     "torch.testing._internal.distributed.fake_pg.FakeStore": (),
     "torch.utils._python_dispatch.TorchDispatchMode": (),
     "torch.utils._python_dispatch._disable_current_modes": (),
@@ -245,6 +251,11 @@ def group_ranks(handle: Any) -> tuple[int, ...]:
     elif isinstance(handle, torch.ScriptObject):
         handle = dist.ProcessGroup.unbox(handle)
     return tuple(dist.get_process_group_ranks(handle))
+
+
+def ring_templates() -> tuple[Any, Any]:
+    """torch's ring attention around a kernel that it is given, forward and backward."""
+    return _private(_RING), _private(f"{_RING}_backward")
 
 
 def rms_norm(x: Any, weight: Any, eps: float) -> Any:

@@ -12,159 +12,23 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial
 
 from planner.describe.model.model import Model
-from planner.describe.model.shapes import Experts
 from planner.errors import DescriptionError
+from planner.validate.sharding.attention import Attention, LatentAttention, RmsNorm, norm_of
+from planner.validate.sharding.experts import ExpertFeedForward, FeedForward
 
 __all__ = ["Part", "Stage", "build_stage", "cross_entropy", "unsupported"]
 
 Part = int | Literal["embedding", "head", "output"]
 """A part of a stage that forward enters: a layer by its number, or an end."""
-RmsNorm = Callable[[Any, Any, float], Any]
-_EPS = 1e-5
+
+
+_ROPE_BASE = 10_000.0
 
 
 def _plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, eps)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square normalisation with an exchangeable kernel."""
-
-    def __init__(self, width: int, kernel: RmsNorm) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self._kernel = kernel
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._kernel(x, self.weight, _EPS)
-
-
-def _norm(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
-    if model.norm == "rmsnorm":
-        return RMSNorm(width, kernel)
-    return nn.LayerNorm(width, bias=model.norm == "layernorm")
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position in (batch, sequence, head, width); only the tables are kept."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-class Attention(nn.Module):
-    """Attention with separate projections, grouped keys and values, optional q/k norms."""
-
-    def __init__(self, model: Model, eager: bool, kernel: RmsNorm) -> None:
-        super().__init__()
-        hidden, dim = model.hidden_size, model.head_dim
-        q, kv = model.num_heads * dim, model.num_kv_heads * dim
-        self.dim, self.eager, self.grouped = dim, eager, model.num_kv_heads < model.num_heads
-        self.causal = model.kind == "decoder"
-        self.wq = nn.Linear(hidden, q, bias=model.qkv_bias)
-        self.wk = nn.Linear(hidden, kv, bias=model.qkv_bias)
-        self.wv = nn.Linear(hidden, kv, bias=model.qkv_bias)
-        self.wo = nn.Linear(q, hidden, bias=model.out_bias)
-        self.qk_norm = model.qk_norm == "head"
-        if self.qk_norm:
-            self.q_norm, self.k_norm = RMSNorm(dim, kernel), RMSNorm(dim, kernel)
-
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
-        q, k, v = (
-            project(x).unflatten(-1, (-1, self.dim)) for project in (self.wq, self.wk, self.wv)
-        )
-        if self.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if rope is not None:
-            q, k = _rotate(q, *rope), _rotate(k, *rope)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if self.eager:
-            out = self._eager(q, k, v)
-        else:
-            out = F.scaled_dot_product_attention(
-                q, k, v, is_causal=self.causal, enable_gqa=self.grouped
-            )
-        return self.wo(out.transpose(1, 2).flatten(-2))
-
-    def _eager(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if self.grouped:
-            repeats = q.shape[1] // k.shape[1]
-            k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-        scores = q @ k.transpose(-2, -1) * self.dim**-0.5
-        if self.causal:
-            rows = scores.shape[-2]
-            mask = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1)
-            scores = scores.masked_fill(mask, float("-inf"))
-        return F.softmax(scores, dim=-1) @ v
-
-
-class FeedForward(nn.Module):
-    """Dense feed-forward, gated or not."""
-
-    def __init__(self, model: Model, width: int) -> None:
-        super().__init__()
-        hidden, bias = model.hidden_size, model.mlp_bias
-        self.gated, self.activation = model.gated_mlp, getattr(F, model.activation)
-        if self.gated:
-            self.gate = nn.Linear(hidden, width, bias=bias)
-        self.up = nn.Linear(hidden, width, bias=bias)
-        self.down = nn.Linear(width, hidden, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gated:
-            inner = self.activation(self.gate(x)) * self.up(x)
-        else:
-            inner = self.activation(self.up(x))
-        return self.down(inner)
-
-
-class ExpertFeedForward(nn.Module):
-    """Routed experts as grouped products; tokens are taken to spread evenly over experts."""
-
-    def __init__(self, model: Model, experts: Experts) -> None:
-        super().__init__()
-        hidden, width, count = model.hidden_size, experts.ffn_size, experts.num_experts
-        self.top_k, self.count = experts.top_k, count
-        self.activation = getattr(F, model.activation)
-        self.router = nn.Linear(hidden, count, bias=False)
-        self.gate = nn.Parameter(torch.empty(count, width, hidden))
-        self.up = nn.Parameter(torch.empty(count, width, hidden))
-        self.down = nn.Parameter(torch.empty(count, hidden, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        # split over tp every rank routes all tokens through its part of every expert
-        x, router, gate, up, down = (
-            _local(t) for t in (x, self.router.weight, self.gate, self.up, self.down)
-        )
-        shape = x.shape
-        x = x.reshape(-1, shape[-1])
-        scores = F.softmax(F.linear(x, router).float(), dim=-1)
-        weights, chosen = scores.topk(self.top_k, dim=-1)
-        order = chosen.flatten().argsort(stable=True)
-        rows = order // self.top_k
-        sent = x[rows]
-        sent = (sent.float() * weights.flatten()[order].unsqueeze(-1)).to(x.dtype)
-        counts = torch.zeros(self.count, dtype=torch.int32, device=x.device)
-        ones = torch.ones_like(order, dtype=torch.int32)
-        ends = counts.scatter_add(0, chosen.flatten(), ones).cumsum(0, dtype=torch.int32)
-        inner = self.activation(_grouped(sent, gate, ends)) * _grouped(sent, up, ends)
-        result = _grouped(inner, down, ends)
-        out = torch.zeros_like(x).scatter_add(0, rows.unsqueeze(-1).expand_as(result), result)
-        return out.view(shape)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part; the gradient of what it holds whole is its share of a sum."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    summed = [Partial() if p.is_replicate() else p for p in tensor.placements]
-    return tensor.to_local(grad_placements=summed)
-
-
-def _grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    return F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
 
 
 class Layer(nn.Module):
@@ -173,12 +37,18 @@ class Layer(nn.Module):
     def __init__(self, model: Model, eager: bool, dense: bool, kernel: RmsNorm) -> None:
         super().__init__()
         self.parallel = model.parallel_residual
-        self.attention_norm = _norm(model, model.hidden_size, kernel)
-        self.attention = Attention(model, eager, kernel)
-        if model.norms_per_layer > 1:
-            self.ffn_norm = _norm(model, model.hidden_size, kernel)
+        # without a final norm the last thing of a layer is one
+        self.norm_last = not model.final_norm
+        norms = [norm_of(model, model.hidden_size, kernel) for _ in range(model.norms_per_layer)]
+        self.attention_norm = norms[0]
+        if len(norms) > 1:
+            self.ffn_norm = norms[1]
+        if len(norms) > 2:  # one behind each half as well (Gemma 2)
+            self.attention_post_norm, self.ffn_post_norm = norms[2:]
+        latent = model.latent_attention is not None
+        self.attention = (LatentAttention if latent else Attention)(model, eager, kernel)
         if model.experts is None or dense:
-            self.ffn: nn.Module = FeedForward(model, model.ffn_size)
+            self.ffn: nn.Module = FeedForward(model, model.ffn_size, model.mlp_bias)
         else:
             self.ffn = ExpertFeedForward(model, model.experts)
 
@@ -187,8 +57,27 @@ class Layer(nn.Module):
             normed = self.attention_norm(x)
             second = self.ffn_norm(x) if hasattr(self, "ffn_norm") else normed
             return x + self.attention(normed, rope) + self.ffn(second)
-        x = x + self.attention(self.attention_norm(x), rope)
-        return x + self.ffn(self.ffn_norm(x))
+        if self.norm_last:
+            x = self.attention_norm(x + self.attention(x, rope))
+            return self.ffn_norm(x + self.ffn(x))
+        if not hasattr(self, "attention_post_norm"):
+            x = x + self.attention(self.attention_norm(x), rope)
+            return x + self.ffn(self.ffn_norm(x))
+        x = x + self.attention_post_norm(self.attention(self.attention_norm(x), rope))
+        return x + self.ffn_post_norm(self.ffn(self.ffn_norm(x)))
+
+
+class Patches(nn.Module):
+    """Patches of an image as tokens, after one that stands for the image."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.patch = nn.Linear(width, hidden)
+        self.image = nn.Parameter(torch.zeros(hidden))
+
+    def forward(self, patches: Tensor) -> Tensor:
+        x = self.patch(patches)
+        return torch.cat((self.image.expand(x.shape[0], 1, -1), x), 1)
 
 
 class Stage(nn.Module):
@@ -206,27 +95,64 @@ class Stage(nn.Module):
     ) -> None:
         super().__init__()
         self.first, self.last, self.rope = first, last, model.position == "rope"
-        self.dim, self.position = model.head_dim, None
+        mla = model.latent_attention
+        self.dim = mla.qk_rope_head_dim if mla else model.head_dim
+        self.position: nn.Module | None = None
+        self.token_types: nn.Module | None = None
+        self.embedding_norm: nn.Module | None = None
+        self.norm: nn.Module | None = None
+        self.head: nn.Linear | None = None
+        self.pooler: nn.Module | None = None
         if first:
-            self.embedding = nn.Embedding(model.vocab_size, model.hidden_size)
-            if model.num_position_rows:
-                self.position = nn.Embedding(model.num_position_rows, model.hidden_size)
+            self._embed(model, kernel)
         dense = model.experts.num_dense_layers if model.experts else model.num_layers
         self.layers = nn.ModuleDict(
             {str(i): Layer(model, eager, i < dense, kernel) for i in layers}
         )
         if last:
-            self.norm = _norm(model, model.hidden_size, kernel)
-            self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=model.head_bias)
-        self.tied = model.tied_embeddings and first and last
+            self._end(model, kernel)
+        self.tied = model.tied_embeddings and model.output_head and first and last
         self.num_row_shards, self.row_shard = 1, 0
         self.marks: Callable[[Part, Tensor], Tensor] = lambda _, x: x
         self.default_rope: tuple[Tensor, Tensor] | None = None
 
+    def _embed(self, model: Model, kernel: RmsNorm) -> None:
+        hidden = model.hidden_size
+        if model.vision is not None:
+            width = model.vision.num_channels * model.vision.patch_size**2
+            self.embedding: nn.Module = Patches(width, hidden)
+        else:
+            self.embedding = nn.Embedding(model.vocab_size, hidden)
+        if model.num_position_rows:
+            self.position = nn.Embedding(model.num_position_rows, hidden)
+        if model.num_token_types:
+            self.token_types = nn.Embedding(model.num_token_types, hidden)
+        if model.embedding_norm:
+            self.embedding_norm = norm_of(model, hidden, kernel)
+
+    def _end(self, model: Model, kernel: RmsNorm) -> None:
+        hidden = model.hidden_size
+        if model.final_norm:
+            self.norm = norm_of(model, hidden, kernel)
+        if model.output_head:
+            self.head = nn.Linear(hidden, model.vocab_size, bias=model.head_bias)
+        if model.pooler:
+            self.pooler = nn.Linear(hidden, hidden)
+
     def tie(self) -> None:
         """Share the embedding with the head, after both were split alike."""
-        if self.tied:
-            self.head.weight = self.embedding.weight
+        if self.tied and self.head is not None:
+            self.head.weight = self.embedding.weight  # type: ignore[assignment]
+
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Modules before the layers and after them."""
+        before = ("embedding", "position", "token_types", "embedding_norm")
+        after = ("norm", "head", "pooler")
+        first, last = (
+            [m for name in names if (m := getattr(self, name, None)) is not None]
+            for names in (before, after)
+        )
+        return first, last
 
     def tables(
         self, rows: int, device: torch.device, dtype: torch.dtype
@@ -234,31 +160,43 @@ class Stage(nn.Module):
         """Cosine and sine of the rotary positions, as (sequence, 1, width / 2)."""
         if not self.rope:
             return None
-        shape = (rows, 1, self.dim // 2)
-        return (
-            torch.ones(shape, device=device, dtype=dtype),
-            torch.zeros(shape, device=device, dtype=dtype),
-        )
+        halves = torch.arange(self.dim // 2, device=device) / (self.dim // 2)
+        angles = torch.outer(torch.arange(rows, device=device).float(), _ROPE_BASE**-halves)
+        return angles.cos().to(dtype).unsqueeze(1), angles.sin().to(dtype).unsqueeze(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens or the stream in, the stream or logits out."""
+        """Tokens (or patches) or the stream in, the stream or logits out."""
         rope = self.default_rope
         if self.first:
-            tokens, x = x, self.embedding(self.marks("embedding", x))
-            if self.position is not None:
-                rows = tokens.shape[1] // self.num_row_shards
-                start = self.row_shard * rows
-                places = torch.arange(start, start + rows, device=tokens.device)
-                x = x + self.position(places)
+            x = self._embedded(self.marks("embedding", x))
         for name, layer in self.layers.items():
             x = layer(self.marks(int(name), x), rope)
-        if self.last:
-            return self.head(self.norm(self.marks("head", x)))
-        return self.marks("output", x)
+        if not self.last:
+            return self.marks("output", x)
+        x = self.marks("head", x)
+        x = self.norm(x) if self.norm is not None else x
+        if self.pooler is not None:
+            x = torch.tanh(self.pooler(x[:, 0]))
+        return self.head(x) if self.head is not None else x
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        if self.position is not None:
+            rows = (
+                x.shape[1] if self.num_row_shards == 1 else tokens.shape[1] // self.num_row_shards
+            )
+            start = self.row_shard * rows
+            places = torch.arange(start, start + rows, device=tokens.device)
+            x = x + self.position(places)
+        if self.token_types is not None:
+            x = x + self.token_types(torch.zeros(1, dtype=torch.long, device=tokens.device))
+        return self.embedding_norm(x) if self.embedding_norm is not None else x
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Next-token loss in fp32."""
+    """Next-token loss in fp32; of a model without logits any loss of what it ends in."""
+    if logits.shape[:-1] != labels.shape:
+        return logits.float().square().mean()
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
@@ -266,22 +204,11 @@ def unsupported(model: Model) -> str:
     """Why no torch module is built for a model; empty where one is."""
     reasons = {
         "convolutional networks": model.convolutional is not None,
-        "encoders, encoder-decoders and vision models": model.kind != "decoder",
-        "latent attention": model.latent_attention is not None,
-        "attention sinks": model.attention_sinks,
-        "more than two norms per layer": model.norms_per_layer > 2,
-        "normalised embeddings": model.embedding_norm,
+        "encoder-decoders": model.kind == "encoder-decoder",
+        "three norms, or more than four": model.norms_per_layer not in (1, 2, 4),
         "projected embeddings": bool(model.embedding_size),
-        "norms over all heads": model.qk_norm == "full",
-        "biased or shared experts": bool(
-            model.experts
-            and (
-                model.experts.num_shared
-                or model.experts.shared_ffn_size
-                or model.experts.expert_bias
-                or model.experts.router_bias
-            )
-        ),
+        "relative positions": model.position == "relative",
+        "experts without gate": model.experts is not None and not model.gated_mlp,
     }
     return ", ".join(reason for reason, found in reasons.items() if found)
 

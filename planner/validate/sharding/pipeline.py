@@ -1,4 +1,4 @@
-"""Pipeline: run a stage under torch's own schedules, its neighbours being fake."""
+"""Pipeline: run a rank's stages under torch's own schedules, its neighbours being fake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
@@ -24,14 +29,22 @@ _SCHEDULES: dict[str, Callable[..., Any]] = {
     "gpipe": ScheduleGPipe,
     "1f1b": Schedule1F1B,
     "none": Schedule1F1B,
+    "interleaved-1f1b": ScheduleInterleaved1F1B,
 }
 
 
 def stage_tensors(
     model: Model, layout: Layout, workload: Workload, index: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Example input and output of a stage: token numbers, residual streams or logits."""
-    rows = workload.sequence_length
+    """Example input and output of a stage: token numbers, residual streams or logits.
+
+    Raises LayoutError where its pipeline cannot be run.
+    """
+    if model.vision is not None or model.pooler:
+        raise LayoutError(
+            f"pp = {layout.pp} is not traced with patches or a pooler; use pp = 1 for {model.name}"
+        )
+    rows = workload.sequence_length // layout.cp
     local = rows // layout.tp if layout.sequence_parallel else rows
     stream = torch.empty(
         layout.micro_batch, local, model.hidden_size, dtype=dtype, requires_grad=True
@@ -40,42 +53,48 @@ def stage_tensors(
     logits = torch.empty(layout.micro_batch, rows, model.vocab_size // layout.tp, dtype=dtype)
     return (
         tokens if index == 0 else stream,
-        logits if index == layout.pp - 1 else stream,
+        logits if index == layout.pp * layout.vpp - 1 else stream,
     )
 
 
 class Pipeline:
-    """One stage with its schedule."""
+    """The stages of one rank with their schedule; several where it interleaves."""
 
     def __init__(
         self,
-        stage: Stage,
+        stages: dict[int, Stage],
         layout: Layout,
-        index: int,
         meshes: Meshes,
         loss: Callable[[Tensor, Tensor], Tensor],
-        example: tuple[Tensor, Tensor],
+        examples: dict[int, tuple[Tensor, Tensor]],
     ) -> None:
+        known = ", ".join(name for name in _SCHEDULES if name != "none")
         if layout.schedule not in _SCHEDULES:
-            raise LayoutError(f"schedule {layout.schedule} is not traced; use one of gpipe, 1f1b")
+            raise LayoutError(f"schedule {layout.schedule} is not traced; use one of {known}")
         assert meshes.pipeline is not None
-        self.first, self.last = index == 0, index == layout.pp - 1
-        self._stage = PipelineStage(
-            stage,
-            index,
-            layout.pp,
-            torch.device("cpu"),
-            input_args=example[0],
-            output_args=example[1],
-            group=meshes.pipeline.get_group(),
-        )
+        total = layout.pp * layout.vpp
+        self.first, self.last = 0 in stages, total - 1 in stages
+        self._stages = [
+            PipelineStage(
+                stage,
+                index,
+                total,
+                torch.device("cpu"),
+                input_args=examples[index][0],
+                output_args=examples[index][1],
+                group=meshes.pipeline.get_group(),
+            )
+            for index, stage in stages.items()
+        ]
         self._schedule = _SCHEDULES[layout.schedule](
-            self._stage, layout.grad_accumulation, loss_fn=loss
+            self._stages if layout.vpp > 1 else self._stages[0],
+            layout.grad_accumulation,
+            loss_fn=loss,
         )
 
     def receive_buffers(self) -> list[Tensor]:
         """Where activations and gradients arrive: one of each for every micro-batch."""
-        return adapter.receive_buffers(self._stage)
+        return [buffer for stage in self._stages for buffer in adapter.receive_buffers(stage)]
 
     def step(
         self,

@@ -29,20 +29,27 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
-from planner.validate.sharding.models import ExpertFeedForward, Stage
+from planner.validate.sharding.attention import Core
+from planner.validate.sharding.experts import ExpertFeedForward
+from planner.validate.sharding.flash import OPERATOR as FLASH_ATTENTION
+from planner.validate.sharding.models import Stage
 
-__all__ = ["Meshes", "apply", "optimizer_groups"]
+__all__ = ["Meshes", "apply", "optimizer_groups", "tensor_parallel"]
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """Device meshes of one rank, with tp fastest, then the data axis, then pp."""
+    """Device meshes of one rank, with tp fastest, then the data axis, then pp.
+
+    The data axis is that of replicas with their context ranks.
+    """
 
     data: DeviceMesh
     tensor: DeviceMesh | None
     pipeline: DeviceMesh | None
+    context: DeviceMesh | None
 
     @classmethod
     def of(cls, layout: Layout) -> Meshes:
@@ -59,7 +66,13 @@ class Meshes:
             data,
             world["tp"] if layout.tp > 1 else None,
             world["pp"] if layout.pp > 1 else None,
+            cls._context(layout) if layout.cp > 1 else None,
         )
+
+    @staticmethod
+    def _context(layout: Layout) -> DeviceMesh:
+        shape = (layout.pp, layout.dp, layout.cp, layout.tp)
+        return init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "cp", "tp"))["cp"]
 
 
 def compute_dtype(workload: Workload) -> torch.dtype:
@@ -70,7 +83,11 @@ def compute_dtype(workload: Workload) -> torch.dtype:
 def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> None:
     """Split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
-        _tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
+        tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
+    if meshes.context is not None:
+        for module in stage.modules():
+            if isinstance(module, Core):
+                module.ring = meshes.context.get_group()
     stage.tie()
     if layout.recompute != "none":
         _recompute(stage, layout.recompute)
@@ -82,7 +99,7 @@ def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> N
             fully_shard,
             mesh=meshes.data,
             mp_policy=policy,
-            shard_placement_fn=_placement(layout.dp_shard or layout.dp),
+            shard_placement_fn=_placement(stage, layout.dp_shard or layout.dp),
         )
         layers = {"reshard_after_forward": layout.shards_weights}
         _groups(stage, shard, layers, {"reshard_after_forward": False})
@@ -93,27 +110,36 @@ def _groups(
 ) -> None:
     """Group parameters as torchtitan does: embedding, each layer, final norm with head."""
     tied = stage.tied
-    if stage.first and not tied:
-        shard([module for module in (stage.embedding, stage.position) if module], **layers)
+    before, after = stage.ends()
+    if before and not tied:
+        shard(before, **layers)
     for layer in stage.layers.values():
         shard(layer, **layers)
-    if stage.last and not tied:
+    if after and not tied:
         # gathered again at once in backward, so it stays
-        shard([stage.norm, stage.head], **head)
+        shard(after, **head)
     # what is left (tied tables, final norm) stays gathered over backward
     shard(stage)
 
 
-def _placement(ranks: int) -> Callable[[nn.Parameter], Shard | None]:
+def _placement(stage: Stage, ranks: int) -> Callable[[nn.Parameter], Shard | None]:
     """Experts are sharded inside each expert where there are fewer of them than ranks."""
+    routed = [module for module in stage.modules() if isinstance(module, ExpertFeedForward)]
+    experts = {id(param) for module in routed for param in module.experts()}
 
     def choose(param: nn.Parameter) -> Shard | None:
-        return Shard(1) if param.dim() == 3 and param.shape[0] < ranks else None
+        return Shard(1) if id(param) in experts and param.shape[0] < ranks else None
 
     return choose
 
 
-def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
+def tensor_parallel(
+    stage: Stage, mesh: DeviceMesh, sequence: bool, *, whole_logits: bool = False
+) -> None:
+    """Columns then rows, one reduction per pair and direction; logits whole or split.
+
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+    """
     stream = Shard(1) if sequence else Replicate()
     plan: dict[str, Any] = {}
     if stage.first:
@@ -121,15 +147,20 @@ def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
         if sequence and stage.position is not None:
             plan["position"] = SequenceParallel(sequence_dim=0, use_local_output=True)
             stage.num_row_shards, stage.row_shard = mesh.size(), mesh.get_local_rank()
-    if stage.last:
+        if sequence and stage.embedding_norm is not None:
+            plan["embedding_norm"] = SequenceParallel(use_local_output=True)
+    if stage.head is not None:
         plan["head"] = ColwiseParallel(
-            input_layouts=stream, output_layouts=Shard(-1), use_local_output=False
+            input_layouts=stream,
+            output_layouts=Replicate() if whole_logits else Shard(-1),
+            use_local_output=whole_logits,
         )
-        if sequence:
-            plan["norm"] = SequenceParallel()
+    if stage.norm is not None and sequence:
+        plan["norm"] = SequenceParallel()
     parallelize_module(stage, mesh, plan)
     for layer in stage.layers.values():
         parallelize_module(layer, mesh, _layer_plan(layer, stream, sequence))
+        _split_heads(layer, mesh)
         if isinstance(layer.ffn, ExpertFeedForward):
             _split_experts(layer.ffn, mesh)
 
@@ -137,10 +168,27 @@ def _tensor_parallel(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
 def _split_experts(experts: ExpertFeedForward, mesh: DeviceMesh) -> None:
     """Columns of the first products and rows of the last, inside every expert."""
     split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
-    owners = [(experts, name, place) for name, place in split.items()]
-    for owner, name, place in [*owners, (experts.router, "weight", Replicate())]:
-        whole = owner.get_parameter(name)
-        owner.register_parameter(name, nn.Parameter(distribute_tensor(whole, mesh, [place])))
+    biases = {"gate_bias": Shard(1), "up_bias": Shard(1), "down_bias": Replicate()}
+    for name, place in {**split, **(biases if experts.biased else {})}.items():
+        _distribute(experts, name, mesh, place)
+    for name, linear in experts.named_children():
+        for part, _ in list(linear.named_parameters()) if name in ("router", "shared_gate") else []:
+            _distribute(linear, part, mesh, Replicate())
+    experts.num_splits = mesh.size()
+
+
+def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:
+    """Sinks of this rank's heads, and which heads they are."""
+    attention = layer.attention
+    assert isinstance(attention, Core)
+    attention.head_shard = mesh.get_local_rank()
+    if hasattr(attention, "sinks"):
+        _distribute(attention, "sinks", mesh, Shard(0))
+
+
+def _distribute(owner: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
+    whole = owner.get_parameter(name)
+    owner.register_parameter(name, nn.Parameter(distribute_tensor(whole, mesh, [place])))
 
 
 def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]:
@@ -153,9 +201,13 @@ def _layer_plan(layer: nn.Module, stream: Any, sequence: bool) -> dict[str, Any]
         "ffn.down": RowwiseParallel(output_layouts=stream),
     }
     for name in ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up"):
-        plan[name] = ColwiseParallel()
+        plan[name] = plan[name.replace("ffn.", "ffn.shared.")] = ColwiseParallel()
+    # summed with the routed experts' part before it is reduced
+    plan["ffn.shared.down"] = RowwiseParallel(output_layouts=Partial())
     if sequence:
         plan["attention_norm"] = plan["ffn_norm"] = SequenceParallel()
+        for name in ("attention_post_norm", "ffn_post_norm"):
+            plan[name] = SequenceParallel(use_local_output=True)
     for name in ("attention.q_norm", "attention.k_norm"):
         plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
     if isinstance(layer.ffn, ExpertFeedForward):
@@ -179,6 +231,7 @@ def _kept_operators() -> set[Any]:
         aten.mm.default,
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
+        FLASH_ATTENTION,
         functional.reduce_scatter_tensor.default,
         aten.max.default,
     }

@@ -7,6 +7,7 @@ Counts and full buffers, from the blocks alone; a trace is compared with them.
     tensor axis   sequence parallelism: gather and reduce-scatter around each region in both
                   directions; else one all-reduce each. Recomputation repeats the forward's
                   except for the last reduction, whose result nothing needs
+    context axis  keys and values gathered in every pass, their fp32 gradients passed around
     pipeline      one message per micro-batch, neighbour and direction
 """
 
@@ -61,6 +62,8 @@ def expected_collectives(
     held = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
     if layout.dp * layout.cp > 1:
         _data(sums, question, layout, held)
+    if layout.cp > 1:
+        _context(sums, question, layout, held)
     if layout.tp > 1:
         _tensor(sums, question, layout, held)
     if layout.pp > 1:
@@ -112,11 +115,32 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
             sums.add("all_reduce", "dp_replicate", count * often, elements * reduce_bytes / ranks)
 
 
+def _context(
+    sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
+) -> None:
+    # without replicas the ranks are those of the data axis
+    axis = "cp" if layout.dp > 1 else "dp"
+    tokens, element = _tokens(question, layout), question.workload.compute_bytes
+    gathers = 3 if layout.recompute == "full" else 2
+    for block, count in held:
+        for attention in block.attentions:
+            width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim) // layout.tp
+            times = count * layout.grad_accumulation
+            size = float(tokens * width)
+            sums.add("all_gather", axis, times * gathers, size * layout.cp * element)
+            sums.add("all_to_all", axis, times * layout.cp, size * _ACCUMULATED)
+
+
+def _tokens(question: Question, layout: Layout) -> int:
+    """Tokens of a micro-batch on one context rank."""
+    return layout.micro_batch * question.workload.sequence_length // layout.cp
+
+
 def _tensor(
     sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
 ) -> None:
     workload, model = question.workload, question.model
-    tokens = layout.micro_batch * workload.sequence_length
+    tokens = _tokens(question, layout)
     stream = float(tokens * model.hidden_size * workload.compute_bytes)
     passes, sequence = layout.grad_accumulation, layout.sequence_parallel
     again = layout.recompute != "none"
@@ -149,19 +173,24 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
-        routes = weight.part == "router" and weight.columns > 1
-        per_token = weight.part in ("norm", "position")
+        routes = weight.part in ("router", "experts")
+        # what an embedding holds whole is used per token, as norms are
+        per_token = weight.part in ("norm", "position") or block.kind == "embedding"
         if weight.split == "replicated" and (
             weight.part == "qk_norm" or routes or (per_token and layout.sequence_parallel)
         ):
-            size = float(weight.rows * weight.columns * element)
-            sums.add("all_reduce", "tp", times * weight.copies, size)
+            # the experts' biases are one tensor
+            copies = 1 if weight.expert else weight.copies
+            sums.add(
+                "all_reduce", "tp", times * copies, float(weight.num_params * element / copies)
+            )
 
 
 def _pipeline(sums: _Sums, question: Question, layout: Layout, stage: int) -> None:
-    tokens = layout.micro_batch * question.workload.sequence_length
+    tokens = _tokens(question, layout)
     split = layout.tp if layout.sequence_parallel else 1
     size = tokens * question.model.hidden_size * question.workload.compute_bytes / split
-    neighbours = (stage > 0) + (stage < layout.pp - 1)
+    # every chunk has a neighbour before it and one after it
+    neighbours = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
     for name in ("send", "receive"):
         sums.add(name, "pp", neighbours * layout.grad_accumulation, size)

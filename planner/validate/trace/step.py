@@ -9,6 +9,7 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,19 +37,21 @@ _RESIDENT = (
 
 
 class _Step:
-    """One rank's model, optimizer and inputs, and the step that is traced."""
+    """One rank's stages, optimizer and inputs, and the step that is traced."""
 
     def __init__(
         self,
         model: Model,
         layout: Layout,
         workload: Workload,
-        layers: range,
+        chunks: list[range],
         stage: int,
         optimizer: str,
     ) -> None:
         self.model, self.layout, self.workload = model, layout, workload
-        self.index, self.layers, self.kind = stage, list(layers), optimizer
+        self.chunks = {stage + number * layout.pp: layers for number, layers in enumerate(chunks)}
+        self.layers = [layer for layers in chunks for layer in layers]
+        self.kind = optimizer
         self.timeline, self.recorder = StorageTimeline(), CollectiveRecorder()
         self.keys: dict[str, set[int]] = {name: set() for name in _RESIDENT}
         self.head_inputs: set[int] = set()
@@ -56,48 +59,59 @@ class _Step:
         self.starts: list[int] = []
 
     def build(self) -> None:
-        """The sharded stage on meta, outside fake mode: meshes need real data."""
-        first, last = self.index == 0, self.index == self.layout.pp - 1
+        """The sharded stages on meta, outside fake mode: meshes need real data."""
         self.meshes = shard.Meshes.of(self.layout)
+        self.stages = {index: self._stage(index, layers) for index, layers in self.chunks.items()}
+        self.modules = torch.nn.ModuleList(self.stages.values())
+
+    def _stage(self, index: int, layers: range) -> models.Stage:
         with torch.device("meta"):
-            self.stage = models.build_stage(
+            stage = models.build_stage(
                 self.model,
-                self.layers,
-                first=first,
-                last=last,
+                layers,
+                first=index == 0,
+                last=index == self.layout.pp * self.layout.vpp - 1,
                 eager=self.workload.attention == "eager",
                 kernel=adapter.rms_norm,
             )
-        shard.apply(self.stage, self.layout, self.workload, self.meshes)
-        self.stage.marks = self._mark
+        shard.apply(stage, self.layout, self.workload, self.meshes)
+        after: models.Part = "head" if stage.last else "output"
+        stage.marks = partial(self._mark, ["embedding", *layers, after])
+        return stage
 
     def materialise(self) -> None:
         """Give the parameters fake storage, and make optimizer and inputs."""
-        self.stage.to_empty(device="cpu")
+        self.modules.to_empty(device="cpu")
         self.optimizer = torch.optim.AdamW(
-            shard.optimizer_groups(self.stage),
+            shard.optimizer_groups(self.modules),
             fused=self.kind == "fused",
             foreach=self.kind == "foreach",
         )
-        rows = self.workload.sequence_length
+        rows = self.workload.sequence_length // self.layout.cp
         dtype = shard.compute_dtype(self.workload)
         shape = (self.layout.micro_batch, rows)
-        self.rope = self.stage.tables(rows, torch.device("cpu"), dtype)
-        self.stage.default_rope = self.rope
+        self.rope = next(iter(self.stages.values())).tables(rows, torch.device("cpu"), dtype)
+        for stage in self.stages.values():
+            stage.default_rope = self.rope
         self.batches = [
-            (torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long))
+            (self._inputs(shape, dtype), torch.zeros(shape, dtype=torch.long))
             for _ in range(self.layout.grad_accumulation)
         ]
         self.pipeline = None
         if self.layout.pp > 1:
-            self.pipeline = Pipeline(
-                self.stage,
-                self.layout,
-                self.index,
-                self.meshes,
-                self._loss,
-                stage_tensors(self.model, self.layout, self.workload, self.index, dtype),
-            )
+            examples = {
+                index: stage_tensors(self.model, self.layout, self.workload, index, dtype)
+                for index in self.stages
+            }
+            self.pipeline = Pipeline(self.stages, self.layout, self.meshes, self._loss, examples)
+
+    def _inputs(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Numbers of tokens, or patches: one token stands for the image."""
+        vision = self.model.vision
+        if vision is None:
+            return torch.zeros(shape, dtype=torch.long)
+        width = vision.num_channels * vision.patch_size**2
+        return torch.zeros(shape[0], shape[1] - 1, width, dtype=dtype)
 
     # --- phases ------------------------------------------------------------------------------
 
@@ -113,10 +127,8 @@ class _Step:
     def _enter(self, direction: Direction, part: str = "") -> None:
         self.timeline.phase = Phase(direction, part)
 
-    def _mark(self, part: models.Part, x: Tensor) -> Tensor:
+    def _mark(self, parts: list[models.Part], part: models.Part, x: Tensor) -> Tensor:
         """Note that forward enters a part, and that backward leaves it towards the one before."""
-        after: models.Part = "head" if self.stage.last else "output"
-        parts: list[models.Part] = ["embedding", *self.layers, after]
         self._enter(Direction.FORWARD, self._place(part))
         if self.recording and part == "head":
             self.head_inputs.add(self.timeline.watch(x))
@@ -163,16 +175,17 @@ class _Step:
         if self.pipeline is not None:
             self.pipeline.step(self.batches, self._parallel_loss)
             return
+        (stage,) = self.stages.values()
         for number, (tokens, labels) in enumerate(self.batches):
             last = number == len(self.batches) - 1
             if not self.layout.shards_gradients:
                 # gradients are summed whole, and reduced once
-                self.stage.set_requires_gradient_sync(last)  # type: ignore[operator]
+                stage.set_requires_gradient_sync(last)  # type: ignore[operator]
             if self.layout.zero_stage == 1:
-                self.stage.set_reshard_after_backward(last)  # type: ignore[operator]
+                stage.set_reshard_after_backward(last)  # type: ignore[operator]
             with self._parallel_loss():
                 # the logits are not kept over backward, as in torchtitan
-                loss = self._loss(self.stage(tokens), labels)
+                loss = self._loss(stage(tokens), labels)
                 loss.backward()
 
     def run(self) -> None:
@@ -182,7 +195,7 @@ class _Step:
         self.timeline.moment("optimizer")
         if self.recording:
             self.keys["gradients"] |= {
-                self.timeline.watch(p.grad) for p in self.stage.parameters() if p.grad is not None
+                self.timeline.watch(p.grad) for p in self.modules.parameters() if p.grad is not None
             }
         self.optimizer.step()
         self._enter(Direction.END)
@@ -193,7 +206,7 @@ class _Step:
         if self.pipeline is not None:
             self.run()
             return
-        for param in self.stage.parameters():
+        for param in self.modules.parameters():
             param.grad = torch.empty_like(param)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -207,7 +220,7 @@ class _Step:
         with self.timeline, self.recorder:
             self.timeline.restart()
             self.starts.clear()
-            follow["parameters"] |= {watch(p) for p in self.stage.parameters()}
+            follow["parameters"] |= {watch(p) for p in self.modules.parameters()}
             follow["optimizer_states"] |= {
                 watch(value)
                 for state in self.optimizer.state.values()
@@ -288,6 +301,8 @@ def _axes(layout: Layout) -> Any:
             return "pp"
         if stride >= layout.tp * shard_ranks and shard_ranks < data:
             return "dp_replicate"
+        if layout.cp > 1 and stride == layout.tp and size == layout.cp < data:
+            return "cp"
         if stride >= layout.tp and size <= data:
             return "dp_shard" if shard_ranks < data else "dp"
         return "tp" if size <= layout.tp else "world"
@@ -296,10 +311,15 @@ def _axes(layout: Layout) -> Any:
 
 
 def measure(
-    model: Model, layout: Layout, workload: Workload, layers: range, stage: int, optimizer: str
+    model: Model,
+    layout: Layout,
+    workload: Workload,
+    chunks: list[range],
+    stage: int,
+    optimizer: str,
 ) -> dict[str, Any]:
-    """Bytes and collectives of one rank of a stage that holds `layers`."""
-    step = _Step(model, layout, workload, layers, stage, optimizer)
+    """Bytes and collectives of one rank of a stage that holds the layers of `chunks`."""
+    step = _Step(model, layout, workload, chunks, stage, optimizer)
     rank = stage * layout.dp * layout.cp * layout.tp
     with contextlib.ExitStack() as stack:
         stack.enter_context(adapter.fake_world(rank, layout.world))
@@ -314,10 +334,15 @@ def measure(
 
 
 def measure_on_rank(
-    model: Model, layout: Layout, workload: Workload, layers: range, stage: int, optimizer: str
+    model: Model,
+    layout: Layout,
+    workload: Workload,
+    chunks: list[range],
+    stage: int,
+    optimizer: str,
 ) -> dict[str, Any]:
     """The same of this rank of a real process group, with real tensors on the CPU."""
-    step = _Step(model, layout, workload, layers, stage, optimizer)
+    step = _Step(model, layout, workload, chunks, stage, optimizer)
     step.build()
     with adapter.quiet_propagation(), adapter.communication_region(step._communicating):
         step.materialise()

@@ -16,6 +16,7 @@ import numpy as np
 
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
+from planner.describe.model.model import Model
 from planner.describe.question import Question
 from planner.errors import LayoutError
 from planner.validate.trace.tracer import TraceError, Tracer
@@ -83,13 +84,17 @@ def trace(
     rounding and reserve, communicator buffers. Many traces can share a `tracer`.
     """
     _check(question, layout, stage)
-    first, dense, count = _layers(question, layout, stage)
+    _, dense, count = _layers(question, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
-    if full_depth or count <= depths[-1]:
+    if full_depth or count <= depths[-1] or layout.vpp > 1:
         depths = (count,)
     with Tracer() if tracer is None else nullcontext(tracer) as worker:
         answers = [
-            worker.ask(_request(question, layout, stage, optimizer, first, depth))
+            worker.ask(
+                _request(
+                    question, layout, stage, optimizer, _chunks(question, layout, stage, depth)
+                )
+            )
             for depth in depths
         ]
     result = answers[0]
@@ -104,9 +109,21 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
     dropout = model.dropout if asked is None else asked
     wrong = [
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
-        (layout.cp > 1, f"cp = {layout.cp} is not traced; use cp = 1"),
+        (
+            layout.cp > 1 and (not _rings(model) or question.workload.attention != "flash"),
+            f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
+            "or latent projections; use cp = 1",
+        ),
+        (
+            layout.cp > 1 and layout.recompute == "selective",
+            "selective recompute is not traced with context parallelism; use none or full",
+        ),
+        (
+            question.workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
+            f"sequence_length = {question.workload.sequence_length} must be a multiple of 2 cp = "
+            f"{2 * layout.cp}: each rank has an early and a late piece",
+        ),
         (layout.ep > 1, f"ep = {layout.ep} is not traced; use ep = 1"),
-        (layout.vpp > 1, f"vpp = {layout.vpp} is not traced; use vpp = 1"),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
             question.workload.optimizer != "adamw",
@@ -124,11 +141,26 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             dropout > 0,
             f"dropout = {dropout:g} is not traced; use a workload with dropout 0",
         ),
+        (
+            layout.tp > 1 and (model.latent_attention is not None or model.qk_norm == "full"),
+            f"tp = {layout.tp} is not traced with latent attention and norms over all heads, "
+            "whose sharding torch leaves to each program; use tp = 1",
+        ),
+        (
+            layout.sequence_parallel and layout.tp > 1 and model.pooler,
+            "sequence parallelism is not traced with a pooler, which reads one token; leave it out",
+        ),
         (not 0 <= stage < layout.pp, f"stage = {stage} must be below pp = {layout.pp}"),
     ]
     for found, message in wrong:
         if found:
             raise LayoutError(message)
+
+
+def _rings(model: Model) -> bool:
+    """Whether torch's ring attention runs a model."""
+    plain = model.latent_attention is None and not model.attention_sinks
+    return model.kind == "decoder" and plain and model.position != "alibi"
 
 
 def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, int]:
@@ -150,13 +182,32 @@ def requests_of(question: Question, layout: Layout) -> list[dict[str, Any]]:
     found = []
     for stage in range(layout.pp):
         _check(question, layout, stage)
-        first, _, count = _layers(question, layout, stage)
-        found.append(_request(question, layout, stage, "fused", first, count))
+        chunks = _chunks(question, layout, stage, _layers(question, layout, stage)[2])
+        found.append(_request(question, layout, stage, "fused", chunks))
+    return found
+
+
+def _chunks(question: Question, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
+    """First layer and number of layers of every chunk of a stage.
+
+    A chunk is a stage of a pipeline as long as all chunks; a single one is traced at `depth`.
+    """
+    if layout.vpp == 1:
+        return [(_layers(question, layout, stage)[0], depth)]
+    longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
+    found = []
+    for number in range(layout.vpp):
+        first, _, count = _layers(question, longer, stage + number * layout.pp)
+        found.append((first, count))
     return found
 
 
 def _request(
-    question: Question, layout: Layout, stage: int, optimizer: str, first: int, depth: int
+    question: Question,
+    layout: Layout,
+    stage: int,
+    optimizer: str,
+    chunks: list[tuple[int, int]],
 ) -> dict[str, Any]:
     return {
         "model": question.model.model_dump(),
@@ -164,8 +215,7 @@ def _request(
         "workload": question.workload.model_dump(),
         "stage": stage,
         "optimizer": optimizer,
-        "first_layer": first,
-        "num_layers": depth,
+        "chunks": chunks,
     }
 
 

@@ -34,7 +34,7 @@ def _arguments(request: dict[str, Any]) -> tuple[Any, ...]:
         Model.model_validate_json(json.dumps(request["model"])),
         Layout.model_validate_json(json.dumps(request["layout"])),
         Workload.model_validate_json(json.dumps(request["workload"])),
-        range(request["first_layer"], request["first_layer"] + request["num_layers"]),
+        [range(first, first + count) for first, count in request["chunks"]],
         request["stage"],
         request["optimizer"],
     )

@@ -31,7 +31,7 @@ def planned_peak(case: dict[str, Any]) -> dict[str, Any]:
 
     Left out: the device's context and the allocator's reserve, as in what the ranks count.
     """
-    if case["task"] != "gpt":
+    if case["task"] == "mlp":
         return {"planned_peak_bytes": None, "peak_why_not": f"{case['task']} is no transformer"}
     estimate = _estimate(case, load_machine("laptop"))  # the peak depends on no rate
     memory = estimate.memory_bytes
@@ -47,7 +47,7 @@ def planned_peak(case: dict[str, Any]) -> dict[str, Any]:
 
 def planned_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
     """Estimated step time of a finished case; empty where none is described."""
-    if case["task"] != "gpt":
+    if case["task"] == "mlp":
         return {}
     estimate = _estimate(case, machine)
     found: dict[str, Any] = {
@@ -60,9 +60,10 @@ def planned_time(case: dict[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def _estimate(case: dict[str, Any], machine: Machine) -> Any:
-    from planner.validate.train.tasks import GptTask
+    from planner.validate.train.tasks import MlpTask, make_task
 
-    task, spread = GptTask(**case["sizes"]), case["spread"]
+    task, spread = make_task(case["task"], case["sizes"]), case["spread"]
+    assert not isinstance(task, MlpTask)
     layout = Layout.described(
         {
             "dp": spread["dp"],
@@ -87,7 +88,13 @@ def _framework(case: dict[str, Any]) -> Framework:
     """The software of a strategy, as `planner.validate.train.trainer` builds it."""
     if case["strategy"] in ("single", "ddp", "zero1"):
         return load_framework("ddp")
-    framework = load_framework("fsdp2")
+    # every stage gets as many layers, where torchtitan gives its ends fewer
+    framework = load_framework("fsdp2").replaced(balance="layers")
+    if case["device"] == "cpu":
+        # there RMS norm is several kernels; layer norm is one everywhere
+        fused = case["sizes"].get("model", {}).get("norm", "layernorm") != "rmsnorm"
+        kernels = framework.kernels.replaced(fused_norm=fused)
+        framework = framework.replaced(kernels=kernels.model_dump())
     # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
     states = framework.full.replaced(optimizer_temporary_bytes=4.0)
     if case["spread"]["zero_stage"] < 2:

@@ -6,22 +6,32 @@ rank, exactly. Then times, where the cores were ours.
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from planner.describe.catalogue import load_machine
-from planner.errors import PlannerError
-from planner.validate.ranks.rank import Rank, RankError, external_rank, num_cores
+from planner.describe.catalogue import load_machine, load_model
+from planner.errors import PlannerError, shorten
+from planner.validate.ranks.rank import (
+    Rank,
+    RankError,
+    external_rank,
+    num_cores,
+    within_reason,
+)
 from planner.validate.results import ResultsFile
 from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
-from planner.validate.train.strategies import STRATEGIES, TASKS, spread_of
+from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
 
 __all__ = ["RunOptions", "exit_code", "run", "run_text"]
 
 MAX_WORLD = 64
+_SEQUENCE = 128
+"""Tokens of a sequence of a model of one's own, where none are asked."""
+FAULTS = ("die", "hang", "disagree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +48,16 @@ class RunOptions:
     """A rank without progress for this long is taken to hang [s]."""
     output: Path | None = None
     """JSON of the results; cases that it holds are not run again."""
-    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sizes of a task that differ from its defaults."""
+    model: str = ""
+    """A model of one's own beside the tasks: catalogue name, config.json or its folder."""
+    exact: bool = False
+    """Whether the model is run as it is, not reduced."""
     profile: str = ""
     """Machine name or profile; the planner's own estimate of the GPT cases stands beside them."""
     fault: str = ""
-    """For tests: `kind:rank:step`, kind one of die, hang, disagree."""
+    """For tests: `kind:rank:step`, kind one of FAULTS."""
 
 
 def run(options: RunOptions) -> dict[str, Any] | None:
@@ -55,6 +69,8 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     outer = external_rank(options.limit_s)
     world = outer.world if outer else options.world
     _check(options, world)
+    if options.model:
+        options = _with_model(options)
     machine = load_machine(options.profile) if options.profile else None
     cases, skipped = _cases(options, world)
     writes = outer is None or outer.rank == 0
@@ -92,6 +108,21 @@ def run(options: RunOptions) -> dict[str, Any] | None:
     return results.as_dict() if writes else None
 
 
+def _with_model(options: RunOptions) -> RunOptions:
+    """The options with a model of one's own as one more task."""
+    from planner.validate.train.reduced import RULES, reduced, untied_model
+
+    model, asked = load_model(options.model), options.sizes.get(OWN_MODEL, {})
+    sequence = asked.get("sequence", _SEQUENCE)
+    made = untied_model(model)
+    if not options.exact and isinstance(sequence, int):
+        made = reduced(model, sequence)
+        print(f"{model.name} is run reduced ({RULES}); --exact leaves it", file=sys.stderr)
+    described = {**asked, "sequence": sequence, "model": made.model_dump(mode="json")}
+    sizes = {**options.sizes, OWN_MODEL: described}
+    return replace(options, tasks=(*options.tasks, OWN_MODEL), sizes=sizes)
+
+
 def _times(cases: dict[str, Any]) -> dict[str, Any]:
     """Errors of the predicted step times over the cases that were timed on quiet cores."""
     errors = [
@@ -121,17 +152,24 @@ def _check(options: RunOptions, world: int) -> None:
             f"world = {world} must lie between 1 and {MAX_WORLD}; for more ranks start under "
             "torchrun, mpiexec or srun"
         )
-    if options.limit_s < 5:
-        raise RankError(f"limit = {options.limit_s} s must be at least 5 s")
+    within_reason(options.limit_s)
     if options.timed_steps < 0 or options.attempts < 1:
         raise RankError(
             f"steps = {options.timed_steps} must not be negative, and attempts = "
             f"{options.attempts} must be at least 1"
         )
     if not isinstance(options.sizes, dict) or not all(
-        name in TASKS and isinstance(fields, dict) for name, fields in options.sizes.items()
+        name in (*TASKS, OWN_MODEL) and isinstance(fields, dict)
+        for name, fields in options.sizes.items()
     ):
         raise RankError('sizes must name sizes by task, such as {"mlp": {"width": 256}}')
+    if options.fault and not re.fullmatch(
+        rf"({'|'.join(FAULTS)}):\d{{1,4}}:\d{{1,4}}", options.fault
+    ):
+        raise RankError(
+            f"fault = {shorten(options.fault, 40)!r} must be KIND:RANK:STEP with a kind of "
+            f"{', '.join(FAULTS)}; give for example die:1:2"
+        )
     for name in options.strategies:
         if name != "all" and name not in STRATEGIES:
             raise RankError(f"unknown strategy {name!r}; use all or {', '.join(STRATEGIES)}")
@@ -216,7 +254,7 @@ def case_line(case: dict[str, Any]) -> str:
     """One case in one line."""
     sent = max(case["sent_bytes_per_rank"])
     text = (
-        f"{case['task']:4}{case['strategy']:12}world {case['world']}  equal to 1 process "
+        f"{case['task']:6}{case['strategy']:12}world {case['world']}  equal to 1 process "
         f"(loss {case['loss_error']:.0e})  {sent / 1e6:9.3f} MB sent, "
         f"{'as expected' if case['bytes_equal'] else 'NOT AS EXPECTED'}"
     )
@@ -250,10 +288,30 @@ def run_text(results: dict[str, Any]) -> str:
             f"{times['num_not_scored']} not scored"
         )
     lines += [f"left out: {reason}" for reason in results.get("skipped", [])]
+    lines.append(_verdict(results["cases"]))
     return "\n".join(lines)
 
 
+def _differences(case: dict[str, Any]) -> list[str]:
+    """What of a case is not as expected; its results equal the single process, or it has none."""
+    found = {
+        "bytes sent": case["bytes_equal"],
+        "states": case["state_bytes_equal"],
+        "peak": case.get("peak_within", True),
+    }
+    return [name for name, as_expected in found.items() if not as_expected]
+
+
+def _verdict(cases: list[dict[str, Any]]) -> str:
+    """Which cases are not as expected, and in what."""
+    wrong = [(case, _differences(case)) for case in cases if _differences(case)]
+    if not wrong:
+        return f"all {len(cases)} cases as expected"
+    named = "; ".join(f"{c['task']} {c['strategy']}: {', '.join(what)}" for c, what in wrong)
+    return f"{len(wrong)} of {len(cases)} cases NOT AS EXPECTED ({named})"
+
+
 def exit_code(results: dict[str, Any] | None) -> int:
-    """0 where everything is as expected, 1 where bytes differ."""
+    """0 where everything is as expected, 1 where bytes, states or a peak are not."""
     cases = results["cases"] if results else []
-    return 0 if all(c["bytes_equal"] and c["state_bytes_equal"] for c in cases) else 1
+    return 1 if any(_differences(case) for case in cases) else 0

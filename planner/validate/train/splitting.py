@@ -9,14 +9,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInput,
     RowwiseParallel,
-    SequenceParallel,
     parallelize_module,
 )
 
 from planner.errors import LayoutError
 from planner.validate.sharding.models import Stage
+from planner.validate.sharding.shard import tensor_parallel
 from planner.validate.train.tasks import Task
 
 __all__ = ["split_over_ranks"]
@@ -29,7 +28,7 @@ def split_over_ranks(chunk: nn.Module, task: Task, mesh: DeviceMesh, *, sequence
     perceptron's sizes do not divide by the ranks.
     """
     if isinstance(chunk, Stage):
-        _split_gpt(chunk, mesh, sequence)
+        tensor_parallel(chunk, mesh, sequence, whole_logits=True)
         return
     if task.depth % 2 or task.width % mesh.size() or (sequence and task.batch % mesh.size()):
         raise LayoutError(
@@ -48,37 +47,3 @@ def split_over_ranks(chunk: nn.Module, task: Task, mesh: DeviceMesh, *, sequence
             else ColwiseParallel(input_layouts=start)
         )
     parallelize_module(chunk, mesh, plan)
-
-
-def _split_gpt(stage: Stage, mesh: DeviceMesh, sequence: bool) -> None:
-    stream = Shard(1) if sequence else Replicate()
-    plan: dict[str, Any] = {}
-    if stage.first:
-        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
-        if sequence and stage.position is not None:
-            plan["position"] = SequenceParallel(sequence_dim=0, use_local_output=True)
-            stage.num_row_shards, stage.row_shard = mesh.size(), mesh.get_local_rank()
-    if stage.last:
-        plan["head"] = ColwiseParallel(input_layouts=stream, output_layouts=Replicate())
-        if sequence:
-            plan["norm"] = SequenceParallel(use_local_output=True)
-    parallelize_module(stage, mesh, plan)
-    for layer in stage.layers.values():
-        parallelize_module(layer, mesh, _layer(stream, sequence))
-
-
-def _layer(stream: Any, sequence: bool) -> dict[str, Any]:
-    plan: dict[str, Any] = {
-        "attention": PrepareModuleInput(
-            input_layouts=(stream, None), desired_input_layouts=(Replicate(), None)
-        ),
-        "ffn": PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate()),
-        "attention.wo": RowwiseParallel(output_layouts=stream),
-        "ffn.down": RowwiseParallel(output_layouts=stream),
-        "ffn.up": ColwiseParallel(),
-    }
-    for name in ("attention.wq", "attention.wk", "attention.wv"):
-        plan[name] = ColwiseParallel()
-    if sequence:
-        plan["attention_norm"] = plan["ffn_norm"] = SequenceParallel()
-    return plan

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from planner.describe.layout import Sharding
 from planner.errors import LayoutError
 
-__all__ = ["STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
+__all__ = ["OWN_MODEL", "STRATEGIES", "TASKS", "Spread", "spread_of", "strategies_on"]
 
 TASKS = ("mlp", "gpt")
 """What is trained: a multilayer perceptron and a small GPT."""
+
+OWN_MODEL = "model"
+"""The task that trains a model of one's own."""
 
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _TENSOR = ("tp", "sp")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,19 @@ from torch import Tensor, nn
 
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, LayoutError
-from planner.validate.sharding.models import Stage, build_stage, cross_entropy
-from planner.validate.train.strategies import TASKS, Spread
+from planner.validate.sharding.models import Stage, build_stage, cross_entropy, unsupported
+from planner.validate.train.strategies import OWN_MODEL, TASKS, Spread
 
-__all__ = ["GptTask", "MlpTask", "Task", "Tensors", "initial_state", "make_task", "suited"]
+__all__ = [
+    "GptTask",
+    "MlpTask",
+    "ModelTask",
+    "Task",
+    "Tensors",
+    "initial_state",
+    "make_task",
+    "suited",
+]
 
 Tensors = dict[str, Tensor]
 _MOST_ELEMENTS = 500_000_000
@@ -72,6 +81,15 @@ class MlpTask:
         """Shape of what one sample passes from layer to layer."""
         return (self.width,)
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What `make_task` makes it from."""
+        return asdict(self)
+
+    def deepened(self, depth: int) -> MlpTask:
+        """The same with another number of layers."""
+        return replace(self, depth=depth)
+
     def module(self, layers: range | None = None) -> nn.Module:
         """Some layers, or all."""
         return Mlp(self.width, range(self.depth) if layers is None else layers, self.depth)
@@ -87,9 +105,49 @@ class MlpTask:
         return F.mse_loss(output, target)
 
 
+class _Transformer:
+    """A transformer on fixed random tokens."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        batch: int
+        sequence: int
+
+        @property
+        def model(self) -> Model:
+            """Its description, as the planner knows models."""
+
+    @property
+    def num_params(self) -> int:
+        """Weights, norms and biases."""
+        return self.model.num_params
+
+    @property
+    def stream(self) -> tuple[int, ...]:
+        """Shape of what one sample passes from layer to layer."""
+        return (self.sequence, self.model.hidden_size)
+
+    def module(self, layers: range | None = None) -> nn.Module:
+        """Some layers with embedding and head where they belong, or all."""
+        depth = self.model.num_layers
+        chosen = range(depth) if layers is None else layers
+        return build_stage(self.model, chosen, first=chosen.start == 0, last=chosen.stop == depth)
+
+    def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens and next tokens of the whole batch of a step."""
+        made = torch.Generator().manual_seed(2000 + step)
+        shape = (self.batch, self.sequence + 1)
+        tokens = torch.randint(self.model.vocab_size, shape, generator=made)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean next-token loss."""
+        return cross_entropy(output, target)
+
+
 @dataclass(frozen=True, slots=True)
-class GptTask:
-    """Small GPT on fixed random tokens."""
+class GptTask(_Transformer):
+    """Small GPT."""
 
     batch: int = 8
     sequence: int = 128
@@ -123,34 +181,49 @@ class GptTask:
         )
 
     @property
-    def num_params(self) -> int:
-        """Weights, norms and biases."""
-        return self.model.num_params
+    def sizes(self) -> dict[str, Any]:
+        """What `make_task` makes it from."""
+        return asdict(self)
+
+    def deepened(self, depth: int) -> GptTask:
+        """The same with another number of layers."""
+        return replace(self, depth=depth)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTask(_Transformer):
+    """A model of one's own."""
+
+    model: Model
+    batch: int = 8
+    sequence: int = 128
+
+    name = OWN_MODEL
 
     @property
-    def stream(self) -> tuple[int, ...]:
-        """Shape of what one sample passes from layer to layer."""
-        return (self.sequence, self.width)
+    def depth(self) -> int:
+        """Layers."""
+        return self.model.num_layers
 
-    def module(self, layers: range | None = None) -> nn.Module:
-        """Some layers with embedding and head where they belong, or all."""
-        chosen = range(self.depth) if layers is None else layers
-        return build_stage(
-            self.model, chosen, first=chosen.start == 0, last=chosen.stop == self.depth
-        )
+    @property
+    def width(self) -> int:
+        """Of the stream."""
+        return self.model.hidden_size
 
-    def batch_of(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and next tokens of the whole batch of a step."""
-        made = torch.Generator().manual_seed(2000 + step)
-        tokens = torch.randint(self.vocabulary, (self.batch, self.sequence + 1), generator=made)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What `make_task` makes it from."""
+        described = self.model.model_dump(mode="json", exclude_defaults=True)
+        return {"batch": self.batch, "sequence": self.sequence, "model": described}
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean next-token loss."""
-        return cross_entropy(output, target)
+    def deepened(self, depth: int) -> ModelTask:
+        """The same with another number of layers."""
+        return replace(self, model=self.model.replaced(num_layers=depth))
 
 
-Task = MlpTask | GptTask
+Task = MlpTask | GptTask | ModelTask
+
+T = TypeVar("T", MlpTask, GptTask, ModelTask)
 
 
 def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
@@ -158,12 +231,13 @@ def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
 
     Raises DescriptionError where there is no such task or size, or it is too large to be small.
     """
+    if name == ModelTask.name:
+        described = dict(fields or {})
+        return _model_task(described.pop("model", {}), described)
     tasks = dict(zip(TASKS, (MlpTask, GptTask), strict=True))
     if name not in tasks:
         raise DescriptionError(f"unknown task {name!r}; use one of {', '.join(TASKS)}")
-    for field, value in (fields or {}).items():
-        if not isinstance(value, int) or value < 1:
-            raise DescriptionError(f"{field} = {value!r} must be a whole number of at least 1")
+    _check_sizes(fields or {})
     try:
         task = tasks[name](**dict(fields or {}))
     except TypeError:
@@ -173,11 +247,43 @@ def make_task(name: str, fields: Mapping[str, Any] | None = None) -> Task:
         raise DescriptionError(
             f"heads = {task.heads} must divide width = {task.width}; change one of them"
         )
+    return _small_enough(task)
+
+
+def _check_sizes(fields: Mapping[str, Any]) -> None:
+    for field, value in fields.items():
+        if not isinstance(value, int) or value < 1:
+            raise DescriptionError(f"{field} = {value!r} must be a whole number of at least 1")
+
+
+def _model_task(model: dict[str, Any], fields: dict[str, Any]) -> ModelTask:
+    _check_sizes(fields)
+    if unknown := sorted(set(fields) - {"batch", "sequence"}):
+        raise DescriptionError(f"{unknown[0]} is no size of model; use batch and sequence")
+    described = Model.described(model, where="model")
+    if reason := _untrained(described):
+        raise DescriptionError(f"{described.name} is not run: {reason}")
+    return _small_enough(ModelTask(model=described, **fields))
+
+
+def _untrained(model: Model) -> str:
+    """Why a model of one's own is not trained on ranks; empty where it is."""
+    if reason := unsupported(model):
+        return f"{reason} are not built; run llama-3-8b or gpt2 for a model of the same shape"
+    if model.vision is not None or not model.output_head:
+        return "it predicts no tokens; `planner validate trace` traces it"
+    if model.experts is not None:
+        return "grouped products of experts have no fp32 kernel; `planner validate trace` traces it"
+    return ""
+
+
+def _small_enough(task: T) -> T:
+    """The task; DescriptionError where it is too large for ranks on one node."""
     held = max(4 * task.num_params, task.batch * math.prod(task.stream) * task.depth)
     if held > _MOST_ELEMENTS:
         raise DescriptionError(
-            f"{name} of {task.num_params:,} parameters and batch {task.batch} is no small shard; "
-            f"stay below {_MOST_ELEMENTS:,} elements of state and of activations"
+            f"{task.name} of {task.num_params:,} parameters and batch {task.batch} is no small "
+            f"shard; stay below {_MOST_ELEMENTS:,} elements of state and of activations"
         )
     return task
 
@@ -195,7 +301,21 @@ def suited(task: Task, spread: Spread) -> Task:
             f"batch {task.batch} does not divide into dp * micro-batches = {rows}; "
             f"use a multiple of {rows}"
         )
-    return task if depth == task.depth else replace(task, depth=depth)
+    if isinstance(task, ModelTask) and (reason := _unsplit(task.model, spread)):
+        raise LayoutError(f"{task.model.name} is not run over tp = {spread.tp}: {reason}")
+    return task if depth == task.depth else task.deepened(depth)
+
+
+def _unsplit(model: Model, spread: Spread) -> str:
+    """Why torch's tensor parallelism cannot split a model; empty where it can."""
+    if spread.tp == 1:
+        return ""
+    if model.latent_attention is not None or model.qk_norm == "full":
+        return "latent attention and norms over all heads are split by each program in its own way"
+    sizes = (model.num_kv_heads, model.ffn_size, model.vocab_size)
+    if any(size % spread.tp for size in sizes):
+        return "its key-value heads, feed-forward width and vocabulary must divide by tp"
+    return ""
 
 
 def initial_state(task: Task) -> Tensors:

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planner.cost.network.table import bus_factor
+from planner.describe.model.block import Block
+from planner.describe.model.weights import weight_blocks
 from planner.errors import PlannerError
 from planner.validate.train.strategies import Spread
-from planner.validate.train.tasks import GptTask, Task
+from planner.validate.train.tasks import GptTask, MlpTask, ModelTask, Task
 
 __all__ = ["expected_bytes", "expected_state_bytes", "wire_bytes"]
 
@@ -39,8 +41,9 @@ def wire_bytes(name: str, full_bytes: float, size: int) -> float:
 def _tensors(task: Task, spread: Spread, chunk: int) -> Iterator[tuple[int, int, bool]]:
     """Rows, columns and whether tp splits them, of a chunk's parameters; local to a tp rank."""
     total = spread.pp * spread.chunks
-    per_chunk, tp, width = task.depth // total, spread.tp, task.width
-    if not isinstance(task, GptTask):
+    per_chunk, tp = task.depth // total, spread.tp
+    if isinstance(task, MlpTask):
+        width = task.width
         for layer in range(per_chunk):
             columns = layer % 2 == 0
             if tp > 1:
@@ -49,33 +52,23 @@ def _tensors(task: Task, spread: Spread, chunk: int) -> Iterator[tuple[int, int,
             else:
                 yield from ((width, width, False), (width, 1, False))
         return
+    embedding, *kinds, head = weight_blocks(task.model)
     if chunk == 0:
-        yield task.vocabulary // tp, width, tp > 1
-        yield task.sequence, width, False
+        yield from _local(embedding, tp)
+    # the layers of a dense model are alike
     for _ in range(per_chunk):
-        yield from _gpt_layer(task, tp)
+        yield from _local(kinds[0], tp)
     if chunk == total - 1:
-        yield from ((width, 1, False), (width, 1, False))
-        yield task.vocabulary // tp, width, tp > 1
+        yield from _local(head, tp)
 
 
-def _gpt_layer(task: GptTask, tp: int) -> Iterator[tuple[int, int, bool]]:
-    width, inner = task.width, 4 * task.width
-    split, model = tp > 1, task.model
-    for _ in range(4):
-        yield width, 1, False  # two norms, weight and bias
-    for biased in (model.qkv_bias,) * 3:
-        yield width // tp, width, split
-        if biased:
-            yield width // tp, 1, split
-    yield width, width // tp, split
-    if model.out_bias:
-        yield width, 1, False
-    yield inner // tp, width, split
-    yield width, inner // tp, split
-    if model.mlp_bias:
-        yield inner // tp, 1, split
-        yield width, 1, False
+def _local(block: Block, tp: int) -> Iterator[tuple[int, int, bool]]:
+    """Tensors of a block on a tp rank."""
+    for weight in block.weights:
+        rows = weight.rows // tp if weight.split == "column" else weight.rows
+        columns = weight.columns // tp if weight.split == "row" else weight.columns
+        for _ in range(weight.copies):
+            yield rows, columns, tp > 1 and weight.split != "replicated"
 
 
 def _chunks(spread: Spread, pp_rank: int) -> list[int]:
@@ -148,11 +141,23 @@ def expected_bytes(task: Task, spread: Spread, pp_rank: int) -> Traffic:
                 ("receive", (chunk > 0) + (chunk < last)),
             ):
                 traffic[name, "pp"] += count * spread.micro_batches * one
-    if spread.sequence_parallel and isinstance(task, GptTask):
-        # norms and positions see part of the tokens: their gradients are summed over tp
-        rows = task.sequence + (2 * task.depth + 1) * 2
-        traffic["all_reduce", "tp"] += rows * task.width * _ELEMENT
+    if spread.tp > 1 and not isinstance(task, MlpTask):
+        traffic["all_reduce", "tp"] += _partial_bytes(task, spread)
     return Counter({key: value for key, value in traffic.items() if value})
+
+
+def _partial_bytes(task: GptTask | ModelTask, spread: Spread) -> int:
+    """Gradients of what sees part of the heads or, split by sequence, of the tokens [B].
+
+    They are summed over tp, once a step.
+    """
+    parts = {"qk_norm", "norm", "position"} if spread.sequence_parallel else {"qk_norm"}
+    return _ELEMENT * sum(
+        block.count * weight.num_params
+        for block in weight_blocks(task.model)
+        for weight in block.weights
+        if weight.part in parts or (spread.sequence_parallel and weight.name == "embedding.norm")
+    )
 
 
 def _data_traffic(task: Task, spread: Spread, pp_rank: int, traffic: Traffic) -> None:
@@ -175,11 +180,12 @@ def _tensor_traffic(
     total = spread.pp * spread.chunks
     first, last, m = chunk == 0, chunk == total - 1, spread.micro_batches
     layers = task.depth // total
-    if isinstance(task, GptTask):
-        logits = samples * task.sequence * task.vocabulary * _ELEMENT
+    if not isinstance(task, MlpTask):
+        logits = samples * task.sequence * task.model.vocab_size * _ELEMENT
         traffic["all_gather", "tp"] += m * logits * last
         # attention and feed-forward, forward and backward; embedding; head
-        crossings = 4 * layers + first + last
+        regions = 1 if task.model.parallel_residual else 2
+        crossings = 2 * regions * layers + first + last
         if spread.sequence_parallel:
             traffic["all_gather", "tp"] += m * one * crossings
             traffic["reduce_scatter", "tp"] += m * one * crossings

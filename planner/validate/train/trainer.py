@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 
 from planner.validate.ranks.rank import Rank
+from planner.validate.sharding.models import Stage
 from planner.validate.sharding.shard import optimizer_groups
 from planner.validate.train.splitting import split_over_ranks
 from planner.validate.train.strategies import Spread
@@ -81,6 +82,9 @@ class Trainer:
         own = chunk.state_dict()
         chunk.load_state_dict({name: state[name] for name in own})
         chunk.to(self.device)
+        if isinstance(chunk, Stage):
+            rows = self.task.stream[0]
+            chunk.default_rope = chunk.tables(rows, self.device, torch.float32)
         if spread.tp > 1:
             split_over_ranks(chunk, self.task, self._axis("tp"), sequence=spread.sequence_parallel)
         if spread.shards_gradients and spread.dp > 1:
@@ -159,7 +163,8 @@ class Trainer:
         losses: list[Tensor] = []
         inputs = (x,) if first else ()
         target = {"target": y, "losses": losses} if last else {}
-        self.schedule.step(*inputs, **target)
+        # outputs are dropped at once, as in torchtitan
+        self.schedule.step(*inputs, **target, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).mean() if last else None
 
     def _reduce_partial(self) -> None:

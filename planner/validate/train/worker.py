@@ -85,7 +85,7 @@ class _Case:
         return {
             "key": case["key"],
             "task": self.task.name,
-            "sizes": asdict(self.task),
+            "sizes": self.task.sizes,
             "strategy": case["strategy"],
             "world": self.rank.world,
             "spread": asdict(self.spread),

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import platform
+import signal
 import subprocess
 import sys
+import tempfile
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.validate.ranks.folder import _remove, abandon, enter, private_folder
+from planner.validate.ranks.rank import RankError
 from planner.validate.ranks.supervise import Failure, Watched, _blame
 
 
-def test_folders_of_killed_runs_are_swept(tmp_path: Path, monkeypatch: Any) -> None:
-    import platform
-    import tempfile
-
-    from planner.validate.ranks.launch import _private_folder
-
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files, and one for sockets beside it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sockets = tmp_path / "pymp-mine"
+    sockets.mkdir()
+    monkeypatch.setattr(util, "get_temp_dir", lambda: str(sockets))
+    return tmp_path
+
+
+def test_folders_of_killed_runs_are_swept(place: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    stale = tmp_path / f"planner-validate-{platform.node()}-{ended.pid}-x"
-    other = tmp_path / f"planner-validate-elsewhere-{ended.pid}-x"
-    stale.mkdir()
-    other.mkdir()
-    made = _private_folder()
-    assert sorted(tmp_path.iterdir()) == sorted([made, other])
+    stale = place / f"planner-validate-{platform.node()}-{ended.pid}-x"
+    other = place / f"planner-validate-elsewhere-{ended.pid}-x"
+    sockets, precious = place / "pymp-gone", place / "precious"
+    for path in (stale, other, sockets, precious):
+        path.mkdir()
+    (stale / "sockets").symlink_to(sockets)
+    (other / "sockets").symlink_to(precious)
+    made = private_folder()
+    assert sorted(place.iterdir()) == sorted([made, other, precious, place / "pymp-mine"])
+    _remove(other)  # what is no folder of sockets stays
+    assert precious.exists()
+
+
+def test_the_ranks_of_a_killed_launcher_end_each_other(place: Path) -> None:
+    folder = private_folder()
+    peer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    os.kill(peer.pid, signal.SIGSTOP)  # one that is stopped cannot leave by itself
+    (folder / "pid.0").write_text(str(peer.pid))
+    (folder / "pid.1").write_text("")  # one that had not begun
+    enter(folder, 2)
+    abandon(folder)
+    assert peer.wait(10) == -signal.SIGKILL
+    assert list(place.iterdir()) == []
+
+
+def test_a_place_that_is_too_long_for_sockets(place: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(util, "get_temp_dir", lambda: "/tmp/" + 100 * "x")
+    with pytest.raises(RankError, match="too long for sockets; set TMPDIR to a shorter"):
+        private_folder()
+    assert [path.name for path in place.iterdir()] == ["pymp-mine"]
+
+
+def test_no_place_at_all(monkeypatch: Any) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a']")
+
+    monkeypatch.setattr(util, "get_temp_dir", nowhere)
+    with pytest.raises(RankError, match=r"no usable temporary directory.*set TMPDIR"):
+        private_folder()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from planner.validate.ranks.launch import launch
 from planner.validate.ranks.rank import RankError, external_rank
 
 
@@ -57,11 +60,28 @@ def test_a_batch_script_is_no_rank() -> None:
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"RANK": "x", "WORLD_SIZE": "4"}, "must be whole numbers"),
+        ({"RANK": "x", "WORLD_SIZE": "4"}, "RANK='x' must be a whole number"),
+        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": ""}, "LOCAL_RANK='' must be"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "between 0 and"),
         ({"PMI_RANK": "0", "PMI_SIZE": "8", "PMI_LOCAL_SIZE": "4"}, "set MASTER_ADDR"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "8", "PMI_LOCAL_SIZE": "abc"}, "PMI_LOCAL_SIZE='abc' must"),
+        *(
+            (
+                {"PMI_RANK": "0", "PMI_SIZE": "2", "MASTER_PORT": port},
+                "must lie between 1 and 65535",
+            )
+            for port in ("-1", "0", "99999", "http", "9" * 5000)
+        ),
     ],
 )
 def test_impossible_launchers(environment: dict[str, str], words: str) -> None:
     with pytest.raises(RankError, match=words):
         external_rank(60, environment)
+
+
+@pytest.mark.parametrize("limit_s", [math.nan, math.inf, -math.inf, 0.1, 1e9])
+def test_a_limit_is_one_that_ranks_can_keep(limit_s: float) -> None:
+    with pytest.raises(RankError, match="at least 5 s and at most 1,000,000 s"):
+        external_rank(limit_s, {"PMI_RANK": "0", "PMI_SIZE": "2"})
+    with pytest.raises(RankError, match="limit = "):
+        launch("nothing:nothing", 1, {}, limit_s=limit_s)

@@ -23,7 +23,7 @@ from planner.validate.sharding import adapter
 from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.expected import expected_collectives
 from planner.validate.trace.report import compare_trace, report_json, report_text
-from planner.validate.trace.trace import TraceError, trace
+from planner.validate.trace.trace import TraceError, requests_of, trace
 from planner.validate.trace.tracer import Tracer
 from tests import descriptions
 
@@ -187,7 +187,8 @@ def test_report_is_json(tracer: Tracer) -> None:
 @pytest.mark.parametrize(
     ("degrees", "message"),
     [
-        ({"cp": 2}, "cp = 2 is not traced"),
+        ({"cp": 2, "recompute": "selective"}, "selective recompute is not traced"),
+        ({"cp": 3, "world": 9}, "must be a multiple of 2 cp = 6"),
         ({"ep": 2}, "ep = 2 is not traced"),
         ({"tp": 3}, "world = 8 must be a multiple"),
         ({"optimizer": "looped"}, "use fused or foreach"),
@@ -195,13 +196,91 @@ def test_report_is_json(tracer: Tracer) -> None:
 )
 def test_refusals_say_what_to_do(degrees: dict[str, object], message: str) -> None:
     with pytest.raises(LayoutError, match=message):
-        compare_trace("gpt2", world=8, **degrees)
+        compare_trace("gpt2", **{"world": 8, **degrees})
 
 
 @pytest.mark.slow
-def test_unbuilt_models_are_refused() -> None:
-    with pytest.raises(TraceError, match="latent attention"):
-        compare_trace("deepseek-v3", world=8, zero_stage=3)
+def test_unbuilt_models_are_refused(tracer: Tracer) -> None:
+    relative = load_model("gpt2").replaced(
+        position="relative", num_relative_buckets=32, dropout=0.0
+    )
+    with pytest.raises(TraceError, match="relative positions are not built"):
+        trace(question(relative), Layout(dp=2, zero_stage=3), tracer=tracer)
+
+
+FAMILIES = [
+    # four norms a layer, tied table
+    ("gemma-2-27b", {"tp": 2, "sequence_parallel": True, "zero_stage": 3}),
+    # norms over all heads
+    ("olmo-2-7b", {"zero_stage": 3, "recompute": "selective"}),
+    # latent attention, a dense layer before experts and a shared one
+    ("deepseek-v3", {"zero_stage": 3, "recompute": "full"}),
+    # norm of the embedding, token types, pooler, no logits
+    ("bert-large", {"zero_stage": 2}),
+    # sinks, biases of router and experts
+    ("gpt-oss-20b", {"zero_stage": 3}),
+    # ALiBi, norm of the embedding on a part of the tokens
+    ("bloom-176b", {"tp": 2, "sequence_parallel": True, "zero_stage": 2}),
+    # patches
+    ("vit-h-14", {"zero_stage": 3, "micro_batch": 8}),
+    # rings of key-value heads that tp splits
+    ("llama-3-8b", {"cp": 2, "tp": 2, "sequence_parallel": True, "zero_stage": 2}),
+    ("llama-3-8b", {"cp": 4, "zero_stage": 3, "recompute": "full"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "degrees"), FAMILIES)
+def test_families_and_axes(tracer: Tracer, name: str, degrees: dict[str, Any]) -> None:
+    layout = Layout(**{"dp": 16 // degrees.get("tp", 1), **degrees})
+    model = load_model(name).replaced(num_layers=3, dropout=0.0)
+    if model.experts and model.experts.num_dense_layers:
+        model = model.replaced(experts=model.experts.replaced(num_dense_layers=1).model_dump())
+    sequence = 257 if model.vision else 2048
+    asked = question(model, sequence_length=sequence, global_batch=layout.global_batch)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    for part in comparison.parts[:3]:
+        assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    assert abs(comparison.parts[3].error) < 0.01, report_text(comparison)
+    for item in comparison.collectives:
+        assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
+
+
+@pytest.mark.slow
+def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
+    """Stages as even as they can be, ends counted as layers: the middle ones hold two chunks."""
+    layout = Layout(
+        dp=2, pp=2, vpp=2, schedule="interleaved-1f1b", grad_accumulation=4, zero_stage=2
+    )
+    asked = question(
+        load_model("gpt2").replaced(num_layers=6, dropout=0.0),
+        sequence_length=1024,
+        global_batch=layout.global_batch,
+    )
+    assert [len(request["chunks"]) for request in requests_of(asked, layout)] == [2, 2]
+    assert sum(count for r in requests_of(asked, layout) for _, count in r["chunks"]) == 6
+    comparison = compare(asked, layout, trace(asked, layout, stage=1, tracer=tracer))
+    for part in comparison.parts[:3]:
+        assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    for item in comparison.collectives:
+        assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees", "message"),
+    [
+        ("bloom-176b", {"cp": 2, "dp": 4}, "causal fused attention alone"),
+        ("deepseek-v3", {"tp": 2, "dp": 4}, "not traced with latent attention"),
+        ("olmo-2-7b", {"tp": 2, "dp": 4}, "norms over all heads"),
+        ("bert-large", {"tp": 2, "dp": 4, "sequence_parallel": True}, "with a pooler"),
+    ],
+)
+def test_what_torch_leaves_open_is_refused(
+    name: str, degrees: dict[str, Any], message: str
+) -> None:
+    asked = question(load_model(name).replaced(dropout=0.0))
+    with pytest.raises(LayoutError, match=message):
+        trace(asked, Layout(**degrees))
 
 
 def test_collectives_of_ddp_are_one_reduction_per_group() -> None:

@@ -77,6 +77,9 @@ def test_busy_cores_are_tried_again(loads: list[Load], attempts: int, monkeypatc
         ({"sizes": {"mlp": {"width": 10**6}}, "strategies": ("ddp",)}, "no small shard"),
         ({"sizes": {"gpt": {"heads": 3}}, "tasks": ("gpt",), "strategies": ("ddp",)}, "divide"),
         ({"attempts": 0}, "attempts"),
+        ({"fault": "x"}, "fault = 'x' must be KIND:RANK:STEP"),
+        ({"fault": "die:1"}, "give for example die:1:2"),
+        ({"limit_s": float("nan")}, "limit = nan s must be at least 5 s"),
     ],
 )
 def test_impossible_questions(changes: dict[str, Any], words: str) -> None:
@@ -159,7 +162,7 @@ def _nothing_left(leader: int, folder: Path, within_s: float = 5) -> None:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return list(folder.glob("planner-validate-*"))
+    return [*folder.glob("planner-validate-*"), *folder.glob("pymp-*")]
 
 
 def _run_command(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -216,6 +219,9 @@ def test_ranks_end_with_their_supervisor(tmp_path: Path) -> None:
         if "step 2 of" in line:
             break
     assert len(_session(process.pid)) > 2
+    # one that is stopped cannot leave by itself
+    (noted,) = tmp_path.glob("planner-validate-*/pid.1")
+    os.kill(int(noted.read_text()), signal.SIGSTOP)
     process.kill()
     process.wait()
     _nothing_left(process.pid, tmp_path, within_s=10)

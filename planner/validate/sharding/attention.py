@@ -1,0 +1,179 @@
+"""Attention: plain, grouped and latent, with norms, biases, sinks and ALiBi as described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial
+
+from planner.describe.model.model import Model
+from planner.validate.sharding.flash import alibi_slopes, flash_attention
+from planner.validate.sharding.ring import ring_attention
+
+__all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_part", "norm_of"]
+
+RmsNorm = Callable[[Any, Any, float], Any]
+Rope = tuple[Tensor, Tensor] | None
+_EPS = 1e-5
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation with an exchangeable kernel."""
+
+    def __init__(self, width: int, kernel: RmsNorm) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self._kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows of norm one, times the weight."""
+        return self._kernel(x, self.weight, _EPS)
+
+
+def norm_of(model: Model, width: int, kernel: RmsNorm) -> nn.Module:
+    """The model's normalisation."""
+    if model.norm == "rmsnorm":
+        return RMSNorm(width, kernel)
+    return nn.LayerNorm(width, bias=model.norm == "layernorm")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part; the gradient of what it holds whole is its share of a sum."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    summed = [Partial() if p.is_replicate() else p for p in tensor.placements]
+    return tensor.to_local(grad_placements=summed)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position in (batch, sequence, head, width); only the tables are kept."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Core(nn.Module):
+    """Scores, softmax and sum over values of (batch, sequence, head, width)."""
+
+    def __init__(self, model: Model, eager: bool) -> None:
+        super().__init__()
+        self.eager, self.causal = eager, model.kind == "decoder"
+        self.num_heads, self.alibi = model.num_heads, model.position == "alibi"
+        self.head_shard = 0
+        self.ring: Any = None
+        self.plain = not self.alibi and model.latent_attention is None
+        if model.attention_sinks:
+            self.sinks = nn.Parameter(torch.empty(model.num_heads))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Output with a token's heads side by side."""
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if self.eager:
+            out = self._eager(q, k, v)
+        elif self.ring is not None:
+            out = ring_attention(q, k, v, self.ring)
+        elif self.plain and not hasattr(self, "sinks"):
+            grouped = k.shape[1] < q.shape[1]
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
+        else:
+            out, rows = flash_attention(q, k, v, self.causal, self._slopes(q.shape[1]))
+            if hasattr(self, "sinks"):
+                # a sink is one more key without a value
+                share = torch.sigmoid(rows - local_part(self.sinks).view(-1, 1))
+                out = out * share.unsqueeze(-1).to(out.dtype)
+        return out.transpose(1, 2).flatten(-2)
+
+    def _slopes(self, count: int) -> list[float]:
+        return alibi_slopes(self.head_shard * count, count, self.num_heads) if self.alibi else []
+
+    def _eager(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if k.shape[1] < q.shape[1]:
+            repeats = q.shape[1] // k.shape[1]
+            k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        rows = scores.shape[-1]
+        if self.alibi:
+            places = torch.arange(rows, device=q.device)
+            slopes = torch.tensor(self._slopes(q.shape[1]), dtype=q.dtype, device=q.device)
+            scores = scores + (places - places.unsqueeze(1)) * slopes.view(-1, 1, 1)
+        if self.causal:
+            mask = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(mask, float("-inf"))
+        if hasattr(self, "sinks"):
+            sinks = local_part(self.sinks).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+            return F.softmax(torch.cat((scores, sinks), -1), dim=-1)[..., :-1] @ v
+        return F.softmax(scores, dim=-1) @ v
+
+
+class Attention(Core):
+    """Attention with separate projections, grouped keys and values, optional q/k norms."""
+
+    def __init__(self, model: Model, eager: bool, kernel: RmsNorm) -> None:
+        super().__init__(model, eager)
+        hidden, dim = model.hidden_size, model.head_dim
+        q, kv = model.num_heads * dim, model.num_kv_heads * dim
+        self.dim, self.qk_norm = dim, model.qk_norm
+        self.wq = nn.Linear(hidden, q, bias=model.qkv_bias)
+        self.wk = nn.Linear(hidden, kv, bias=model.qkv_bias)
+        self.wv = nn.Linear(hidden, kv, bias=model.qkv_bias)
+        self.wo = nn.Linear(q, hidden, bias=model.out_bias)
+        if self.qk_norm != "none":
+            widths = (dim, dim) if self.qk_norm == "head" else (q, kv)
+            self.q_norm, self.k_norm = (RMSNorm(width, kernel) for width in widths)
+
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        """The stream's change by attention."""
+        q, k, v = self.wq(x), self.wk(x), self.wv(x)
+        if self.qk_norm == "full":
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (t.unflatten(-1, (-1, self.dim)) for t in (q, k, v))
+        if self.qk_norm == "head":
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rope is not None:
+            q, k = _rotate(q, *rope), _rotate(k, *rope)
+        return self.wo(self.attend(q, k, v))
+
+
+class LatentAttention(Core):
+    """Multi-head latent attention: queries and keys with values through narrow projections.
+
+    DeepSeek-V2, arXiv:2405.04434, section 2.1.
+    """
+
+    def __init__(self, model: Model, eager: bool, kernel: RmsNorm) -> None:
+        super().__init__(model, eager)
+        mla = model.latent_attention
+        assert mla is not None
+        hidden, heads = model.hidden_size, model.num_heads
+        self.sizes, rank = mla, mla.q_lora_rank
+        queries = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+        if rank:
+            self.wq_a, self.q_norm = nn.Linear(hidden, rank, bias=False), RMSNorm(rank, kernel)
+        self.wq_b = nn.Linear(rank or hidden, queries, bias=False)
+        self.wkv_a = nn.Linear(hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False)
+        self.kv_norm = RMSNorm(mla.kv_lora_rank, kernel)
+        expanded = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        self.wkv_b = nn.Linear(mla.kv_lora_rank, expanded, bias=False)
+        self.wo = nn.Linear(heads * mla.v_head_dim, hidden, bias=False)
+
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        """The stream's change by attention."""
+        plain, turned, value = (
+            self.sizes.qk_nope_head_dim,
+            self.sizes.qk_rope_head_dim,
+            self.sizes.v_head_dim,
+        )
+        q = self.wq_b(self.q_norm(self.wq_a(x)) if hasattr(self, "wq_a") else x)
+        q_plain, q_turned = q.unflatten(-1, (-1, plain + turned)).split((plain, turned), -1)
+        latent, k_turned = self.wkv_a(x).split((self.sizes.kv_lora_rank, turned), -1)
+        k_turned = k_turned.unsqueeze(2)
+        if rope is not None:
+            q_turned, k_turned = _rotate(q_turned, *rope), _rotate(k_turned, *rope)
+        q = torch.cat((q_plain, q_turned), -1)
+        kv = self.wkv_b(self.kv_norm(latent)).unflatten(-1, (-1, plain + value))
+        k_plain, v = kv.split((plain, value), -1)
+        k = torch.cat((k_plain, k_turned.expand(-1, -1, k_plain.shape[2], -1)), -1)
+        return self.wo(self.attend(q, k, v))
