@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 from streamlit.navigation.page import Page
 
 from planner.app import address
@@ -47,7 +49,7 @@ _DARK = f"<style>:is({', '.join(_CHOSEN)}) p {{color: #9CD3F5 !important}}</styl
 
 def main() -> None:
     """Draw the page that the address names."""
-    st.set_page_config(page_title=NAME, page_icon=":material/hub:", layout="wide")
+    st.set_page_config(page_title=NAME, page_icon=_icon(), layout="wide")
     st.html(_STYLE)
     if st.context.theme.type == "dark":
         st.html(_DARK)
@@ -58,6 +60,12 @@ def main() -> None:
     # under its own name it is there as well
     again = _page(FIRST, pages, FIRST, opens=False)
     st.navigation([*pages.values(), again], position="hidden").run()
+
+
+def _icon() -> NDArray[np.uint8]:
+    """Four ranks, two of them alike; a name of an icon would be fetched from the net."""
+    colours = np.array([[[0, 114, 178], [230, 159, 0]], [[230, 159, 0], [0, 114, 178]]])
+    return np.kron(colours, np.ones((16, 16, 1))).astype(np.uint8)
 
 
 def _page(path: str, pages: dict[str, Page], url: str, opens: bool) -> Page:

@@ -13,8 +13,8 @@ from typing import Any
 from planner.errors import CatalogueError, WriteError, shorten
 
 __all__ = [
-    "has_endless_keys",
     "check_description_file",
+    "has_endless_keys",
     "parse_json",
     "parse_toml",
     "read_bytes",
