@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import streamlit as st
-from numpy.typing import NDArray
+from PIL import Image
 from streamlit.navigation.page import Page
 
 from planner.app import address
@@ -62,10 +62,10 @@ def main() -> None:
     st.navigation([*pages.values(), again], position="hidden").run()
 
 
-def _icon() -> NDArray[np.uint8]:
+def _icon() -> Image.Image:
     """Four ranks, two of them alike; a name of an icon would be fetched from the net."""
     colours = np.array([[[0, 114, 178], [230, 159, 0]], [[230, 159, 0], [0, 114, 178]]])
-    return np.kron(colours, np.ones((16, 16, 1))).astype(np.uint8)
+    return Image.fromarray(np.kron(colours, np.ones((16, 16, 1))).astype(np.uint8))
 
 
 def _page(path: str, pages: dict[str, Page], url: str, opens: bool) -> Page:
