@@ -43,6 +43,7 @@ UNSAID = {
     "accelerate": _ALWAYS | _PROGRAM | {"micro_batch", "grad_accumulation", "global_batch"},
     "ddp": _ALWAYS | {"recompute", "offload"},
     "deepspeed": _ALWAYS | _PROGRAM,
+    "ezpz": _ALWAYS | {"recompute", "offload"},
     "fsdp2": _ALWAYS | _PROGRAM,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,

@@ -230,7 +230,7 @@ class Code(Description):
     """Precisions that its files can ask for."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimizers that its files can ask for."""
-    zero_stages: tuple[int, ...] = ()
+    zero_stages: tuple[ZeroStage, ...] = ()
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
@@ -364,7 +364,7 @@ class Framework(Description):
         >>> from planner.describe.catalogue import load_framework, load_model
         >>> fsdp2 = load_framework("fsdp2")
         >>> [fsdp2.written(load_model(name), Workload()).axes for name in ("llama-3-8b", "gpt2")]
-        [('tp', 'pp', 'cp', 'ep'), ()]
+        [('tp', 'pp', 'cp'), ()]
         """
         code = self.code
         changes: dict[str, object] = {

@@ -50,7 +50,8 @@ def layout_of(framework: Framework, **degrees: int) -> Layout:
     spread = Layout(dp=4, grad_accumulation=32, recompute="full", **degrees)
     split = spread.tp > 1 and framework.sequence_parallel != "never"
     stages = framework.zero_stages_with_pipeline if spread.pp > 1 else framework.zero_stages
-    return spread.replaced(sequence_parallel=split, zero_stage=min(stages))
+    stage = min(set(stages) & set(framework.stages("bf16")))
+    return spread.replaced(sequence_parallel=split, zero_stage=stage)
 
 
 @pytest.mark.parametrize("name", names("framework"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from planner.describe.base import Description
+from planner.describe.base import Description, Width
 from planner.describe.model.model import Model
 from planner.describe.workload import OPTIMIZERS, PRECISIONS, OptimizerName, TrainingPrecision
 
@@ -36,7 +36,7 @@ class Flavor(Description):
 
     name: str
     """The framework's own name."""
-    sizes: tuple[int, int, int, int, int]
+    sizes: tuple[Width, Width, Width, Width, Width]
     """Layers, width, feed-forward of a layer (of an expert where it has any), key-value heads,
     vocabulary."""
 

@@ -48,8 +48,8 @@ def read_lines(lines: Iterable[str], where: str) -> RunLog:
     if chosen is None:
         titles = ", ".join(known.source.title for known in FORMATS)
         raise LogError(
-            f"{where} holds no step line of a known format; known are {titles}, tables, "
-            "TensorBoard events and profiles of torch: name the columns of a table with --column"
+            f"{where} holds no step line of a known format; known are {titles}, and tables, whose "
+            "columns can be named"
         )
     return summary(chosen.source, found[chosen.source.format], _settled(facts), where)
 

@@ -35,9 +35,6 @@ __all__ = [
     "unsharded_gradients",
 ]
 
-_RING = (
-    "torch.distributed.tensor.experimental._context_parallel._attention._templated_ring_attention"
-)
 PRIVATE: dict[str, tuple[str, ...]] = {
     "torch._subclasses.fake_tensor.FakeTensorMode": (),
     "torch.distributed._composable.replicate_with_fsdp.replicate": (),
@@ -52,8 +49,10 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     "torch.distributed.pipelining.schedules._PipelineSchedule": ("_warmup_p2p",),
     "torch.distributed.tensor._sharding_prop.ShardingPropagator": ("_fake_mode_lock",),
     "torch.distributed.tensor.debug._clear_sharding_prop_cache": (),
-    f"{_RING}": (),
-    f"{_RING}_backward": (),
+    "torch.distributed.tensor.experimental._context_parallel._attention": (
+        "_templated_ring_attention",
+        "_templated_ring_attention_backward",
+    ),
     "torch.testing._internal.distributed.fake_pg.FakeStore": (),
     "torch.utils._python_dispatch.TorchDispatchMode": (),
     "torch.utils._python_dispatch._disable_current_modes": (),
@@ -255,7 +254,8 @@ def group_ranks(handle: Any) -> tuple[int, ...]:
 
 def ring_templates() -> tuple[Any, Any]:
     """torch's ring attention around a kernel that it is given, forward and backward."""
-    return _private(_RING), _private(f"{_RING}_backward")
+    ring = _private("torch.distributed.tensor.experimental._context_parallel._attention")
+    return ring._templated_ring_attention, ring._templated_ring_attention_backward
 
 
 def rms_norm(x: Any, weight: Any, eps: float) -> Any:

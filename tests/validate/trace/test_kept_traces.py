@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def matrix() -> Any:
         return importlib.import_module("trace_matrix")
 
 
+def every_case() -> Iterator[Any]:
+    """All layouts that are traced."""
+    yield from matrix().cases()
+    yield from matrix().others()
+
+
 @functools.cache
 def rows() -> list[dict[str, Any]]:
     """What was kept."""
@@ -43,7 +50,7 @@ def rows() -> list[dict[str, Any]]:
 @functools.cache
 def kept(family: str) -> list[Kept]:
     """A family's cases: name, how far each part was off when it was kept, how it compares now."""
-    known = {case.key: case for case in matrix().cases() if case.family == family}
+    known = {case.key: case for case in every_case() if case.family == family}
     return [
         (row["key"], row["differences"], matrix().compared(known[row["key"]], row["trace"]))
         for row in rows()
@@ -52,7 +59,7 @@ def kept(family: str) -> list[Kept]:
 
 
 def test_the_sample_holds_every_way_to_shard() -> None:
-    known = {case.key: case.layout for case in matrix().cases()}
+    known = {case.key: case.layout for case in every_case()}
     layouts = [known[row["key"]] for row in rows()]
     assert len(layouts) == matrix().FIXED
     for name, values in {
