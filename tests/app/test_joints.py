@@ -92,7 +92,7 @@ def test_every_page_and_a_reload_speak_of_the_same_job(window: Callable[[], Any]
 def test_a_layout_changed_by_hand_keeps_the_batch(window: Callable[[], Any]) -> None:
     here = window().open("layout?model=llama-2-7b&nodes=2")
     here.page.get_by_text("Change this layout").click()
-    for field, value in (("dp", 4), ("tp", 2), ("micro batch", 2)):
+    for field, value in (("dp", 4), ("tp", 2), ("pp", 1), ("micro batch", 2)):
         here.page.get_by_role("spinbutton", name=field, exact=True).first.fill(str(value))
     here.page.get_by_role("button", name="Estimate").click()
     here.says("4 x data, 2 x tensor parallel")
