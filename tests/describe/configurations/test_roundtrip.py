@@ -9,7 +9,13 @@ import pytest
 from planner.describe.catalogue import load_framework, names
 from tests import ROOT
 
-WRITTEN = [name for name in names("framework") if load_framework(name).configuration != "none"]
+NOT_READ = {"ezpz"}
+"""Its files are settings of wordplay, which nothing reads yet."""
+WRITTEN = [
+    name
+    for name in names("framework")
+    if load_framework(name).configuration != "none" and name not in NOT_READ
+]
 
 
 @pytest.fixture(autouse=True)
