@@ -36,7 +36,8 @@ for step in range(4):
     losses.append(loss.item())
 stage = int(engine.zero_optimization_stage())
 assert losses[-1] < losses[0], losses
-print("STARTED", engine.global_steps, stage, engine.train_batch_size())
+if torch.distributed.get_rank() == 0:
+    print("STARTED", engine.global_steps, stage, engine.train_batch_size())
 """
 
 FSDP2 = """
@@ -55,7 +56,8 @@ for step in range(4):
     optimizer.step(); optimizer.zero_grad()
     losses.append(loss.item())
 assert losses[-1] < losses[0], losses
-print("STARTED", len(losses), model[0].weight.to_local().shape[0])
+if dist.get_rank() == 0:
+    print("STARTED", len(losses), model[0].weight.to_local().shape[0])
 dist.destroy_process_group()
 """
 
@@ -73,7 +75,7 @@ print("STARTED", trainer.state.global_step, len(trainer.state.log_history))
 
 
 def ran(folder: Path, program: str, *arguments: str, ranks: int = 2) -> list[str]:
-    """What the program prints after STARTED, on ranks of this machine."""
+    """What the program's first rank prints after STARTED, once all of them ended well."""
     (folder / "train.py").write_text(program)
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -82,7 +84,7 @@ def ran(folder: Path, program: str, *arguments: str, ranks: int = 2) -> list[str
         cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     said = [line for line in done.stdout.splitlines() if "STARTED" in line]
-    assert said, done.stderr[-2000:]
+    assert done.returncode == 0 and len(said) == 1, done.stderr[-2000:]
     return said[0].partition("STARTED ")[2].split()
 
 
