@@ -30,7 +30,7 @@ from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import Residual, write_table
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
-from planner.evidence.statistics import MISSING_RANKS, quantiles, ranks_are_known
+from planner.evidence.statistics import MISSING_RANKS, distribution, quantiles, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
 FILES = ("runs.csv", "ultrascale.csv")
@@ -102,14 +102,33 @@ def weighed(rows: Iterable[Score]) -> list[Score]:
     ]
 
 
+def by_memory_class(items: list[Score]) -> dict[str, list[Score]]:
+    """Rows of each class of memory that has any."""
+    found = {
+        name: [item for item in items if memory_class(item.run.framework) == name]
+        for name in MEMORY_CLASSES
+    }
+    return {name: members for name, members in found.items() if members}
+
+
 def memory_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:
     """Conformal quantiles of memory per class."""
     found = {}
-    for name in MEMORY_CLASSES:
-        members = [item for item in items if memory_class(item.run.framework) == name]
-        if members:
-            low, high = quantiles([memory_ratio(item) for item in members])
-            found[name] = (low, high, len(members), len({item.run.source for item in members}))
+    for name, members in by_memory_class(items).items():
+        low, high = quantiles([memory_ratio(item) for item in members])
+        found[name] = (low, high, len(members), len({item.run.source for item in members}))
+    return found
+
+
+def memory_distribution(items: list[Score]) -> dict[str, list[str]]:
+    """Lines of the intervals' file: which parts of a class's runs stay below which ratio."""
+    found = {}
+    for name, members in by_memory_class(items).items():
+        parts, ratios = distribution([memory_ratio(item) for item in members])
+        found[name] = [
+            f"{key} = [{', '.join(f'{value:.4f}' for value in values)}]"
+            for key, values in (("parts", parts), ("ratios", ratios))
+        ]
     return found
 
 
@@ -246,7 +265,8 @@ def main(
         {
             "step_time": class_quantiles(shaping + foreign),
             "memory": memory_quantiles(weighed(backtest.scores)),
-        }
+        },
+        memory_distribution(weighed(backtest.scores)),
     )
     write_residuals(backtest.scores)
     text = report(backtest, items, unseen, shaping, foreign, len(rows))
@@ -254,7 +274,9 @@ def main(
     print(f"docs/accuracy.md, planner/cost/intervals.toml and residuals of {len(items)} timed rows")
 
 
-def write_intervals(kinds: dict[str, dict[str, tuple[float, float, int, int]]]) -> None:
+def write_intervals(
+    kinds: dict[str, dict[str, tuple[float, float, int, int]]], memory: dict[str, list[str]]
+) -> None:
     lines = [
         "# Written by benchmarks/accuracy.py: measured over estimated, 5 % and 95 % conformal "
         "quantiles",
@@ -269,6 +291,7 @@ def write_intervals(kinds: dict[str, dict[str, tuple[float, float, int, int]]]) 
                 f"high = {high:.4f}",
                 f"num_runs = {runs}",
                 f"num_sources = {sources}",
+                *(memory[name] if kind == "memory" else []),
             ]
     (ROOT / "planner" / "cost" / "intervals.toml").write_text(
         "\n".join(lines) + "\n", encoding="utf-8"

@@ -40,6 +40,8 @@ class Plan:
     num_candidates: int
     ranked: tuple[Estimate, ...]
     """Fastest layouts that fit, best first."""
+    recommended: Estimate | None
+    """The simplest of the layouts that are safe in memory and about as fast as the fastest."""
     strategies: tuple[Verdict, ...]
     dropped: tuple[Dropped, ...]
     notes: tuple[str, ...]
@@ -98,6 +100,7 @@ class Plan:
             "num_devices": self.num_devices,
             "workload": self.workload.model_dump(mode="json"),
             "fits": self.fits,
+            "recommended": estimate_dict(self.recommended) if self.recommended else None,
             "best": ranked[0] if ranked else None,
             "node_hours": self.node_hours(self.ranked[0]) if self.ranked else None,
             "duration_s": self.duration_s(self.ranked[0]) if self.ranked else None,
@@ -134,6 +137,7 @@ class Plan:
                 Workload.described(data["workload"]),
                 data["num_candidates"],
                 tuple(_estimate_from(e) for e in data["ranked"]),
+                _estimate_from(data["recommended"]) if data["recommended"] else None,
                 tuple(
                     Verdict(
                         v["name"],

@@ -12,6 +12,7 @@ from planner.choose.advice import learning_rate_note, notes
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
+from planner.choose.recommending import recommended
 from planner.choose.search import Found, order, search
 from planner.choose.strategies import judge
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -71,6 +72,7 @@ def plan(
         workload=workload,
         num_candidates=sum(len(part.footprints) for part in found.values()),
         ranked=tuple(ranked),
+        recommended=recommended(found.values()),
         strategies=tuple(judge(found, questions, nodes)),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(

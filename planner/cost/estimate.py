@@ -13,6 +13,7 @@ import numpy as np
 from planner.cost.arrays import Float, in_pieces
 from planner.cost.intervals import (
     class_name,
+    exceeding_probability,
     interval_factors,
     memory_class,
     memory_factors,
@@ -38,6 +39,8 @@ class Estimate:
     fits: bool
     tight: bool
     """Fits by the estimate alone: what runs of this class have used beyond theirs would not."""
+    out_of_memory_probability: float
+    """That a run takes more than the device has, as runs of this class have differed."""
     step_time_s: float
     interval_step_time_s: tuple[float, float]
     """Between these 90 % of measured runs of this class lay."""
@@ -67,12 +70,19 @@ class Estimates(Footprints):
     """Measured over estimated step time: 5 % and 95 % quantile for this class of run."""
     memory_factors: tuple[float, float]
     """The same of memory."""
+    memory_class: str
     framework: str
 
     @functools.cached_property
     def step_time_s(self) -> Float:
         """Sum of the time parts [s]."""
         return np.asarray(sum(self.time_parts_s.values()))
+
+    @functools.cached_property
+    def out_of_memory_probability(self) -> Float:
+        """That a run takes more memory than the device has [1]."""
+        room = self.device_limit_bytes / np.maximum(self.memory_bytes, 1.0)
+        return exceeding_probability(self.memory_class, room)
 
     @property
     def mfu(self) -> Float:
@@ -94,6 +104,9 @@ class Estimates(Footprints):
             framework=self.framework,
             fits=fits,
             tight=fits and most > self.device_limit_bytes,
+            out_of_memory_probability=float(
+                exceeding_probability(self.memory_class, self.device_limit_bytes / total)
+            ),
             step_time_s=step,
             interval_step_time_s=(step * self.interval_factors[0], step * self.interval_factors[1]),
             step_time_parts_s=parts,
@@ -163,6 +176,7 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
         peak_flop_per_s=machine.peak(workload.base_precision),
         interval_factors=interval_factors(class_name(question.model, machine, framework)),
         memory_factors=memory_factors(memory_class(framework)),
+        memory_class=memory_class(framework),
         framework=framework.name,
     )
     check_figures(question, found.step_time_s)

@@ -23,11 +23,14 @@ __all__ = [
     "MISSING_RANKS",
     "Group",
     "group",
+    "distribution",
     "quantiles",
     "rank_correlation",
     "ranks_are_known",
     "regret",
 ]
+
+_PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 MISSING_RANKS = (
     "rank correlations are left out, as scipy is not installed; install the extra: "
@@ -113,6 +116,22 @@ def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]
     if k < 1:
         return ordered[0] / 1.2, ordered[-1] * 1.2
     return ordered[k - 1], ordered[-k]
+
+
+def distribution(ratios: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Parts of a set of runs, and the ratio that so many of them and of a further one stay below.
+
+    The k-th of n stands for k/(n + 1), as in `quantiles`.
+
+    >>> parts, below = distribution([0.9, 1.0, 1.1])
+    >>> [(round(part, 2), ratio) for part, ratio in zip(parts, below)][:2]
+    [(0.25, 0.9), (0.3, 1.0)]
+    """
+    ordered, most = sorted(ratios), len(ratios) / (len(ratios) + 1)
+    every = {1 - most, most, *(part for part in _PARTS if 1 - most < part < most)}
+    parts = tuple(sorted(every))
+    ranks = (min(math.ceil(part * (len(ordered) + 1) - 1e-9), len(ordered)) for part in parts)
+    return parts, tuple(ordered[rank - 1] for rank in ranks)
 
 
 def _job(run: Run) -> tuple[object, ...]:
