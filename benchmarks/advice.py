@@ -1,0 +1,190 @@
+"""Advice: what is recommended for real jobs, beside the fastest and the layout that really ran.
+
+    python benchmarks/advice.py --data ../shared/data          # writes docs/advice.md
+
+Each job of `advice_jobs.json` has a machine, a model, a batch, and for most the layout that its
+people published. Scored: whether there is an answer and files for it, habits that no practitioner
+has, what the recommendation gives away by our own clock, and whether the published layout is said
+to fit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.choose.completing import complete
+from planner.choose.plan import Plan
+from planner.choose.planning import estimate, plan
+from planner.cost.estimate import Estimate
+from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.emitters import emit_estimate
+from planner.errors import PlannerError
+from planner.units import format_seconds
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, and what its people ran."""
+
+    name: str
+    model: Model
+    machine: Machine
+    nodes: int
+    workload: Workload
+    framework: str
+    published: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, row: dict[str, Any], data: Path) -> Job:
+        """One row of the file; its own models lie beside it."""
+        own = data / row["model"]
+        workload = {name: row[name] for name in ("global_batch", "precision", "lora_rank")}
+        return cls(
+            row["id"],
+            load_model(str(own) if own.suffix == ".toml" else row["model"]),
+            overridden(load_machine(row["machine"]), tuple(row["set"])),
+            row["nodes"],
+            Workload(sequence_length=row["seq_length"], **workload),
+            row["framework"],
+            row["published"],
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the program says to a job."""
+
+    job: Job
+    answer: Plan
+    production: Estimate | None
+    """The published layout, with the least recompute with which it fits, else with the most."""
+    refused: str
+    """Why the published layout cannot be estimated; empty where it can."""
+    files: str
+    """Empty where there are files, else why there are none."""
+
+    @property
+    def habits(self) -> list[str]:
+        """What no practitioner would do, of the recommended layout."""
+        found = self.answer.recommended
+        return list(_habits(found, self)) if found else ["no answer"]
+
+
+def _habits(found: Estimate, advice: Advice) -> Iterator[str]:
+    layout, job = found.layout, advice.job
+    tokens, params = job.workload.sequence_length, job.model.num_params
+    if layout.cp > 1 and tokens <= 4096 or layout.cp > 2 and tokens <= 8192:
+        yield f"cp {layout.cp} at {tokens} tokens"
+    if layout.vpp >= 8 and (job.published or {}).get("vpp", 1) < layout.vpp:
+        yield f"vpp {layout.vpp}"
+    if layout.pp >= 24 and params < 300e9:
+        yield f"pp {layout.pp}"
+    if layout.micro_batch >= 32 and params > 1e9:
+        yield f"micro-batch {layout.micro_batch}"
+    if found.memory_bytes["total"] > 0.95 * job.machine.device.memory_bytes.value:
+        yield "more than 95 % of memory"
+
+
+def advise(job: Job) -> Advice:
+    """Plan a job, try to write its files, estimate what was published."""
+    answer = plan(job.model, job.machine, nodes=job.nodes, workload=job.workload)
+    production, refused = None, ""
+    try:
+        production = _production(job)
+    except PlannerError as error:
+        refused = str(error)
+    return Advice(job, answer, production, refused, _files(job, answer))
+
+
+def _files(job: Job, answer: Plan) -> str:
+    if answer.recommended is None:
+        return "nothing fits"
+    try:
+        emit_estimate(answer, answer.recommended, model=job.model, machine=job.machine)
+    except PlannerError as error:
+        return str(error)
+    return ""
+
+
+def _production(job: Job) -> Estimate | None:
+    if not job.published:
+        return None
+    framework = load_framework(job.framework)
+    stated = job.workload.model_dump()
+    last = None
+    for recompute in framework.recompute:
+        layout = {"recompute": recompute, **job.published}
+        done = complete(
+            job.model, job.machine, nodes=job.nodes, layout=layout, workload=stated,
+            framework=framework,
+        )  # fmt: skip
+        last = estimate(
+            job.model, job.machine, done.layout, workload=done.workload, framework=framework
+        )
+        if last.fits:
+            return last
+    return last
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with advice_jobs.json.")],
+    only: Annotated[str, typer.Option(help="Jobs whose name holds this.")] = "",
+) -> None:
+    """Print a line a job and the score."""
+    rows = json.loads((data / "advice_jobs.json").read_text("utf-8"))
+    found = []
+    for row in rows:
+        if only in row["id"]:
+            found.append(advise(Job.read(row, data)))
+            print(_line(found[-1]), flush=True)
+    print("\n".join(score(found)))
+
+
+def _line(advice: Advice) -> str:
+    best, found, ran = advice.answer.best, advice.answer.recommended, advice.production
+    if best is None or found is None:
+        return f"{advice.job.name}: nothing fits"
+    slower = found.step_time_s / best.step_time_s - 1
+    text = (
+        f"{advice.job.name}: {found.layout} [{found.framework}] {format_seconds(found.step_time_s)} "
+        f"(+{100 * slower:.0f} %; {best.layout} [{best.framework}])"
+    )
+    if ran:
+        text += f"; ran {ran.layout} {format_seconds(ran.step_time_s)}"
+        text += "" if ran.fits else " DOES NOT FIT"
+    if advice.refused:
+        text += f"; ran, but {advice.refused}"
+    return "; ".join([text, *advice.habits, *([advice.files] if advice.files else [])])
+
+
+def score(found: list[Advice]) -> list[str]:
+    """The figures of all jobs."""
+    num = len(found)
+    answered = [one for one in found if one.answer.recommended and one.answer.best]
+    written = sum(not one.files for one in found)
+    odd = sum(bool(one.habits) for one in found)
+    ran = [one.production for one in found if one.production]
+    near = sum(
+        one.answer.recommended.step_time_s <= 1.25 * one.answer.best.step_time_s  # type: ignore[union-attr]
+        for one in answered
+    )
+    return [
+        f"answered {len(answered)} of {num}; files {written}; odd habits {odd}; "
+        f"within 25 % of the fastest {near}; "
+        f"published layouts that fit {sum(one.fits for one in ran)} of {len(ran)}"
+    ]
+
+
+if __name__ == "__main__":
+    typer.run(main)
