@@ -150,6 +150,8 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
             size = np.where(layouts.tp > 1, size, 0.0)
         if item.only_context:
             size = np.where(layouts.cp > 1, size, 0.0)
+        if item.only_spread:
+            size = np.where(layouts.ep > 1, size, 0.0)
         if item.only_piped:
             size = np.where(layouts.piped, size, 0.0)
         total = total + size
