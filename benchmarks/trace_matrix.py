@@ -410,8 +410,8 @@ EXCEPTIONS = """\
   activations, as in stages of one or two layers, that order shows.
   The two-depth extension is exact: a test holds it against a full trace.
 - Groups of one rank move nothing and are not listed.
-- **activations** of interleaved pipelines: the estimate takes the chunks of a stage as equal; a
-  first or last chunk that holds a layer less or none shows on the first and last stage.
+- The peak of an interleaved pipeline's last stage: the estimate takes its loss while most layers'
+  activations are held; the loss falls where one layer less is.
 - The peak of few layers where experts follow a dense layer: the estimate takes the largest layer
   for the first one as well.
 - Experts over `ep` are sharded over the ranks that hold the same ones (`edp`), as in torchtitan

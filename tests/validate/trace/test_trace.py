@@ -268,9 +268,11 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
     )
     assert [len(request["chunks"]) for request in requests_of(asked, layout)] == [2, 2]
     assert sum(count for r in requests_of(asked, layout) for _, count in r["chunks"]) == 6
+    # the last stage's second chunk is a layer short
     comparison = compare(asked, layout, trace(asked, layout, stage=1, tracer=tracer))
     for part in comparison.parts[:3]:
         assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    assert abs(comparison.parts[3].error) < 0.001, report_text(comparison)
     for item in comparison.collectives:
         assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
 
