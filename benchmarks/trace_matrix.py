@@ -391,19 +391,19 @@ ranks, traced at two depths and extended linearly."""
 OTHER = """\
 Gemma 2 27B (four norms a layer, tied table), OLMo 2 7B (norms over all heads), DeepSeek-V3
 (latent attention, a dense layer, 256 experts and a shared one), gpt-oss 20B (sinks, biases of
-experts and router), BLOOM 176B (ALiBi, norm of the embedding), BERT large (token types, pooler, no
-logits) and ViT-H/14 (patches) with 3 layers on 64 ranks; Llama 3 8B with context parallelism (3
-layers, 16384 tokens) and interleaved pipelines (14 layers, 2 chunks a stage); Mixtral 8x7B, Qwen3
-30B-A3B, gpt-oss 20B and DeepSeek-V3 with expert parallelism and all their layers. Attention that
-torch has no CPU kernel for (two head widths, ALiBi, sinks, rings) runs through one of the
+experts and router), BLOOM 176B (ALiBi, norm of the embedding), BERT large (token types, pooler,
+no logits) and ViT-H/14 (patches) with 3 layers on 64 ranks; Llama 3 8B with context parallelism
+(3 layers, 16384 tokens) and interleaved pipelines (14 layers, 2 chunks a stage); Mixtral 8x7B,
+Qwen3 30B-A3B, gpt-oss 20B and DeepSeek-V3 with expert parallelism and all their layers. Attention
+that torch has no CPU kernel for (two head widths, ALiBi, sinks, rings) runs through one of the
 package's own, which keeps what the kernels of accelerators keep; its values equal torch's. Norms
-of OLMo 2 stand before each half, where its own stand behind: as many bytes. Soft caps of Gemma 2
-and clamps of gpt-oss are left out, in the trace and in the estimate."""
+of OLMo 2 stand before each half, where its own stand behind: as many bytes. Clamps of gpt-oss are
+left out, in the trace and in the estimate."""
 EXCEPTIONS = """\
 ## Why what differs differs
 
 - **activations** below 1 %: q/k norms and fp32 rows of norms that the inventory of saved tensors
-  leaves out, token numbers that it counts.
+  leaves out, token numbers that it counts. Above: the patches of ViT, which it counts too.
 - **logits_and_loss** below 0.1 %: per-token scalars of the loss.
 - **peak**: the estimate looks at nine moments of a step; between them, weight gradients appear
   one by one while temporaries disappear. Where one layer's weights are as large as all
