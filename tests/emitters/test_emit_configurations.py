@@ -624,12 +624,18 @@ def test_fsdp2_module_shards_a_model(name: str) -> None:
 
 def test_nanogpt_arguments() -> None:
     layout = Layout(dp=4, micro_batch=8, grad_accumulation=5)
-    given = options(files_of("gpt2", "polaris", 1, layout, "ddp")["nanogpt.args"])
+    files = files_of("gpt2", "polaris", 1, layout, "ddp")
+    given = options(files["nanogpt.args"])
     # nanoGPT divides by the ranks: 5 passes of each of 4 ranks
     assert int(given["gradient_accumulation_steps"]) == 20
     assert int(given["batch_size"]) == 8
     assert (given["n_layer"], given["n_head"], given["n_embd"]) == ("12", "12", "768")
     assert (given["out_dir"], given["always_save_checkpoint"]) == ("checkpoints", "True")
+    # it evaluates 200 batches twice, by itself, every time that it saves
+    assert int(given["eval_iters"]) == 10
+    # it opens its configurator and its data in the folder where it runs
+    assert '[[ -f "configurator.py" ]] || ' in files["job.sh"]
+    assert "ln -s CHECKOUT/configurator.py CHECKOUT/data ." in files["README.md"]
     other = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp")
     assert "nanogpt.args" not in other
     assert "batches of 8 sequences and steps after 5" in other["README.md"]
