@@ -480,6 +480,23 @@ def test_torchtitan_inherits_nothing(name: str, titan_files: dict[str, Files]) -
     assert "        loss=CrossEntropyLoss.Config(global_vocab_size=128256),\n" in source
 
 
+def test_torchtitan_with_its_own_loss() -> None:
+    """Whose loss runs in pieces is told so, in the one release that has words for it."""
+    layout = Layout(dp=4, zero_stage=3)
+    whole, pieces = (
+        files_of("llama-3-8b", "polaris", 1, layout, name) for name in ("fsdp2", "torchtitan")
+    )
+    assert set(whole) - set(pieces) == {"torchtitan.toml"}
+    loss = "CrossEntropyLoss.Config(global_vocab_size=128256)"
+    wrapped = (
+        "ChunkedLossWrapper.Config(\n            num_chunks=8,\n"
+        f"            loss_fn={loss},\n        )"
+    )
+    plan = whole["torchtitan_plan.py"].replace(f"loss={loss}", f"loss={wrapped}")
+    plan = plan.replace("import CrossEntropyLoss", "import ChunkedLossWrapper, CrossEntropyLoss")
+    assert pieces["torchtitan_plan.py"] == plan
+
+
 def test_torchtitan_takes_other_llamas() -> None:
     layout = Layout(dp=2, tp=4, zero_stage=3, sequence_parallel=True)
     files = files_of("mistral-7b", "polaris", 2, layout, "fsdp2")

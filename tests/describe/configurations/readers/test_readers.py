@@ -219,6 +219,15 @@ deepspeed: examples/deepspeed/ds_z3_config.json
 """
 TRAINER_OPTIONS = """torchrun --nproc_per_node=8 run_clm.py --per_device_train_batch_size 2 \\
   --gradient_accumulation_steps 4 --fp16 --output_dir out"""
+PIECES = """
+def llama3_debugmodel() -> Trainer.Config:
+    return Trainer.Config(
+        loss=ChunkedLossWrapper.Config(num_chunks=4, loss_fn=CrossEntropyLoss.Config()),
+        training=TrainingConfig(local_batch_size=8, seq_len=2048, steps=10),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+"""
 WORDPLAY = """
 GAS=4
 ezpz launch python3 -m wordplay train=owt model.batch_size=3 model.n_layer=24 \\
@@ -418,6 +427,12 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         "nanogpt",
         {"framework": "ddp", "micro_batch": 12, "global_batch": 480, "sequence_length": 1024},
         ("compile is not counted",),
+    ),
+    "a loss in pieces": (
+        PIECES,
+        "torchtitan",
+        {"framework": "torchtitan", "kernels.loss_chunks": 4, "recompute": "selective"},
+        (),
     ),
     "wordplay": (
         WORDPLAY,
