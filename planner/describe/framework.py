@@ -279,6 +279,9 @@ class Framework(Description):
     """Name on the command line."""
     title: str
     """Full name and version described."""
+    like: str = ""
+    """The framework of the catalogue whose traits hold where this description states none; what
+    is said of it by name (title, labels, source, notes, configuration, searched) is its own."""
     labels: tuple[str, ...] = ()
     """Words by which tables of runs call it besides its name, in lower case with single blanks."""
     source: str
