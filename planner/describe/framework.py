@@ -122,6 +122,9 @@ class Kernels(Description):
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""
+    repeats_to_end: bool = False
+    """Whether full recompute runs a layer to its end, and not only to the last activation that
+    backward needs (torchtitan: early_stop = False)."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
