@@ -15,7 +15,8 @@ from planner.choose.anatomy import Axis, Played, axes, played
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.space import Space, space
-from planner.cost.estimate import Estimate, stage_memory
+from planner.cost.estimate import Estimate
+from planner.cost.memory.footprint import stage_memory
 from planner.describe.question import Question
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes

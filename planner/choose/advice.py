@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.estimate import Estimate
+from planner.cost.memory.footprint import footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.states import training_state_bytes
@@ -71,7 +72,7 @@ def _fits_alone(question: Question) -> bool:
     recompute: Recompute = "full" if "full" in question.framework.recompute else "none"
     stages = question.framework.stages(question.workload.precision)
     layout = Layout(recompute=recompute, zero_stage=min(stages))
-    return bool(estimate_layouts(alone, Layouts.of(layout)).fits_device)
+    return bool(footprints(alone, Layouts.stack([layout])).fits_device)
 
 
 def _kind(layout: Layout) -> str:

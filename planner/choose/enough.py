@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.choose.search import search
-from planner.cost.estimate import Estimates
+from planner.choose.search import candidates
+from planner.cost.memory.footprint import Footprints, footprints
 from planner.describe.layout import RECOMPUTE
 from planner.describe.question import Question
 
 __all__ = ["doublings", "shared_batch"]
 
-Evaluated = dict[str, Estimates]
-"""Layouts by framework."""
+Taken = dict[str, Footprints]
+"""What layouts take, by framework."""
 _DOUBLINGS = 6
 
 
-def doublings(questions: dict[str, Question], nodes: int) -> Iterator[tuple[int, Evaluated]]:
+def doublings(questions: dict[str, Question], nodes: int) -> Iterator[tuple[int, Taken]]:
     """Layouts on two, four, ... 64 times the nodes, as far as the machine has them.
 
     They recompute as much as they can: that takes the least memory.
@@ -37,10 +37,10 @@ def doublings(questions: dict[str, Question], nodes: int) -> Iterator[tuple[int,
     first = next(iter(questions.values()))
     for count in (nodes * 2**power for power in range(1, _DOUBLINGS + 1)):
         if count <= first.machine.num_nodes.value:
-            yield count, _evaluated(leanest, count)
+            yield count, _taken(leanest, count)
 
 
-def shared_batch(questions: dict[str, Question], nodes: int) -> tuple[int, Evaluated]:
+def shared_batch(questions: dict[str, Question], nodes: int) -> tuple[int, Taken]:
     """The next batch that all devices share evenly, and data-parallel layouts for it."""
     first = next(iter(questions.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
@@ -56,11 +56,12 @@ def shared_batch(questions: dict[str, Question], nodes: int) -> tuple[int, Evalu
         )
         for name, question in questions.items()
     }
-    return wanted, _evaluated(alone, nodes)
+    return wanted, _taken(alone, nodes)
 
 
-def _evaluated(questions: dict[str, Question], nodes: int) -> Evaluated:
-    return {
-        name: search(question, nodes * question.machine.node.num_devices).estimates
-        for name, question in questions.items()
-    }
+def _taken(questions: dict[str, Question], nodes: int) -> Taken:
+    taken = {}
+    for name, question in questions.items():
+        layouts, _ = candidates(question, nodes * question.machine.node.num_devices)
+        taken[name] = footprints(question, layouts)
+    return taken

@@ -69,7 +69,7 @@ def plan(
         nodes=nodes,
         num_devices=world,
         workload=workload,
-        num_candidates=sum(len(part.estimates) for part in found.values()),
+        num_candidates=sum(len(part.footprints) for part in found.values()),
         ranked=tuple(ranked),
         strategies=tuple(judge(found, questions, nodes)),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),

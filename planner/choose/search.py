@@ -1,20 +1,25 @@
 """Search: every legal layout of a world size, evaluated by the one implementation, ranked.
 
 Columns are crossed one group at a time and filtered as soon as a rule can be applied, so
-illegal degrees are never multiplied out. Nothing is dropped silently: every reason is counted.
+illegal degrees are never multiplied out. Memory comes first, and only what fits is timed. Nothing
+is dropped silently: every reason is counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.job import check_sequence
 from planner.choose.legality import legal
-from planner.cost.estimate import Estimates, estimate_layouts
+from planner.cost.arrays import Mask
+from planner.cost.estimate import Estimates, timed
+from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
@@ -26,6 +31,8 @@ __all__ = ["Found", "candidates", "order", "search"]
 
 Int = NDArray[np.int64]
 
+_Taken = TypeVar("_Taken", bound=Footprints)
+
 _MAX_MICRO_BATCH = 64
 _MAX_CHUNKS = 12
 _FULLEST_CHUNK = 1.05
@@ -35,11 +42,21 @@ _LEAST_CONTEXT_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The evaluated candidates of one framework."""
+    """The candidates of one framework: what all of them take, and how long those take that fit."""
 
     question: Question
+    footprints: Footprints
     estimates: Estimates
+    """Of those that fit, in the same order."""
     dropped: dict[str, int]
+
+    def only(self, holds: Callable[[Layouts], Mask]) -> Found:
+        """The part of it whose layouts are of one kind."""
+
+        def some(found: _Taken) -> _Taken:
+            return found.take(np.flatnonzero(holds(found.layouts)))
+
+        return replace(self, footprints=some(self.footprints), estimates=some(self.estimates))
 
 
 def _crossed(columns: dict[str, Int], name: str, values: list[int]) -> dict[str, Int]:
@@ -206,17 +223,18 @@ def _schedules(grid: _Grid) -> None:
 
 
 def search(question: Question, world: int) -> Found:
-    """Evaluate every legal layout of `world` ranks under one framework."""
+    """Every legal layout of `world` ranks under one framework, and the step time of what fits."""
     check_sequence(question)
     layouts, dropped = candidates(question, world)
-    estimates = estimate_layouts(question, layouts)
-    device = int(np.count_nonzero(~estimates.fits_device))
-    host = int(np.count_nonzero(estimates.fits_device & ~estimates.fits_host))
+    taken = footprints(question, layouts)
+    device = int(np.count_nonzero(~taken.fits_device))
+    host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
     if device:
         dropped["device memory is exceeded"] = device
     if host:
         dropped["host memory is exceeded"] = host
-    return Found(question, estimates, dropped)
+    estimates = timed(question, taken.take(np.flatnonzero(taken.fits)))
+    return Found(question, taken, estimates, dropped)
 
 
 def order(estimates: Estimates, count: int | None = None) -> Int:
@@ -228,6 +246,7 @@ def order(estimates: Estimates, count: int | None = None) -> Int:
     LayoutError where `count` is less than nothing.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.estimate import estimate_layouts
     >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
     >>> job = Question(model, load_machine("polaris"), workload, load_framework("ddp"))
     >>> ranks = Layouts.broadcast(dp=[1, 4], grad_accumulation=[64, 16])

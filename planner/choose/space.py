@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from planner.choose.planning import questions_for
-from planner.choose.search import search
+from planner.choose.search import Found, search
 from planner.cost.arrays import Float, Int, Mask
+from planner.cost.estimate import timed
+from planner.cost.memory.footprint import Footprints
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -45,9 +49,9 @@ class Space:
 
     cells: tuple[Cell, ...]
     front: tuple[Point, ...]
-    """Layouts that no other beats in both memory and time, smallest memory first."""
+    """Of what fits, the layouts that no other beats in both memory and time, smallest first."""
     cloud: tuple[Point, ...]
-    """A deterministic sample of the rest."""
+    """A deterministic sample of all, what does not fit included."""
     num_candidates: int
 
 
@@ -62,45 +66,54 @@ def space(
 ) -> Space:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
     world = nodes * machine.node.num_devices
-    found = [
-        search(question, world).estimates
-        for question in questions_for(model, machine, workload, frameworks)
-    ]
-    found = [estimates for estimates in found if len(estimates)]
+    asked = questions_for(model, machine, workload, frameworks)
+    found = [part for part in (search(q, world) for q in asked) if len(part.footprints)]
     if not found:
         return Space((), (), (), 0)
 
-    def all_of(name: str) -> Float:
-        return np.concatenate([np.ravel(getattr(e, name)).astype(float) for e in found])
+    def all_of(values: Callable[[Footprints], Any]) -> Any:
+        return np.concatenate([values(part.footprints) for part in found])
 
-    time, memory, fits = all_of("step_time_s"), all_of("memory_bytes"), all_of("fits") > 0
-    tp = np.concatenate([e.layouts.tp for e in found])
-    pp = np.concatenate([e.layouts.pp for e in found])
-    starts = np.cumsum([0, *(len(e) for e in found)])
+    memory, fits = all_of(lambda taken: taken.memory_bytes), all_of(lambda taken: taken.fits)
+    tp, pp = all_of(lambda taken: taken.layouts.tp), all_of(lambda taken: taken.layouts.pp)
+    time = np.full(len(fits), np.inf)
+    time[fits] = np.concatenate([part.estimates.step_time_s for part in found])
+    starts = np.cumsum([0, *(len(part.footprints) for part in found)])
+
+    def place(index: int) -> tuple[Found, int]:
+        number = int(np.searchsorted(starts, index, side="right")) - 1
+        return found[number], index - int(starts[number])
 
     def text(index: int) -> str:
-        part = int(np.searchsorted(starts, index, side="right")) - 1
-        return f"{found[part].layouts[index - int(starts[part])]} [{found[part].framework}]"
+        part, row = place(index)
+        return f"{part.footprints.layouts[row]} [{part.question.framework.name}]"
 
     def point(index: int) -> Point:
         return Point(float(memory[index]), float(time[index]), text(index))
 
-    front = _front(memory, time)
     step = max(len(time) // cloud, 1)
+    sample = np.arange(0, len(time), step)
+    time[sample] = np.concatenate(
+        [
+            timed(part.question, part.footprints.take(sample[inside] - start)).step_time_s
+            for part, (start, end) in zip(found, itertools.pairwise(starts), strict=True)
+            if len(inside := np.flatnonzero((sample >= start) & (sample < end)))
+        ]
+    )
     return Space(
         cells=tuple(_cells(tp, pp, time, memory, fits, text)),
-        front=tuple(point(int(i)) for i in front),
-        cloud=tuple(point(i) for i in range(0, len(time), step)),
+        front=tuple(point(int(i)) for i in _front(memory, time, fits)),
+        cloud=tuple(point(int(i)) for i in sample),
         num_candidates=len(time),
     )
 
 
-def _front(memory: Float, time: Float) -> Int:
-    """Indices that nothing beats in both, by rising memory."""
+def _front(memory: Float, time: Float, fits: Mask) -> Int:
+    """Indices of what fits and nothing beats in both, by rising memory."""
     order = np.lexsort((time, memory))
-    best = np.minimum.accumulate(time[order])
-    first = np.concatenate([[True], time[order][1:] < best[:-1] - 1e-12])
-    return np.asarray(order[first])
+    order = order[fits[order]]
+    best = np.minimum.accumulate(np.concatenate([[np.inf], time[order]]))
+    return np.asarray(order[time[order] < best[:-1] - 1e-12])
 
 
 def _cells(

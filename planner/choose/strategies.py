@@ -14,7 +14,8 @@ import numpy as np
 from planner.choose.enough import doublings, shared_batch
 from planner.choose.search import Found, order, search
 from planner.cost.arrays import Mask
-from planner.cost.estimate import Estimate, Estimates
+from planner.cost.estimate import Estimate, timed
+from planner.cost.memory.footprint import Footprints
 from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
@@ -145,26 +146,25 @@ def judge(found: dict[str, Found], questions: dict[str, Question], nodes: int) -
     next one that is not.
     """
     verdicts = [_judged(strategy, found, questions) for strategy in CLASSIC]
-    if not any(np.any(source.estimates.fits) for source in found.values()):
+    if not any(len(source.estimates) for source in found.values()):
         verdicts = _on_more_nodes(verdicts, questions, nodes)
     return _with_a_batch(verdicts, questions, nodes)
 
 
 def _judged(strategy: Strategy, found: dict[str, Found], questions: dict[str, Question]) -> Verdict:
-    sets = list(_members(strategy, found, questions))
-    if not sets:
+    members = list(_members(strategy, found, questions))
+    if not members:
         return Verdict(strategy.name, False, f"no legal layout: needs {strategy.needs}", "", None)
     fitting = []
-    for estimates in sets:
-        ranked = order(estimates, 1)
+    for kind in members:
+        ranked = order(kind.estimates, 1)
         if len(ranked):
-            fitting.append(estimates[int(ranked[0])])
+            fitting.append(kind.estimates[int(ranked[0])])
     if fitting:
         best = min(fitting, key=lambda e: e.step_time_s)
-        return Verdict(strategy.name, True, _slack(best, sets[0]), "", best)
-    nearest = min((_nearest(estimates) for estimates in sets), key=lambda pair: pair[0])
-    _, estimate, estimates = nearest
-    why, fix = _excess(estimate, estimates), _fix(estimate, found)
+        return Verdict(strategy.name, True, _slack(best, members[0].footprints), "", best)
+    _, estimate, taken = min((_nearest(kind) for kind in members), key=lambda pair: pair[0])
+    why, fix = _excess(estimate, taken), _fix(estimate, found)
     return Verdict(strategy.name, False, why, fix, estimate)
 
 
@@ -199,7 +199,7 @@ def _with_a_batch(
     ]
 
 
-def _fits_in(strategy: Strategy, found: dict[str, Estimates]) -> bool:
+def _fits_in(strategy: Strategy, found: dict[str, Footprints]) -> bool:
     """Whether any of the strategy's layouts fits."""
     sets = [found[name] for name in strategy.frameworks if name in found]
     return any(bool(np.any(some.fits & strategy.holds(some.layouts))) for some in sets if len(some))
@@ -207,34 +207,34 @@ def _fits_in(strategy: Strategy, found: dict[str, Estimates]) -> bool:
 
 def _members(
     strategy: Strategy, found: dict[str, Found], questions: dict[str, Question]
-) -> Iterable[Estimates]:
-    """The strategy's estimates, per framework that is at hand."""
+) -> Iterable[Found]:
+    """What was found of the strategy's layouts, per framework that is at hand and has any."""
     for name in strategy.frameworks:
         if name not in questions:
             continue
         source = search(questions[name], 1) if strategy.single else found[name]
-        if len(source.estimates) == 0:
-            continue
-        mask = np.flatnonzero(strategy.holds(source.estimates.layouts))
-        if len(mask):
-            yield source.estimates.take(mask)
+        kind = source.only(strategy.holds)
+        if len(kind.footprints):
+            yield kind
 
 
-def _nearest(estimates: Estimates) -> tuple[float, Estimate, Estimates]:
+def _nearest(found: Found) -> tuple[float, Estimate, Footprints]:
     """The layout that exceeds its limits least."""
-    over = np.maximum(estimates.memory_bytes - estimates.device_limit_bytes, 0.0)
-    over_host = np.maximum(estimates.host_memory_bytes - estimates.host_limit_bytes, 0.0)
+    taken = found.footprints
+    over = np.maximum(taken.memory_bytes - taken.device_limit_bytes, 0.0)
+    over_host = np.maximum(taken.host_memory_bytes - taken.host_limit_bytes, 0.0)
     index = int(np.argmin(over + over_host))
-    return float((over + over_host)[index]), estimates[index], estimates
+    estimate = timed(found.question, taken.take(np.array([index])))[0]
+    return float((over + over_host)[index]), estimate, taken
 
 
-def _slack(estimate: Estimate, estimates: Estimates) -> str:
-    free = estimates.device_limit_bytes - estimate.memory_bytes["total"]
+def _slack(estimate: Estimate, taken: Footprints) -> str:
+    free = taken.device_limit_bytes - estimate.memory_bytes["total"]
     return f"{format_bytes(estimate.memory_bytes['total'])} per rank, {format_bytes(free)} free"
 
 
-def _excess(estimate: Estimate, estimates: Estimates) -> str:
-    total, limit = estimate.memory_bytes["total"], estimates.device_limit_bytes
+def _excess(estimate: Estimate, taken: Footprints) -> str:
+    total, limit = estimate.memory_bytes["total"], taken.device_limit_bytes
     if total > limit:
         parts = {k: v for k, v in estimate.memory_bytes.items() if k != "total"}
         largest = max(parts, key=lambda name: parts[name])
@@ -242,7 +242,7 @@ def _excess(estimate: Estimate, estimates: Estimates) -> str:
             f"needs {format_bytes(total)} per rank, {format_bytes(total - limit)} more than the "
             f"device has; {part(largest).label}: {format_bytes(parts[largest])}"
         )
-    host, room = estimate.host_memory_bytes["total"], estimates.host_limit_bytes
+    host, room = estimate.host_memory_bytes["total"], taken.host_limit_bytes
     parts = {k: v for k, v in estimate.host_memory_bytes.items() if k != "total"}
     largest = max(parts, key=lambda name: parts[name])
     return (
@@ -272,19 +272,17 @@ def _fix(estimate: Estimate, found: dict[str, Found]) -> str:
     wanted = Layouts.of(estimate.layout)
     best: tuple[float, float, str] | None = None
     for name, source in found.items():
-        if len(source.estimates) == 0 or not np.any(source.estimates.fits):
+        fitting = source.estimates
+        if not len(fitting):
             continue
-        index = np.flatnonzero(source.estimates.fits)
-        layouts = source.estimates.layouts.take(index)
-        cost = np.full(len(index), 0.0 if name == estimate.framework else 2.0)
+        cost = np.full(len(fitting), 0.0 if name == estimate.framework else 2.0)
         for column, weight in _CHANGES:
-            cost += weight * (getattr(layouts, column) != getattr(wanted, column))
+            cost += weight * (getattr(fitting.layouts, column) != getattr(wanted, column))
         # a change that makes the step twice as long costs as much as a flag
-        time = source.estimates.step_time_s[index]
+        time = fitting.step_time_s
         cost += np.log2(time / min(time.min(), estimate.step_time_s))
         pick = int(np.lexsort((time, cost))[0])
-        fits = source.estimates[int(index[pick])]
-        text = _difference(estimate, fits)
+        text = _difference(estimate, fitting[pick])
         candidate = (float(cost[pick]), float(time[pick]), text)
         best = candidate if best is None or candidate < best else best
     return best[2] if best else ""

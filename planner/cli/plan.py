@@ -127,7 +127,7 @@ def _print_estimate(
     as_csv: bool,
 ) -> None:
     from planner.choose.plan import estimate_dict
-    from planner.cost.estimate import stage_memory
+    from planner.cost.memory.footprint import stage_memory
 
     stages = stage_memory(question, answer.layout)
     if as_json:

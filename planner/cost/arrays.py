@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Float", "Int", "Mask", "distinct"]
+__all__ = ["Arrays", "Float", "Int", "Mask", "distinct", "in_pieces"]
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_TOGETHER = 16_384
+# rows that are worked out at once: more take more memory and longer, because numpy gives arrays
+# beyond a few MiB back to the system after every operation
+_NUM_THREADS = min(os.cpu_count() or 1, 8)
 _COUNTED = 2**22
 # keys below this are counted instead of sorted: faster, and small beside the arrays themselves
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A struct of arrays (or of such structs), all of one shape."""
+    """A struct of arrays (or of such structs, or of named arrays), all of one shape.
+
+    What is no array, such as a name or a limit, holds for all rows.
+    """
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
@@ -42,11 +51,33 @@ class Arrays:
 
 def _joined(values: Sequence[Any]) -> Any:
     first = values[0]
-    return type(first).joined(values) if isinstance(first, Arrays) else np.concatenate(values)
+    if isinstance(first, Arrays):
+        return type(first).joined(values)
+    if isinstance(first, dict):
+        return {name: _joined([value[name] for value in values]) for name in first}
+    return np.concatenate(values) if isinstance(first, np.ndarray) else first
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    return value.map(change) if isinstance(value, Arrays) else change(value)
+    if isinstance(value, Arrays):
+        return value.map(change)
+    if isinstance(value, dict):
+        return {name: _mapped(part, change) for name, part in value.items()}
+    return change(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+_Rows = TypeVar("_Rows", bound=Arrays)
+_Result = TypeVar("_Result", bound=Arrays)
+
+
+def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Result:
+    """What `work` makes of `count` rows, done some thousands at a time on the machine's threads."""
+    if count <= _TOGETHER:
+        return work(rows)
+    pieces = [rows.take(slice(start, start + _TOGETHER)) for start in range(0, count, _TOGETHER)]
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        done = list(threads.map(work, pieces))
+    return type(done[0]).joined(done)
 
 
 def distinct(*columns: Int) -> tuple[Int, Int]:

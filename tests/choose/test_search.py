@@ -11,6 +11,8 @@ import pytest
 from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
+from planner.cost.estimate import estimate_layouts
+from planner.describe.catalogue import load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.describe.workload import Workload
@@ -130,12 +132,23 @@ def test_order_is_sorted_and_fits(framework: str) -> None:
     found = search(question("gpt2-xl", framework, global_batch=32), 16)
     estimates = found.estimates
     ranked = order(estimates)
-    assert len(ranked) == int(np.count_nonzero(estimates.fits))
+    assert len(ranked) == len(estimates) == int(np.count_nonzero(found.footprints.fits))
     time = estimates.step_time_s[ranked]
     assert np.all(np.diff(time) >= -1e-9)
     assert order(estimates, 7).tolist() == ranked[:7].tolist()
     over = found.dropped.get("device memory is exceeded", 0)
-    assert over == int(np.count_nonzero(~estimates.fits_device))
+    assert over == int(np.count_nonzero(~found.footprints.fits_device))
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "fsdp2", "megatron-lm"])
+def test_what_is_timed_later_is_what_is_estimated_at_once(framework: str) -> None:
+    job = question("llama-2-13b", framework, global_batch=32)
+    found = search(job, 16)
+    every = estimate_layouts(job, candidates(job, 16)[0])
+    at_once = every.take(np.flatnonzero(every.fits))
+    assert 0 < len(found.estimates) < len(found.footprints)
+    for one, other in zip(found.estimates, at_once, strict=True):
+        assert one == other
 
 
 def test_order_does_not_depend_on_how_candidates_were_generated() -> None:
@@ -153,6 +166,14 @@ def test_two_runs_are_byte_identical() -> None:
         return plan("llama-3-8b", "polaris", nodes=4, workload=Workload(global_batch=64)).to_json()
 
     assert once() == once()
+
+
+def test_interleaving_goes_as_far_as_the_search_says() -> None:
+    """Twelve chunks a stage; thirteen would be as even."""
+    for layers, last in ((48, 12), (52, 9)):
+        model = load_model("llama-3-8b").replaced(num_layers=layers)
+        layouts, _ = candidates(question(model, "megatron-lm", global_batch=64), 16)
+        assert int(layouts.vpp.max()) == last
 
 
 def test_nothing_legal_is_a_result() -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from planner.choose.search import candidates, order
-from planner.cost import estimate
-from planner.cost.estimate import estimate_layouts, stage_memory
+from planner.cost import arrays
+from planner.cost.estimate import estimate_layouts
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.shards import stages
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
@@ -74,7 +75,7 @@ def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.M
     layouts, _ = candidates(asked, 64)
     whole = estimate_layouts(asked, layouts)
     assert len(layouts) > 200
-    monkeypatch.setattr(estimate, "_TOGETHER", 77)
+    monkeypatch.setattr(arrays, "_TOGETHER", 77)
     pieces = estimate_layouts(asked, layouts)
     assert list(order(pieces)) == list(order(whole))
     for name in ("time_parts_s", "memory_parts_bytes", "host_parts_bytes"):

@@ -84,7 +84,8 @@ def ran(folder: Path, program: str, *arguments: str, ranks: int = 2) -> list[str
         cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     said = [line for line in done.stdout.splitlines() if "STARTED" in line]
-    assert done.returncode == 0 and len(said) == 1, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(said) == 1, said
     return said[0].partition("STARTED ")[2].split()
 
 

@@ -17,7 +17,8 @@ import planner
 from planner.choose.anatomy import Played, axes, played, rank_axes
 from planner.choose.plan import Plan
 from planner.choose.space import space
-from planner.cost.estimate import Estimate, stage_memory
+from planner.cost.estimate import Estimate
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_machine, load_model, names
@@ -127,9 +128,12 @@ def test_space_holds_the_plan(plan: Plan) -> None:
     front = [(p.memory_bytes, p.step_time_s) for p in found.front]
     assert front == sorted(front)
     assert [t for _, t in front] == sorted((t for _, t in front), reverse=True)
-    for point in found.cloud:
-        assert any(m <= point.memory_bytes and t <= point.step_time_s for m, t in front)
     limit = load_machine("polaris").device.memory_bytes.value
+    inside = [point for point in found.cloud if point.memory_bytes <= limit]
+    assert 0 < len(inside) < len(found.cloud)
+    for point in inside:
+        assert any(m <= point.memory_bytes and t <= point.step_time_s for m, t in front)
+    assert front[-1][0] <= limit
     _check(candidates.heatmap(found, limit))
     drawing = candidates.pareto(found, limit, plan.best)
     _check(drawing)

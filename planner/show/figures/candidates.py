@@ -137,12 +137,12 @@ def _hover(cell: object, tp: int, pp: int, limit: float) -> str:
 
 
 def pareto(space: Space, limit_bytes: float, marked: Estimate | None = None) -> Drawing:
-    """Memory against step time, with the layouts that nothing beats in both.
+    """Memory against step time, with the layouts that fit and that nothing beats in both.
 
     `marked` is the layout that the page speaks of.
     """
     figure = framed(height=460, x="memory per device [GiB]", y="step time")
-    if not space.front:
+    if not space.cloud:
         return Drawing(figure, "No layout is legal for this job.")
     figure.add_scatter(
         **_points(space.cloud),
@@ -153,7 +153,7 @@ def pareto(space: Space, limit_bytes: float, marked: Estimate | None = None) -> 
     figure.add_scatter(
         **_points(space.front),
         mode="lines+markers",
-        name="nothing is both smaller and faster",
+        name="fits, and nothing is both smaller and faster",
         line={"color": HUES[0], "width": 2, "shape": "hv"},
         marker={"size": 8, "symbol": "diamond"},
     )
@@ -182,12 +182,18 @@ def pareto(space: Space, limit_bytes: float, marked: Estimate | None = None) -> 
             f"{format_seconds(place.step_time_s)}."
         )
     _log_axes(figure, shown, limit_bytes)
+    title = f"Memory against step time of {space.num_candidates:,} layouts."
+    return Drawing(figure, f"{title} {_front_alt(space)}{said}")
+
+
+def _front_alt(space: Space) -> str:
+    if not space.front:
+        return "None of them fits."
     left, right = space.front[0], space.front[-1]
-    return Drawing(
-        figure,
-        f"Memory against step time of {space.num_candidates:,} layouts. The front runs from "
-        f"{format_bytes(left.memory_bytes)} at {format_seconds(left.step_time_s)} to "
-        f"{format_bytes(right.memory_bytes)} at {format_seconds(right.step_time_s)}.{said}",
+    return (
+        f"The front of what fits runs from {format_bytes(left.memory_bytes)} at "
+        f"{format_seconds(left.step_time_s)} to {format_bytes(right.memory_bytes)} at "
+        f"{format_seconds(right.step_time_s)}."
     )
 
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.choose.legality import check
-from planner.cost.estimate import estimate_layouts, stage_memory
+from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.gradients import reduction
 from planner.cost.memory.host import host_memory
 from planner.cost.memory.weights import resident

@@ -1,0 +1,159 @@
+"""Footprint: what layouts take of a device, a node's memory and its disk, and whether it is there.
+
+Stages are represented by the few that can be the worst; `stage_memory` gives every stage of one
+layout.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces
+from planner.cost.memory.host import disk_bytes, host_memory
+from planner.cost.memory.peak import device_memory
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+from planner.describe.layout import Layout
+from planner.describe.question import Question
+from planner.errors import DescriptionError
+
+__all__ = ["Footprints", "check_figures", "footprints", "footprints_of", "stage_memory"]
+
+
+@dataclass(frozen=True)
+class Footprints(Arrays):
+    """Named parts of memory over the axis of the layouts."""
+
+    layouts: Layouts
+    memory_parts_bytes: dict[str, Float]
+    """Of a device at the worst stage."""
+    worst_stage: Int
+    peak_moment: Int
+    host_parts_bytes: dict[str, Float]
+    """Of a node."""
+    disk_bytes: Float
+    """Of a node."""
+    device_limit_bytes: float
+    host_limit_bytes: float
+    disk_limit_bytes: float
+
+    @functools.cached_property
+    def memory_bytes(self) -> Float:
+        """Sum of the device parts at the worst stage [B]."""
+        return np.asarray(sum(self.memory_parts_bytes.values()))
+
+    @functools.cached_property
+    def host_memory_bytes(self) -> Float:
+        """Sum of the host parts per node [B]."""
+        return np.asarray(sum(self.host_parts_bytes.values()))
+
+    @functools.cached_property
+    def fits_device(self) -> Mask:
+        """Whether the worst stage stays within the device."""
+        return self.memory_bytes <= self.device_limit_bytes
+
+    @functools.cached_property
+    def fits_host(self) -> Mask:
+        """Whether the host memory and the local disk of a node suffice."""
+        on_disk = self.disk_bytes <= self.disk_limit_bytes
+        return (self.host_memory_bytes <= self.host_limit_bytes) & on_disk
+
+    @functools.cached_property
+    def fits(self) -> Mask:
+        """Whether device and host both suffice."""
+        return self.fits_device & self.fits_host
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+
+def footprints(question: Question, layouts: Layouts) -> Footprints:
+    """What every layout takes, without its time.
+
+    Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
+    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> found = footprints(question, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
+    >>> found.memory_parts_bytes["optimizer_states"] / model.num_params     # fp32 copy, moments
+    array([12., 12.])
+    >>> found.fits
+    array([ True,  True])
+    """
+    return in_pieces(
+        lambda some: footprints_of(Stages.candidates(question, some)), layouts, len(layouts)
+    )
+
+
+def footprints_of(stages: Stages) -> Footprints:
+    """What the layouts of candidate stages (L, S) take."""
+    question, layouts = stages.question, stages.layouts.take((..., 0))
+    memory, worst, moment = _worst_stage(stages)
+    first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
+    node = question.machine.node
+
+    def spread(values: Float) -> Float:
+        return np.broadcast_to(values, np.shape(layouts.dp))
+
+    found = Footprints(
+        layouts=layouts,
+        memory_parts_bytes=memory,
+        worst_stage=worst,
+        peak_moment=moment,
+        host_parts_bytes={name: spread(part) for name, part in host_memory(first).items()},
+        disk_bytes=spread(disk_bytes(first)),
+        device_limit_bytes=question.machine.device.memory_bytes.value,
+        host_limit_bytes=node.host_memory_bytes.value,
+        disk_limit_bytes=node.local_disk.capacity_bytes.value if node.local_disk else 0.0,
+    )
+    check_figures(question, found.memory_bytes, found.host_memory_bytes)
+    return found
+
+
+def check_figures(question: Question, *totals: Float) -> None:
+    """Raise DescriptionError where a total is not finite, or less than nothing.
+
+    Every figure has bounds of its own; only many at their limits come here.
+    """
+    for total in totals:
+        if not np.all(np.isfinite(total) & (total >= 0)):
+            raise DescriptionError(
+                f"{question.model.name} on {question.machine.name} with "
+                f"{question.framework.name} gives figures beyond any number; check the sizes of "
+                "its model and the units of its machine"
+            )
+
+
+def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
+    """Parts at the worst stage, which one it is, and at which moment."""
+    parts, moment = device_memory(stages)
+    total = np.asarray(sum(parts.values()))
+    worst = np.argmax(total, axis=-1)[..., None]
+
+    def chosen(values: Any) -> Any:
+        return np.take_along_axis(np.broadcast_to(values, total.shape), worst, axis=-1)[..., 0]
+
+    found = {name: chosen(values) for name, values in parts.items()}
+    return found, chosen(stages.stage), chosen(moment)
+
+
+def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
+    """Device parts of every pipeline stage of one layout [B].
+
+    Counted: everything in DEVICE_PARTS. Left out: host memory. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> stages = stage_memory(job, Layout(pp=4))
+    >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB; the ends
+    [4.54, 3.49, 3.49, 4.54]
+    """
+    parts, _ = device_memory(Stages.every(question, layout))
+    rows = range(layout.pp)
+    return [{name: float(values[i]) for name, values in parts.items()} for i in rows]
