@@ -210,6 +210,9 @@ class Communication(Description):
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    reduces_once: bool | None = None
+    """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
+    without sync_each_batch); None where there is no such choice."""
     pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """The same, only where pp > 1."""
     overlap_tensor: Share

@@ -64,13 +64,15 @@ dist.destroy_process_group()
 TRAINER = """
 import dataclasses, sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments
-(given,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
+# a Trainer writes into its arguments: each gets its own
+given, first = (HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])[0] for _ in "12")
 model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2))
 rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
-Trainer(model, dataclasses.replace(given, max_steps=2), train_dataset=rows).train()
+Trainer(model, dataclasses.replace(first, max_steps=2), train_dataset=rows).train()
 trainer = Trainer(model, given, train_dataset=rows)
 trainer.train(resume_from_checkpoint=True)
-print("STARTED", trainer.state.global_step, len(trainer.state.log_history))
+each = trainer.accelerator.gradient_state.plugin_kwargs["sync_each_batch"]
+print("STARTED", trainer.state.global_step, len(trainer.state.log_history), each)
 """
 
 
@@ -107,13 +109,16 @@ def test_fsdp2_starts(tmp_path: Path) -> None:
 def test_the_trainer_starts_and_goes_on(tmp_path: Path) -> None:
     """It saves where the job looks for checkpoints, and resumes from there."""
     pytest.importorskip("transformers")
-    files = files_of("gpt2", "vsc-5", 1, Layout(dp=2, zero_stage=3), "accelerate", steps=4)
+    layout = Layout(dp=2, zero_stage=3, grad_accumulation=2)
+    files = files_of("gpt2", "vsc-5", 1, layout, "accelerate", steps=4)
     write_folder(files, tmp_path)
     path = tmp_path / "training_arguments.json"
     given = json.loads(path.read_text()) | {"use_cpu": True, "report_to": "none", "save_steps": 1}
     path.write_text(json.dumps(given))
-    steps, logged = ran(tmp_path, TRAINER, path.name, ranks=1)
+    steps, logged, each = ran(tmp_path, TRAINER, path.name, ranks=1)
     assert steps == "4"
+    # the estimate counts a reduction after every batch
+    assert each == "True"
     # one line a step, those of the first job from its checkpoint, and the summary
     assert int(logged) == 4 + 1
     assert (tmp_path / "checkpoints" / "checkpoint-4").is_dir()

@@ -151,8 +151,8 @@ class _Sizes:
         return np.where(there, np.where(self.once, self.sums(), self.gradients), 0.0)
 
     def sums(self) -> Float:
-        """Unsharded sums of gradients over the passes of a step."""
-        return (self.params.trainable + self.beyond()) * self.size.gradient_bytes
+        """Unsharded sums of gradients over the passes of a step, in the reduction's precision."""
+        return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
 
     def beyond(self) -> Float:
         """Elements of a table's gradient sum beyond its share: it is kept whole until reduced.
@@ -164,7 +164,7 @@ class _Sizes:
 
     def summed(self) -> Float:
         """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
-        last = (self.params.embedding + self.beyond()) * self.size.gradient_bytes
+        last = (self.params.embedding + self.beyond()) * self.size.reduce_bytes
         left = np.where(self.layouts.shards_states, self.gradients + last, self.sums())
         return np.where(self.layouts.piped, self.sums(), left)
 

@@ -112,7 +112,7 @@ def repeating(sizes: Sizes) -> tuple[Saved, ...]:
 
     Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows
     for the reduce-scatter, its sum, the norm's output, the gradient that waits for them. Left out:
-    where the sequence is not split and the feed-forward's gradients are larger. method.md#memory-per-device.
+    where the sequence is not split, gradients are larger. method.md#memory-per-device.
 
     >>> from planner import Workload, load_framework, load_model
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))

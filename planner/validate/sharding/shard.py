@@ -254,7 +254,7 @@ def _selective() -> Any:
 
 def _recompute(stage: Stage, mode: str) -> None:
     # torchtitan runs a repeated layer to its end
-    settings = {"preserve_rng_state": False, "early_stop": False}
+    settings: dict[str, Any] = {"preserve_rng_state": False, "early_stop": False}
     for name, layer in list(stage.layers.items()):
         if mode == "full":
             wrapped = checkpoint_wrapper(layer, **settings)
