@@ -6,7 +6,6 @@ Counts and full buffers, from the blocks alone; a trace is compared with them.
                   for the head, which stays gathered; one fp32 reduction per group
     tensor axis   sequence parallelism: gather and reduce-scatter around each region in both
                   directions; else one all-reduce each. Recomputation repeats the forward's
-                  except for the last reduction, whose result nothing needs
     expert axis   of counts, tokens and results one all-to-all each in forward, of gradients two in
                   backward; experts are gathered and reduced by the ranks that hold the same ones
     context axis  keys and values gathered in every pass, their fp32 gradients passed around
@@ -187,17 +186,17 @@ def _tensor(
     stream = float(tokens * model.hidden_size * workload.compute_bytes)
     passes, sequence = layout.grad_accumulation, layout.sequence_parallel
     again = layout.recompute != "none"
+    # a repeated layer runs to its end; selective recomputation keeps what reduce-scatters give
     for block, count in held:
         times = count * passes
         if block.kind == "layer":
             regions = block.num_tp_collectives
             if sequence:
-                # selective recomputation keeps the results of reduce-scatters
-                repeated = regions - 1 if layout.recompute == "full" else 0
+                repeated = regions if layout.recompute == "full" else 0
                 sums.add("all_gather", "tp", times * regions * (3 if again else 2), stream)
                 sums.add("reduce_scatter", "tp", times * (2 * regions + repeated), stream)
             else:
-                repeated = regions - 1 if again else 0
+                repeated = regions if again else 0
                 sums.add("all_reduce", "tp", times * (2 * regions + repeated), stream)
         elif sequence:
             sums.add("all_gather", "tp", times, stream)
