@@ -256,6 +256,17 @@ def test_families_and_axes(tracer: Tracer, name: str, degrees: dict[str, Any]) -
 
 
 @pytest.mark.slow
+def test_a_working_set_lets_go_of_the_last_product(tracer: Tracer) -> None:
+    """Many tokens of few layers: the peak is one feed-forward's gradients."""
+    layout = Layout(dp=4, zero_stage=2, micro_batch=32, recompute="full")
+    model = load_model("bert-large").replaced(num_layers=3, dropout=0.0)
+    asked = question(model, sequence_length=512, global_batch=layout.global_batch)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    # with the product it was 20 % too high
+    assert abs(comparison.parts[-1].error) < 0.1, report_text(comparison)
+
+
+@pytest.mark.slow
 def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
     """Stages as even as they can be, ends counted as layers: the middle ones hold two chunks."""
     layout = Layout(
@@ -310,12 +321,24 @@ def test_import_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+# what is not among the kept traces, and one of each way to shard and to repeat
 MATRIX = [
-    (model, sequence, 64, {"tp": tp, "sequence_parallel": sp, "zero_stage": zero, "recompute": r})
-    for model, sequence in (("llama-3-8b", 4096), ("qwen3-8b", 4096), ("ptdp-18b", 2048))
-    for tp, sp in ((1, False), (8, True))
-    for zero in (2, 3)
-    for r in ("none", "selective", "full")
+    ("qwen3-8b", 4096, 64, {"zero_stage": 2, "recompute": "selective"}),
+    ("qwen3-8b", 4096, 64, {"zero_stage": 3}),
+    ("qwen3-8b", 4096, 64, {"tp": 8, "sequence_parallel": True, "zero_stage": 3}),
+    (
+        "qwen3-8b",
+        4096,
+        64,
+        {"tp": 8, "sequence_parallel": True, "zero_stage": 2, "recompute": "full"},
+    ),
+    (
+        "ptdp-18b",
+        2048,
+        64,
+        {"tp": 8, "sequence_parallel": True, "zero_stage": 3, "recompute": "selective"},
+    ),
+    ("ptdp-18b", 2048, 64, {"zero_stage": 2, "recompute": "full"}),
 ]
 
 
