@@ -35,13 +35,14 @@ _PURPOSE = (
     "Which way to spread a model's training over a machine fits, how long a step takes, and how "
     "sure that is."
 )
-_STYLE = "<style>[data-testid=stMainBlockContainer] {padding-top: 1rem}</style>"
-# Streamlit leaves a hand's breadth for a bar that this app does not have
+_STYLE = "<style>[data-testid=stMainBlockContainer] {padding-block: 1rem 2rem}</style>"
+# Streamlit leaves a hand's breadth for a bar and a footer that this app does not have
 _CHOSEN = (
     "[data-testid$=Active]",
     "[aria-checked=true]",
     "[aria-selected=true]",
     "[data-selected]",
+    "[data-testid=stSliderThumbValue]",
 )
 _DARK = f"<style>:is({', '.join(_CHOSEN)}) p {{color: #9CD3F5 !important}}</style>"
 # on dark ground, words in the colour of buttons could not be read

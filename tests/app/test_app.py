@@ -21,8 +21,9 @@ from planner.app.chosen import kept_batch
 from planner.app.controls.job import SHORT, YOURS
 from planner.app.main import PAGES
 from planner.app.markdown import escape
+from planner.app.views.log import _object
 from planner.app.views.scaling import node_counts
-from planner.app.views.trust import _object, _scored, _text
+from planner.app.views.trust import _scored, _text
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
