@@ -47,6 +47,9 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
         for rules in (_RULES, _COLOURS):
             _stands_in(here, (800, 390, 1280))
             assert not _unreadable(here.settle(), rules), (path, schemes)
+            # what axe-core does not look at
+            inks = here.page.evaluate(_TICKS)
+            assert set(inks) <= {_INKS[schemes[0]]}, (path, schemes)
             if rules is _RULES:
                 # the next page begins with the theme in which this one ends
                 schemes.reverse()
@@ -62,6 +65,8 @@ def _stands_in(here: Any, widths: tuple[int, ...]) -> None:
         )
 
 
+_TICKS = "() => [...document.querySelectorAll('.xtick text')].map(t => getComputedStyle(t).fill)"
+_INKS = {"light": "rgb(51, 51, 51)", "dark": "rgb(224, 224, 224)"}
 _RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
     "rules": {"heading-order": {"enabled": True}},
