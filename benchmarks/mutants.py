@@ -118,9 +118,7 @@ def exchanges(tree: ast.Module) -> Iterator[tuple[int, str, Any]]:
                 words = f"{type(node.ops[0]).__name__} -> {other.__name__}"
                 yield _set(node, "ops", [other()], words)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert | ast.Not):
-            yield _set(
-                node, "op", ast.UAdd() if isinstance(node.op, ast.Invert) else ast.Not(), "not -> "
-            )
+            yield _set(node, "operand", ast.UnaryOp(node.op, node.operand), "not x -> x")
         elif isinstance(node, ast.Attribute) and node.attr in _NAMES:
             yield _set(node, "attr", _NAMES[node.attr], f"{node.attr} -> {_NAMES[node.attr]}")
         elif isinstance(node, ast.Name) and node.id in _NAMES:
@@ -144,7 +142,6 @@ def mutants(only: str) -> list[Mutant]:
         for name in names
         if name.startswith(only)
         for index, (line, what, _) in enumerate(exchanges(_tree(name)))
-        if not what.startswith("not -> ") or "UAdd" not in what
     ]
 
 

@@ -12,6 +12,7 @@ from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
 from planner.cost.estimate import estimate_layouts
+from planner.describe.catalogue import load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.describe.workload import Workload
@@ -135,6 +136,9 @@ def test_order_is_sorted_and_fits(framework: str) -> None:
     time = estimates.step_time_s[ranked]
     assert np.all(np.diff(time) >= -1e-9)
     assert order(estimates, 7).tolist() == ranked[:7].tolist()
+    assert order(estimates, 0).tolist() == []
+    with pytest.raises(LayoutError, match="must not be negative"):
+        order(estimates, -1)
     over = found.dropped.get("device memory is exceeded", 0)
     assert over == int(np.count_nonzero(~found.footprints.fits_device))
 
@@ -165,6 +169,14 @@ def test_two_runs_are_byte_identical() -> None:
         return plan("llama-3-8b", "polaris", nodes=4, workload=Workload(global_batch=64)).to_json()
 
     assert once() == once()
+
+
+def test_interleaving_goes_as_far_as_the_search_says() -> None:
+    """Twelve chunks a stage; thirteen would be as even."""
+    for layers, last in ((48, 12), (52, 9)):
+        model = load_model("llama-3-8b").replaced(num_layers=layers)
+        layouts, _ = candidates(question(model, "megatron-lm", global_batch=64), 16)
+        assert int(layouts.vpp.max()) == last
 
 
 def test_nothing_legal_is_a_result() -> None:

@@ -56,6 +56,13 @@ def test_a_forgotten_part_is_an_error(read: Callable[[str], object]) -> None:
         read("host_overhaed")
 
 
+def test_computation_is_known_best_and_nothing_by_more_than_itself() -> None:
+    spreads = {name: parts.time_spread(name) for name in parts.TIME_PARTS}
+    best = {name for name, spread in spreads.items() if spread == min(spreads.values())}
+    assert best == {"forward", "backward"}
+    assert all(0 < spread < 1 for spread in spreads.values())
+
+
 def test_waiting_for_the_host_is_no_unknown_part() -> None:
     # it is what computation leaves of the host's time: a small difference of two large ones
     assert parts.time_spread("host_overhead") == parts.time_spread("gradient_reduction")

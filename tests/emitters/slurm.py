@@ -16,6 +16,9 @@ __all__ = ["controller", "missing", "offered"]
 
 _PROGRAMS = ("munged", "slurmctld", "sbatch")
 _WAIT_S = 30.0
+_MOST_NODES = 2000
+# of a site that the controller is told: it looks at each of them for every script, and no test
+# asks for more
 _DEFAULT = "gpu_regular"
 """Perlmutter's scripts name a QoS and a constraint, but no partition."""
 
@@ -77,12 +80,13 @@ def _configuration(folder: Path, port: int) -> str:
         "SuspendProgram=/bin/true",
         "SuspendTime=60",
     ]
-    for name, nodes, threads, devices, features, *_ in _SITES:
+    sites = [(site[0], min(site[1], _MOST_NODES), *site[2:]) for site in _SITES]
+    for name, nodes, threads, devices, features, *_ in sites:
         gres = f" Gres=gpu:{devices}" if devices else ""
         feature = f" Feature={features}" if features else ""
         lines.append(f"NodeName={name}[1-{nodes}] CPUs={threads}{gres}{feature} State=CLOUD")
-    for partition, longest in dict.fromkeys(site[5:] for site in _SITES):
-        members = ",".join(f"{site[0]}[1-{site[1]}]" for site in _SITES if site[5] == partition)
+    for partition, longest in dict.fromkeys(site[5:] for site in sites):
+        members = ",".join(f"{site[0]}[1-{site[1]}]" for site in sites if site[5] == partition)
         default = "YES" if partition == _DEFAULT else "NO"
         lines.append(
             f"PartitionName={partition} Nodes={members} MaxTime={longest} Default={default}"

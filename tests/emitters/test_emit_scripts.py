@@ -363,7 +363,7 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
         yield environment
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
 @pytest.mark.parametrize("machine", SLURM)
 def test_slurm_accepts(machine: str, framework: str, controlled: dict[str, str]) -> None:
@@ -380,7 +380,7 @@ def test_slurm_accepts(machine: str, framework: str, controlled: dict[str, str])
             assert "to start at" in said
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

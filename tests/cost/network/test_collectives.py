@@ -20,6 +20,7 @@ from planner.cost.network.collectives import (
     send_s,
     tree_all_reduce_s,
 )
+from planner.cost.network.table import bus_factor
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.catalogue import load_machine
 
@@ -130,6 +131,22 @@ def test_small_buffers_take_the_tree_and_large_ones_the_ring() -> None:
     for size in MEASURES:
         best = min(ring_all_reduce_s(group, size), tree_all_reduce_s(group, size))
         assert all_reduce_s(group, size) <= best
+
+
+def test_hierarchy_across_nodes_is_a_reduction_in_each_and_a_ring_between_them() -> None:
+    real = group_view(load_machine("polaris"), 16, 1)
+    slow = replace(real, network_latency_s=np.asarray(1e-3), large_message_latency_s=np.zeros(()))
+    # hardly any bytes: 2 (4 - 1) steps inside; between four nodes as many, of half a doubling each
+    expected = 6 * float(real.local_latency_s) + 6 * 0.5e-3
+    assert float(hierarchical_all_reduce_s(slow, 16.0)) == pytest.approx(expected, rel=1e-3)
+
+
+def test_bus_bandwidth_counts_as_nccl_tests_does() -> None:
+    """doc/PERFORMANCE.md of nccl-tests: what a rank sends, as a part of the buffer."""
+    sent = {"all_reduce": 14 / 8, "broadcast": 1, "reduce": 1, "send_recv": 1}
+    parts = ("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather")
+    for name, factor in {**sent, **dict.fromkeys(parts, 7 / 8)}.items():
+        assert bus_factor(name, 8) == factor, name
 
 
 def test_hierarchy_moves_less_over_the_network_than_a_flat_ring() -> None:

@@ -168,6 +168,14 @@ def test_transfers_delay_gpipe_by_its_fill() -> None:
     assert sent == pytest.approx(plain + 2 * 3 * 0.25)
 
 
+def test_activations_are_freed_when_their_backward_ends() -> None:
+    """However short a step is."""
+    timeline = simulate([StageTime(1e-4, 2e-4)] * 2, 3, "1f1b")
+    times, held = timeline.in_flight(1)
+    assert times[-1] == pytest.approx(timeline.makespan_s - 2e-4)
+    assert (max(held), held[-1]) == (1, 0)
+
+
 def test_same_input_same_events() -> None:
     stages = [StageTime(1, 2), StageTime(1.5, 2.5, 0.5), StageTime(1, 1)]
     assert simulate(stages, 6, "1f1b") == simulate(stages, 6, "1f1b")

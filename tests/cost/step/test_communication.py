@@ -21,7 +21,9 @@ from planner.cost.step.communication import (
     expert_s,
     send_stage_s,
     tensor_s,
+    transfer_wait_s,
 )
+from planner.cost.step.passes import block_passes, stage_transfer
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.question import Question
@@ -91,6 +93,38 @@ def test_ring_attention_passes_keys_and_values() -> None:
     size = 64 * SEQUENCE / 4 * 2 * (8 * 128) * 2
     assert float(forward) == pytest.approx(3 * size * seconds_per_byte(q), rel=0.05)
     assert float(backward) == 2 * float(forward)
+
+
+@pytest.mark.parametrize(("tokens", "hidden"), [(4096, False), (131072, True)])
+def test_keys_and_values_hide_behind_half_of_the_computation(tokens: int, hidden: bool) -> None:
+    """Attention grows with the square of the sequence, what passes around does not."""
+    q = question(machine="polaris", sequence_length=tokens)
+    layouts = Layouts.of(Layout(tp=4, cp=4, grad_accumulation=64))
+    layer, work = next(
+        (block, work)
+        for block, work in zip(blocks_of(q), block_passes(q, blocks_of(q), layouts), strict=True)
+        if block.kind == "layer"
+    )
+    ahead, back = (float(s) for s in context_s(q, layer, layouts, Groups.of(layouts, q.machine)))
+    left = ahead + back - float(work.compute.forward_s + work.compute.backward_s) / 2
+    assert float(work.context_s) == pytest.approx(max(left, 0), rel=1e-9)
+    assert (left < 0) == hidden
+
+
+def test_a_stage_waits_for_its_neighbours_one_after_the_other() -> None:
+    """Two neighbours inside a pipeline, one at its ends; none where transfers overlap."""
+
+    def waits(framework: str, pp: int) -> float:
+        q = question(framework=framework, machine="h100-cluster")
+        layouts = Layouts.of(Layout(pp=pp, dp=512 // pp))
+        transfer = stage_transfer(q, layouts, Groups.of(layouts, q.machine))
+        one = float(send_stage_s(q, layouts, Groups.of(layouts, q.machine)))
+        wait = float(transfer_wait_s(q, layouts))
+        assert float(transfer.arrives_s) == pytest.approx(one + wait)
+        return (float(transfer.blocks_s) - one) / wait if transfer.blocks_s else 0.0
+
+    assert [waits("nanotron", pp) for pp in (2, 4, 8)] == pytest.approx([1, 2, 2])
+    assert [waits("megatron-lm", pp) for pp in (2, 4)] == [0, 0]
 
 
 def test_experts_dispatch_and_combine() -> None:

@@ -44,10 +44,23 @@ def test_expert_traffic_spreads_evenly() -> None:
     sent = step_traffic(question, Layout(dp=8, ep=8, zero_stage=1))["ep"]
     # 32 layers, dispatch and combine, forward and backward, two experts per token
     everything = 32 * 4 * (4096 * 4096 * 2 * 2)
-    assert sent.device_bytes == pytest.approx(everything * 7 / 8)
+    assert sent.device_bytes == pytest.approx(everything * 7 / 8, rel=1e-12)
     # of seven others, three sit on the same node
     assert sent.inside_bytes == pytest.approx(everything * 3 / 8)
     assert sent.node_bytes == pytest.approx(4 * everything * 4 / 8)
+
+
+def test_recompute_dispatches_and_passes_on_once_more() -> None:
+    """Full recompute: the forward transfers of experts, and of keys and values."""
+    for model, axis, again in (("mixtral-8x7b", "ep", 6 / 4), ("llama-3-8b", "cp", None)):
+        question = _question(model, "megatron-lm", sequence_length=8192, global_batch=8)
+        spread = {"dp": 8, "ep": 8} if axis == "ep" else {"dp": 4, "cp": 2}
+        layout = Layout(**spread, zero_stage=1)
+        once = step_traffic(question, layout)[axis].device_bytes
+        full = step_traffic(question, layout.replaced(recompute="full"))[axis].device_bytes
+        assert once < full < 2 * once
+        if again:
+            assert full / once == pytest.approx(again, rel=1e-12)
 
 
 def test_zero_3_moves_half_as_much_again_as_data_parallelism() -> None:
