@@ -38,6 +38,8 @@ _PURPOSE = (
 )
 # Streamlit leaves a hand's breadth for a bar and a footer that this app does not have
 _SPACE = "[data-testid=stMainBlockContainer] {padding-block: 1rem 2rem}"
+_TABLES = "[data-testid=stMarkdownContainer] table {display: block; overflow-x: auto}"
+# wide tables scroll, not the page
 _CHOSEN = (
     "[data-testid$=Active]",
     "[aria-checked=true]",
@@ -47,7 +49,7 @@ _CHOSEN = (
 )
 # on dark ground, words in the colour of buttons could not be read
 _READABLE = f":is({', '.join(_CHOSEN)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
-_STYLE = f"<style>{_SPACE} {_READABLE} {FIGURES}</style>"
+_STYLE = f"<style>{_SPACE} {_TABLES} {_READABLE} {FIGURES}</style>"
 
 
 def main() -> None:

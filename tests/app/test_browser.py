@@ -86,7 +86,7 @@ def _unreadable(here: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_first_page_is_read_aloud_and_reached_by_keys(window: Callable[[], Any]) -> None:
-    here = window().open()
+    here = window().open(_SMALL)
     # the browser fetches the drawing library after the page
     here.page.wait_for_function(
         """() => [...document.querySelectorAll('[data-testid=stPlotlyChart]')].some(
