@@ -48,7 +48,7 @@ class Recipe:
     """Shell words after the program."""
     argument_files: tuple[str, ...] = ()
     """Files with one argument a line, handed to the program first."""
-    launcher: Literal["torch", "accelerate", "ezpz"] = "torch"
+    launcher: Literal["torch", "accelerate", "ezpz", "horovod"] = "torch"
     """What starts the processes of a node."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What a user must set, with what it is."""
