@@ -56,8 +56,11 @@ class States(Description):
     gradient_bytes: BytesPerElement
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
     unsharded_gradient_bytes: BytesPerElement = 0
-    """Further gradients below ZeRO-2: flat buckets of DDP, 16-bit ones beside fp32 sums
-    (DeepSpeed's BF16_Optimizer, for ZeRO-1 alone) [B/parameter]."""
+    """Further gradients below ZeRO-2: 16-bit ones beside fp32 sums (DeepSpeed's BF16_Optimizer,
+    for ZeRO-1 alone) [B/parameter]."""
+    bucket_bytes: BytesPerElement = 0
+    """Flat buckets beside gradients below ZeRO-2, where gradients are reduced: DDP makes them for
+    one rank too, so this is of programs that do not wrap the model there [B/parameter]."""
     master_bytes: BytesPerElement
     """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
     cached_weight_bytes: BytesPerElement = 0

@@ -656,3 +656,12 @@ def test_nanogpt_arguments() -> None:
     other = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp")
     assert "nanogpt.args" not in other
     assert "batches of 8 sequences and steps after 5" in other["README.md"]
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b"])
+def test_one_rank_is_no_rank_of_nanogpt(model: str) -> None:
+    # its train.py wraps the model, and holds buckets, wherever RANK is set; the estimate has none
+    files = files_of(model, "polaris", 1, Layout(micro_batch=8), "ddp")
+    assert "rank.sh" not in files
+    assert "torchrun" not in files["job.sh"]
+    assert 'python3 -u "${PROGRAM}"' in files["job.sh"]

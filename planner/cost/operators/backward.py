@@ -17,8 +17,8 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
 
     Counted: torchtitan's policy: of the plain products every second one, starting with the first;
     one with a bias is another operator, which is not on its list. A row-parallel product is
-    kept before its reduction, whole on every rank; a reduce-scatter's output is kept too. Left
-    out: how much is repeated (`block_time`). method.md#recompute.
+    kept before its reduction, whole on every rank; what a reduce-scatter or an all-to-all gives
+    is kept too. Left out: how much is repeated (`block_time`). method.md#recompute.
 
     >>> from planner import Workload, load_framework, load_model
     >>> from planner.describe.model.weights import layer_kinds
@@ -41,11 +41,20 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     scattered = Saved(
         "reduce_scatter.outputs", 2 * e * h, "scattered", selective_only=True, only_split=True
     )
+    experts = sizes.model.experts.top_k if sizes.model.experts and kind.experts else 0
+    exchanged = Saved(
+        "all_to_all.outputs",
+        2 * e * h * experts,
+        "dispatched",
+        selective_only=True,
+        only_spread=True,
+    )
     return (
         *(item if item.of_attention else replace(item, selective=False) for item in saved),
         *outputs,
         stream,
         scattered,
+        *([exchanged] if experts else []),
     )
 
 

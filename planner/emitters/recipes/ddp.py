@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says
@@ -26,16 +28,21 @@ _GPT2 = Decoders(
 
 def recipe(job: BatchJob) -> Recipe:
     """`nanogpt.args` where nanoGPT can train the model, else what the program must do itself."""
+    # a process that torchrun starts would wrap the model, and hold buckets for nobody
+    launcher: Literal["torch", "none"] = "none" if job.layout.world == 1 else "torch"
     reads = f"Each rank takes {job.batches}, without a reduction in between (`no_sync`)."
     if not is_gpt2(job) or not is_plain(job):
         notes = ["`train.py` is your program on `DistributedDataParallel`.", reads]
         if job.layout.recompute == "full":
             notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
-        return Recipe(files=(), notes=tuple(notes))
+        if launcher == "none":
+            notes[0] = "`train.py` is your program: it is the only process, and wraps nothing."
+        return Recipe(files=(), launcher=launcher, notes=tuple(notes))
     options = File("nanogpt.args", "the options of nanoGPT, one a line", _nanogpt(job))
     return Recipe(
         files=(options,),
         argument_files=(options.name,),
+        launcher=launcher,
         arguments=('--learning_rate="${LEARNING_RATE}"', '--warmup_iters="${WARMUP_STEPS}"'),
         variables={
             "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",

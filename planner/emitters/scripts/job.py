@@ -131,6 +131,8 @@ class _Script:
         if self.recipe.launcher == "accelerate":
             start = "accelerate launch --config_file accelerate.yaml"
             return BREAK.join([start, *self.system.meeting, program])
+        if self.recipe.launcher == "none":
+            return f"python3 -u {program}"
         return BREAK.join([f"torchrun {self.system.torchrun(job)}", program])
 
 

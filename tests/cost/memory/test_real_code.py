@@ -31,7 +31,7 @@ def question(model: str, framework: str, layers: int, sequence: int, eager: bool
     )
 
 
-# torch 2.13; transformers 5.23 under Accelerate 1.15, torchtitan 0.2.2 and 0.3.0
+# torch 2.13; transformers 5.23 under Accelerate 1.15, nanoGPT 3adf61e, torchtitan 0.2.2 and 0.3.0
 @pytest.mark.parametrize(
     ("framework", "model", "layers", "sequence", "layout", "gib"),
     [
@@ -43,6 +43,8 @@ def question(model: str, framework: str, layers: int, sequence: int, eager: bool
         ("accelerate", "phi-3-mini", 8, 4096, Layout(dp=8, zero_stage=3), 8.35),
         ("accelerate", "gpt-neox-20b", 8, 2048, Layout(dp=16, zero_stage=3, micro_batch=2), 22.15),
         ("fsdp2", "llama-3-8b", 0, 8192, Layout(dp=8, zero_stage=3), 65.10),
+        ("ddp", "gpt2", 0, 1024, Layout(micro_batch=12, grad_accumulation=2), 13.995),
+        ("ddp", "gpt2-xl", 0, 1024, Layout(micro_batch=4, grad_accumulation=2), 39.395),
         ("torchtitan", "llama-3-8b", 0, 8192, Layout(dp=8, zero_stage=3), 58.02),
         ("torchtitan", "llama-3-8b", 0, 8192, Layout(dp=8, zero_stage=3, recompute="full"), 18.86),
     ],
@@ -86,3 +88,12 @@ def test_a_config_says_how_transformers_writes_the_model() -> None:
     plain = {"model_type": "gpt2", **sizes, "activation_function": "gelu"}
     assert from_config({"model_type": "gpt2", **sizes}, "tiny").written.activation == "gelu_new"
     assert from_config(plain, "tiny").written.activation == ""
+
+
+@pytest.mark.parametrize("framework", ["ddp", "ezpz"])
+def test_one_rank_is_not_wrapped_in_ddp(framework: str) -> None:
+    # nanoGPT's train.py asks for RANK, wordplay's for WORLD_SIZE > 1
+    asked = question("gpt2", framework, 0, 1024, False)
+    alone, two = (resident(Stages.every(asked, Layout(dp=dp))).gradients for dp in (1, 2))
+    assert np.max(alone) == pytest.approx(4 * asked.model.num_params)
+    assert np.max(two) == pytest.approx(8 * asked.model.num_params)
