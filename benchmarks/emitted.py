@@ -139,8 +139,9 @@ def parse(parser: str, folders: list[str], source: str = "") -> Answers | str:
     return answers
 
 
-def wrong(layout: Layout, read: Mapping[str, Any]) -> str:
+def wrong(case: Case, read: Mapping[str, Any]) -> str:
     """The first thing that was read and is not what was planned; empty where all is."""
+    layout = case.layout
     wanted = {
         "global_batch": layout.global_batch,
         "micro_batch": layout.micro_batch,
@@ -150,6 +151,7 @@ def wrong(layout: Layout, read: Mapping[str, Any]) -> str:
         "world": layout.world,
         "compile": False,
         "loss": "CrossEntropyLoss.Config",
+        "loss_chunks": load_framework(case.framework).kernels.loss_chunks,
         **{axis: getattr(layout, axis) for axis in ("tp", "pp", "vpp", "cp", "ep")},
     }
     if layout.dp * layout.cp == 1:
@@ -180,7 +182,7 @@ def folders_for(parser: str, found: list[Case]) -> list[str]:
 
 def table(found: list[Case], sources: Mapping[str, str]) -> Iterator[str]:
     """Lines of the report."""
-    layouts = {case.folder: case.layout for case in found if case.folder}
+    planned = {case.folder: case for case in found if case.folder}
     yield "| parser | folders | accepted | equal to the plan | first problem |"
     yield "|---|---:|---:|---:|---|"
     for parser in PARSERS:
@@ -192,7 +194,7 @@ def table(found: list[Case], sources: Mapping[str, str]) -> Iterator[str]:
             yield f"| {parser} | {len(folders)} | not available | | {answers} |"
             continue
         accepted = {f: read for f, read in answers.items() if isinstance(read, dict)}
-        odd = {f: what for f, read in accepted.items() if (what := wrong(layouts[f], read))}
+        odd = {f: what for f, read in accepted.items() if (what := wrong(planned[f], read))}
         bad = [f"{f}: {why}" for f, why in answers.items() if f not in accepted]
         bad += [f"{f}: {what}" for f, what in odd.items()]
         equal = len(accepted) - len(odd)

@@ -161,7 +161,8 @@ def torchtitan_030() -> Callable[[Path], Read]:
             "recompute": words[kind],
             "compile": config.compile.enable,
             "layers": len(model.layers),
-            "loss": type(config.loss).__qualname__,
+            "loss": type(getattr(config.loss, "loss_fn", config.loss)).__qualname__,
+            "loss_chunks": getattr(config.loss, "num_chunks", 1),
         }
 
     return read

@@ -48,10 +48,10 @@ UNSAID = {
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},
+    "torchtitan": _ALWAYS | _PROGRAM,
 }
 """What the files of a framework may leave unsaid, besides degrees of one."""
 FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
-"""Those whose files are read; the settings of wordplay (ezpz) are not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,6 +293,16 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "the loss does not divide the sequence",
+        ("cp",),
+        lambda q, x: q.workload.sequence_length % (x.cp * q.framework.kernels.loss_chunks) == 0,
+        lambda q, x: (
+            f"the sequence of {q.workload.sequence_length} tokens over cp = {x.cp} is no multiple "
+            f"of the {q.framework.kernels.loss_chunks} pieces of the loss of {q.framework.name}; "
+            "use one that is, or another framework"
+        ),
+    ),
+    Rule(
         "tp does not divide the sequence (sequence parallel)",
         ("tp", "cp", "sequence_parallel"),
         lambda q, x: (

@@ -96,7 +96,8 @@ def estimate_command(
     """Estimate one layout: memory by part and stage, step time by part.
 
     With --from, the layout is that of configuration files that you have: of DeepSpeed, Accelerate,
-    torchtitan, Megatron, nanotron, nanoGPT or the Hugging Face Trainer. Options count before them.
+    torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
+    before them.
     """
     from planner.choose.completing import complete
     from planner.choose.configured import improved

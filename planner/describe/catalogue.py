@@ -31,6 +31,8 @@ __all__ = [
 
 D = TypeVar("D", bound=Description)
 
+_OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
+"""What a framework that is like another states itself."""
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = {
     "model": "models",
@@ -142,6 +144,8 @@ def _from_catalogue(cls: type[D], kind: str, name: str) -> D:
 def _load(cls: type[D], path: Path) -> D:
     fields = read_toml(path)
     fields.setdefault("name", path.stem)
+    if "like" in cls.model_fields:
+        fields = _completed(fields)
     return cls.described(fields, where=shorten(path.name))
 
 
@@ -161,6 +165,30 @@ def leaving_free(machine: Machine, percent: float) -> Machine:
         "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
     }
     return Machine.described(fields, where="memory left free")
+
+
+def _completed(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a framework, with those of the one that it is like where it states none."""
+    like = fields.get("like", "")
+    if not isinstance(like, str) or not like:
+        return fields
+    if like not in names("framework"):
+        raise UnknownNameError("framework", like, names("framework"))
+    whole = _completed(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
+    return _both({k: v for k, v in whole.items() if k not in _OF_ITS_OWN}, fields)
+
+
+def _both(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Tables with what a part of them states otherwise.
+
+    >>> _both({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
+    {'code': {'a': 1, 'b': 3}, 'tp': 1}
+    """
+    found = {**whole, **part}
+    for key in whole.keys() & part.keys():
+        if isinstance(whole[key], dict) and isinstance(part[key], dict):
+            found[key] = _both(whole[key], part[key])
+    return found
 
 
 def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:

@@ -71,6 +71,19 @@ def test_toml_by_path_equals_name(tmp_path: Path) -> None:
     assert load_machine(str(path)) == load_machine("polaris")
 
 
+def test_a_framework_like_another_states_what_differs(tmp_path: Path) -> None:
+    """Traits are the other's, table by table; what is said of it by name is not."""
+    path = tmp_path / "fsdp2.toml"
+    path.write_text('title = "Ours"\nlike = "fsdp2"\nsource = "us"\n[kernels]\nloss_chunks = 4\n')
+    ours, theirs = load_framework(str(path)), load_framework("fsdp2")
+    assert (ours.title, ours.configuration, ours.searched) == ("Ours", "none", False)
+    assert ours.kernels == theirs.kernels.replaced(loss_chunks=4)
+    assert (ours.code, ours.communication) == (theirs.code, theirs.communication)
+    path.write_text('title = "Ours"\nlike = "fsdp3"\nsource = "us"\n')
+    with pytest.raises(UnknownNameError, match="fsdp2"):
+        load_framework(str(path))
+
+
 def test_a_folder_never_hides_a_catalogue_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
