@@ -45,6 +45,7 @@ UNSAID = {
     "deepspeed": _ALWAYS | _PROGRAM,
     "ezpz": _ALWAYS | {"recompute", "offload"},
     "fsdp2": _ALWAYS | _PROGRAM,
+    "horovod": _ALWAYS | _PROGRAM,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},

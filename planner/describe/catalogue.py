@@ -149,24 +149,6 @@ def _load(cls: type[D], path: Path) -> D:
     return cls.described(fields, where=shorten(path.name))
 
 
-def leaving_free(machine: Machine, percent: float) -> Machine:
-    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
-
-    >>> leaving_free(load_machine("polaris"), 10).device.memory_bytes.source
-    'the user leaves 10 % of 39.50 GiB free'
-    """
-    if not percent:
-        return machine
-    whole = machine.device.memory_bytes.value
-    fields = machine.model_dump()
-    fields["device"]["memory_bytes"] = {
-        "value": whole * (1 - percent / 100),
-        "kind": "assumed",
-        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
-    }
-    return Machine.described(fields, where="memory left free")
-
-
 def _completed(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a framework, with those of the one that it is like where it states none."""
     like = fields.get("like", "")
@@ -189,6 +171,24 @@ def _both(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
         if isinstance(whole[key], dict) and isinstance(part[key], dict):
             found[key] = _both(whole[key], part[key])
     return found
+
+
+def leaving_free(machine: Machine, percent: float) -> Machine:
+    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
+
+    >>> leaving_free(load_machine("polaris"), 10).device.memory_bytes.source
+    'the user leaves 10 % of 39.50 GiB free'
+    """
+    if not percent:
+        return machine
+    whole = machine.device.memory_bytes.value
+    fields = machine.model_dump()
+    fields["device"]["memory_bytes"] = {
+        "value": whole * (1 - percent / 100),
+        "kind": "assumed",
+        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
+    }
+    return Machine.described(fields, where="memory left free")
 
 
 def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
