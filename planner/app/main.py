@@ -15,6 +15,7 @@ from streamlit.navigation.page import Page
 from planner.app import address
 from planner.app.controls import job
 from planner.app.controls.job import Asked
+from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES
 from planner.app.markdown import escape
 from planner.app.views import collectives, fit, learn, machines, one_layout, trust
@@ -40,6 +41,11 @@ _PURPOSE = (
 _SPACE = "[data-testid=stMainBlockContainer] {padding-block: 1rem 2rem}"
 _TABLES = "[data-testid=stMarkdownContainer] table {display: block; overflow-x: auto}"
 # wide tables scroll, not the page
+_NARROW = (
+    f"@media (max-width: 640px) {{.st-key-{ROW} [data-testid=stColumn] {{min-width: 40%; flex: 1}} "
+    "h1 {font-size: 2rem !important} h2 {font-size: 1.5rem !important}}"
+)
+# on a phone the verdict is to be seen without scrolling
 _CHOSEN = (
     "[data-testid$=Active]",
     "[aria-checked=true]",
@@ -49,7 +55,7 @@ _CHOSEN = (
 )
 # on dark ground, words in the colour of buttons could not be read
 _READABLE = f":is({', '.join(_CHOSEN)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
-_STYLE = f"<style>{_SPACE} {_TABLES} {_READABLE} {FIGURES}</style>"
+_STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {FIGURES}</style>"
 
 
 def main() -> None:

@@ -42,6 +42,10 @@ def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) ->
         here.open(path + _SMALL).drawn()
         assert here.page.locator("h1").inner_text() == module.TITLE
         assert here.page.get_by_text("Page not found").count() == 0
+        if path == "fit":
+            here.page.set_viewport_size({"width": 390, "height": 844})
+            # the answer is on the first screen of a phone
+            assert here.page.locator("[data-testid=stAlert]").first.bounding_box()["y"] < 800
         # also what is folded away
         here.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         for rules in (_RULES, _COLOURS):

@@ -27,7 +27,10 @@ from planner.describe.catalogue import names
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
-__all__ = ["controls", "machine_box"]
+__all__ = ["ROW", "controls", "machine_box"]
+
+ROW = "job_row"
+"""The container of what is asked first."""
 
 _LABELS = {
     "global_batch": "Batch [sequences]",
@@ -43,7 +46,8 @@ _MOST_NODES = 1_000_000
 def controls(asked: Asked) -> Job | None:
     """Draw the controls; None, with a message, where they describe no job."""
     with st.container(border=True):
-        first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
+        with st.container(key=ROW):
+            first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
         _box(first[0], "model")
         machine_box(first[1])
         first[2].number_input(
