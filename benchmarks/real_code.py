@@ -343,6 +343,8 @@ without the device's context and the allocator's reserve.
   `spmd_types`, needs a later torch.
 - transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16,
   and a plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
+  *no sync* is Accelerate's own way to sum several passes (`no_sync`); the other rows reduce after
+  every pass (`sync_each_batch`).
 - nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
 
 What a CPU does otherwise than CUDA is replaced: torch's RMS norm by a kernel that keeps its input
