@@ -118,7 +118,6 @@ def cases() -> Iterator[Case]:
     yield from _torchtitan("0.2.2", "fsdp2")
 
 
-ACCELERATE = "transformers + Accelerate"
 _FEW = 8
 """Layers of a model where not all of them are run."""
 
@@ -172,18 +171,7 @@ def _huggingface() -> Iterator[Case]:
     full = {"recompute": "full"}
     for options in ({}, {"no_sync": True}):
         for layout in (_layout(8, grad_accumulation=2, **full), _layout(8, 2, grad_accumulation=2)):
-            model = "qwen2.5-7b"
-            yield Case(
-                ACCELERATE,
-                "huggingface",
-                model,
-                "accelerate",
-                layout,
-                4096,
-                "flash",
-                _FEW,
-                options=options,
-            )
+            yield _accelerated("qwen2.5-7b", 4096, layout, options=options)
     chosen: list[tuple[str, int, Layout, str]] = [
         ("llama-3-8b", 4096, _layout(8), "flash"),
         ("llama-3-8b", 8192, _layout(8, **full), "flash"),
@@ -211,16 +199,30 @@ def _huggingface() -> Iterator[Case]:
         ("qwen2.5-72b", 4096, _layout(64), "flash"),
     ]
     for number, (model, sequence, layout, attention) in enumerate(chosen):
-        yield Case(
-            ACCELERATE,
-            "huggingface",
-            model,
-            "accelerate",
-            layout,
-            sequence,
-            attention,
-            0 if model == "llama-3-8b" and number < 2 else _FEW,
-        )
+        layers = 0 if model == "llama-3-8b" and number < 2 else _FEW
+        yield _accelerated(model, sequence, layout, attention, layers)
+
+
+def _accelerated(
+    model: str,
+    sequence: int,
+    layout: Layout,
+    attention: str = "flash",
+    layers: int = _FEW,
+    options: dict[str, Any] | None = None,
+) -> Case:
+    code = "transformers + Accelerate"
+    return Case(
+        code,
+        "huggingface",
+        model,
+        "accelerate",
+        layout,
+        sequence,
+        attention,
+        layers,
+        options=options or {},
+    )
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -343,6 +345,8 @@ without the device's context and the allocator's reserve.
   `spmd_types`, needs a later torch.
 - transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16,
   and a plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
+  *no sync* is Accelerate's own way to sum several passes (`no_sync`); the other rows reduce after
+  every pass (`sync_each_batch`).
 - nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
 
 What a CPU does otherwise than CUDA is replaced: torch's RMS norm by a kernel that keeps its input
