@@ -103,8 +103,11 @@ class Case:
             attention=self.attention,
             dropout=0.0,
         )
-        machine, framework = load_machine("dgx-h100"), load_framework(self.framework)
-        return Question(self.described, machine, workload, framework)
+        framework = load_framework(self.framework)
+        if "no_sync" in self.options:
+            once = framework.communication.replaced(reduces_once=True)
+            framework = framework.replaced(communication=once.model_dump())
+        return Question(self.described, load_machine("dgx-h100"), workload, framework)
 
 
 def cases() -> Iterator[Case]:
@@ -115,6 +118,7 @@ def cases() -> Iterator[Case]:
     yield from _torchtitan("0.2.2", "fsdp2")
 
 
+ACCELERATE = "transformers + Accelerate"
 _FEW = 8
 """Layers of a model where not all of them are run."""
 
@@ -166,6 +170,20 @@ def _nanogpt() -> Iterator[Case]:
 
 def _huggingface() -> Iterator[Case]:
     full = {"recompute": "full"}
+    for options in ({}, {"no_sync": True}):
+        for layout in (_layout(8, grad_accumulation=2, **full), _layout(8, 2, grad_accumulation=2)):
+            model = "qwen2.5-7b"
+            yield Case(
+                ACCELERATE,
+                "huggingface",
+                model,
+                "accelerate",
+                layout,
+                4096,
+                "flash",
+                _FEW,
+                options=options,
+            )
     chosen: list[tuple[str, int, Layout, str]] = [
         ("llama-3-8b", 4096, _layout(8), "flash"),
         ("llama-3-8b", 8192, _layout(8, **full), "flash"),
@@ -194,7 +212,7 @@ def _huggingface() -> Iterator[Case]:
     ]
     for number, (model, sequence, layout, attention) in enumerate(chosen):
         yield Case(
-            "transformers + Accelerate",
+            ACCELERATE,
             "huggingface",
             model,
             "accelerate",

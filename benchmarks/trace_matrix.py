@@ -405,7 +405,7 @@ EXCEPTIONS = """\
 - **activations** below 1 %: q/k norms and fp32 rows of norms that the inventory of saved tensors
   leaves out, token numbers that it counts.
 - **logits_and_loss** below 0.1 %: per-token scalars of the loss.
-- **peak**: the estimate looks at nine moments of a step; between them, weight gradients appear
+- **peak**: the estimate looks at ten moments of a step; between them, weight gradients appear
   one by one while temporaries disappear. Where one layer's weights are as large as all
   activations, as in stages of one or two layers, that order shows.
   The two-depth extension is exact: a test holds it against a full trace.

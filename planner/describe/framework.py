@@ -122,6 +122,9 @@ class Kernels(Description):
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""
+    repeats_to_end: bool = False
+    """Whether full recompute runs a layer to its end, and not only to the last activation that
+    backward needs (torchtitan: early_stop = False)."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
@@ -207,6 +210,9 @@ class Communication(Description):
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    reduces_once: bool | None = None
+    """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
+    without sync_each_batch); None where there is no such choice."""
     pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """The same, only where pp > 1."""
     overlap_tensor: Share

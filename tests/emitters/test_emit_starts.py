@@ -56,8 +56,10 @@ def test_ddp_starts_and_goes_on(tmp_path: Path) -> None:
 def test_the_trainer_starts_and_goes_on(tmp_path: Path) -> None:
     """It saves where the job looks for checkpoints, and resumes from there."""
     pytest.importorskip("transformers")
-    files = files_of("gpt2", "vsc-5", 1, Layout(dp=2, zero_stage=3), "accelerate", steps=4)
+    layout = Layout(dp=2, zero_stage=3, grad_accumulation=2)
+    files = files_of("gpt2", "vsc-5", 1, layout, "accelerate", steps=4)
     write_folder(files, tmp_path)
     # one line a step, those of the first job from its checkpoint, and the summary
-    assert started(trainer, tmp_path, ranks=1) == [4, 4 + 1]
+    # the estimate counts a reduction after every batch
+    assert started(trainer, tmp_path, ranks=1) == [4, 4 + 1, True]
     assert (tmp_path / "checkpoints" / "checkpoint-4").is_dir()

@@ -142,7 +142,7 @@ def _literal(text: str) -> Any:
 
 def trainer(rank: Rank, payload: dict[str, Any], send: object) -> list[int]:
     """transformers' Trainer on training_arguments.json, two steps and then on from its checkpoint:
-    steps, and lines of its log."""
+    steps, lines of its log, whether it reduces gradients after every batch."""
     import dataclasses
 
     import torch
@@ -157,11 +157,13 @@ def trainer(rank: Rank, payload: dict[str, Any], send: object) -> list[int]:
     os.chdir(payload["folder"])
     told = json.loads(Path("training_arguments.json").read_text())
     told |= {"use_cpu": True, "report_to": "none", "save_steps": 1}
-    (given,) = HfArgumentParser(TrainingArguments).parse_dict(told)
+    # a Trainer writes into its arguments: each gets its own
+    first, given = (HfArgumentParser(TrainingArguments).parse_dict(dict(told))[0] for _ in range(2))
     sizes = {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
     model = GPT2LMHeadModel(GPT2Config(**sizes))
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
-    Trainer(model, dataclasses.replace(given, max_steps=2), train_dataset=rows).train()
+    Trainer(model, dataclasses.replace(first, max_steps=2), train_dataset=rows).train()
     last = Trainer(model, given, train_dataset=rows)
     last.train(resume_from_checkpoint=True)
-    return [last.state.global_step, len(last.state.log_history)]
+    each = last.accelerator.gradient_state.plugin_kwargs["sync_each_batch"]
+    return [last.state.global_step, len(last.state.log_history), each]

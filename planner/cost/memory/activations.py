@@ -167,6 +167,8 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
             size = np.where(layouts.cp > 1, size, 0.0)
         if item.only_spread:
             size = np.where(layouts.ep > 1, size, 0.0)
+        if item.only_batched:
+            size = np.where(layouts.micro_batch > 1, size, 0.0)
         if item.only_piped:
             size = np.where(layouts.piped, size, 0.0)
         total = total + size
@@ -205,13 +207,15 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
     ffn, attention = (size(items) for items in block.working)
     # feed-forward comes first in backward: only its last product has a gradient then
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
+    again, most = size(block.repeating), np.maximum(ffn, attention)
+    again = np.where(layouts.recomputes_layers, again, 0.0)
     return LayerActivations(
         kept=kept,
-        working=repeated + np.maximum(ffn, attention),
+        working=repeated + np.maximum(most, again),
         # but for its input the layer's own activations are freed when attention's backward ends
         ending=attention - (kept - entering),
         after_ffn=after_ffn,
-        early_gradients=down,
+        early_gradients=np.where(again > most, 0.0, down),
         ffn_gradients=np.full_like(kept, _ffn_share(block)),
     )
 

@@ -33,6 +33,8 @@ class Reduction(Arrays):
     """Beside them: the head's gradient where the loss runs piece by piece."""
     in_last_layer: Float
     """Beside them: gradients that the layer has already, and the head's reduction."""
+    in_next_to_last_layer: Float
+    """Beside them: gradients that this layer has already, and the last layer's reduction."""
     after_last_layer: Float
     """When a layer's gradients are complete and the reduction of some has begun."""
     of_layer: Float
@@ -100,7 +102,9 @@ class _Sizes:
         computing = np.where(self.split, self.layer * current, 0.0)
         early = computing * self.kept.layer.early_gradients
         tied = np.where(self.split, params.tied * current, 0.0)
-        head = np.where(self.every, (params.head - params.tied) * ahead, 0.0)
+        # the norm after it lets go of the head's where that is reduced with the last piece
+        late_head = (params.head - params.tied) * (self.loss_chunks == 1)
+        head = np.where(self.every, late_head * ahead, 0.0)
         reduced = np.where(self.every, self.layer * ahead, 0.0)
         copies, largest = self.copies(), np.maximum(params.embedding, self.layer)
         late = np.where(self.late, self.layer * ahead, 0.0)
@@ -113,6 +117,7 @@ class _Sizes:
             buckets=buckets,
             in_loss=self.in_loss(),
             in_last_layer=buckets + early + tied + head,
+            in_next_to_last_layer=buckets + early + tied + reduced,
             after_last_layer=buckets + computing + tied + reduced + late + outputs + copies,
             of_layer=computing,
             copied=copies + late,
@@ -146,8 +151,8 @@ class _Sizes:
         return np.where(there, np.where(self.once, self.sums(), self.gradients), 0.0)
 
     def sums(self) -> Float:
-        """Unsharded sums of gradients over the passes of a step."""
-        return (self.params.trainable + self.beyond()) * self.size.gradient_bytes
+        """Unsharded sums of gradients over the passes of a step, in the reduction's precision."""
+        return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
 
     def beyond(self) -> Float:
         """Elements of a table's gradient sum beyond its share: it is kept whole until reduced.
@@ -159,7 +164,7 @@ class _Sizes:
 
     def summed(self) -> Float:
         """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
-        last = (self.params.embedding + self.beyond()) * self.size.gradient_bytes
+        last = (self.params.embedding + self.beyond()) * self.size.reduce_bytes
         left = np.where(self.layouts.shards_states, self.gradients + last, self.sums())
         return np.where(self.layouts.piped, self.sums(), left)
 

@@ -9,7 +9,7 @@ from planner.describe.model.block import Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import LayerKind, shared_size
 
-__all__ = ["after_ffn", "kept_selectively", "working"]
+__all__ = ["after_ffn", "kept_selectively", "repeating", "working"]
 
 
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:
@@ -114,6 +114,27 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
         scores = 2 * e * model.num_heads
         attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
     return (stream, Saved("gradient.ffn", wide, "sharded")), attention
+
+
+def repeating(sizes: Sizes) -> tuple[Saved, ...]:
+    """What is alive beside repeated activations when full recompute ends a layer.
+
+    Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows
+    for the reduce-scatter, its sum, the norm's output, the gradient that waits for them. Left out:
+    where the sequence is not split, gradients are larger. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
+    >>> [(item.bytes_per_token / 4096, item.split) for item in repeating(sizes)]
+    [(4.0, 'whole'), (6.0, 'scattered')]
+    """
+    if not sizes.kernels.repeats_to_end:
+        return ()
+    whole, stream = 2 * sizes.element * sizes.model.hidden_size, 3 * sizes.stream
+    return (
+        Saved("output", whole, "whole", only_split=True),
+        Saved("gradient", stream * sizes.model.hidden_size, "scattered", only_split=True),
+    )
 
 
 def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:

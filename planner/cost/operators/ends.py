@@ -95,6 +95,13 @@ def head(sizes: Sizes, block: Block) -> Block:
                 "sharded",
                 only_piped=True,
             ),
+            # pieces of several sequences are copies
+            Saved(
+                "head.pieces",
+                e * h * (sizes.kernels.loss_chunks > 1),
+                "gathered",
+                only_batched=True,
+            ),
             # pieces of the sequence add their gradients of the stream into an fp32 one
             Saved("head.gradient", FP32 * h * (sizes.kernels.loss_chunks > 1), "replicated"),
         ),

@@ -306,11 +306,13 @@ def _selective() -> Any:
 
 
 def _recompute(stage: Stage, mode: str) -> None:
+    # torchtitan runs a repeated layer to its end
+    settings: dict[str, Any] = {"preserve_rng_state": False, "early_stop": False}
     for name, layer in list(stage.layers.items()):
         if mode == "full":
-            wrapped = checkpoint_wrapper(layer, preserve_rng_state=False)
+            wrapped = checkpoint_wrapper(layer, **settings)
         else:
-            wrapped = checkpoint_wrapper(layer, context_fn=_selective, preserve_rng_state=False)
+            wrapped = checkpoint_wrapper(layer, context_fn=_selective, **settings)
         stage.layers[name] = wrapped
 
 
