@@ -85,6 +85,21 @@ def test_what_shards_over_one_rank_is_refused() -> None:
         files_of("gpt2", "polaris", 1, layout, "accelerate")
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(dp=4, cp=2),
+        Layout(dp=8, ep=4),
+        Layout(dp=8, dp_shard=2, ep=4, zero_stage=3),
+    ],
+    ids=str,
+)
+def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
+    """States are sharded over cp as over dp, and experts live among the ranks that share."""
+    with pytest.raises(EmitError, match="takes cp, ep only beside states that ranks share"):
+        files_of("qwen3-30b-a3b", "perlmutter", 2, layout, "fsdp2")
+
+
 def test_models_that_no_code_builds_are_refused_in_one_sentence() -> None:
     with pytest.raises(EmitError, match=r"megatron-lm: its code builds no model that .* \(full\)"):
         files_of("olmo-2-7b", "polaris", 1, Layout(dp=4, zero_stage=1), "megatron-lm")
