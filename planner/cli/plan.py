@@ -16,6 +16,7 @@ from planner.cli.options import (
     FieldsOf,
     Files,
     Job,
+    LeaveFree,
     MachineName,
     ModelName,
     Overrides,
@@ -88,6 +89,7 @@ def estimate_command(
     framework: Annotated[str | None, typer.Option("--framework", "-f", help="Framework.")] = None,
     files: Files = None,
     overrides: Overrides = None,
+    leave_free: LeaveFree = 0.0,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -102,7 +104,8 @@ def estimate_command(
     from planner.choose.planning import estimate
     from planner.describe.question import Question
 
-    described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
+    described = load_model(model)
+    place = load_machine(machine, tuple(overrides or ()), leave_free)
     job = complete(
         described,
         place,

@@ -17,9 +17,10 @@ from planner.describe.files import read_toml
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, UnknownNameError, shorten
-from planner.units import parse_quantity
+from planner.units import format_bytes, parse_quantity
 
 __all__ = [
+    "leaving_free",
     "load_framework",
     "load_machine",
     "load_model",
@@ -88,8 +89,10 @@ def load_model(name: str) -> Model:
     return _named(Model, "model", name)
 
 
-def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
+def load_machine(name: str, overrides: tuple[str, ...] = (), free_percent: float = 0.0) -> Machine:
     """A machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
+
+    `free_percent` of the devices' memory are left free.
 
     >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
     80000000000.0
@@ -100,7 +103,7 @@ def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
         # other names stand inside the files, and reading them all takes time
         known = name in names("machine")
         machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
-    return overridden(machine, overrides) if overrides else machine
+    return leaving_free(overridden(machine, overrides) if overrides else machine, free_percent)
 
 
 @functools.cache
@@ -168,6 +171,24 @@ def _both(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
         if isinstance(whole[key], dict) and isinstance(part[key], dict):
             found[key] = _both(whole[key], part[key])
     return found
+
+
+def leaving_free(machine: Machine, percent: float) -> Machine:
+    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
+
+    >>> leaving_free(load_machine("polaris"), 10).device.memory_bytes.source
+    'the user leaves 10 % of 39.50 GiB free'
+    """
+    if not percent:
+        return machine
+    whole = machine.device.memory_bytes.value
+    fields = machine.model_dump()
+    fields["device"]["memory_bytes"] = {
+        "value": whole * (1 - percent / 100),
+        "kind": "assumed",
+        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
+    }
+    return Machine.described(fields, where="memory left free")
 
 
 def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:

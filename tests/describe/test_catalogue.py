@@ -14,6 +14,7 @@ import pytest
 from planner.describe.base import Description
 from planner.describe.catalogue import (
     folder,
+    leaving_free,
     load_framework,
     load_machine,
     load_model,
@@ -270,6 +271,14 @@ def test_override_takes_units_and_says_so() -> None:
     assert (memory.value, memory.kind, memory.source) == (80e9, "assumed", "set by the user")
     assert machine.node.fabric.kind == "switch"
     assert load_machine("polaris").device.memory_bytes.value != 80e9
+
+
+def test_memory_can_be_left_free() -> None:
+    whole = load_machine("polaris")
+    kept = load_machine("polaris", ("device.memory_bytes=80GB",), 25)
+    assert kept.device.memory_bytes.value == pytest.approx(60e9)
+    assert "25 %" in kept.device.memory_bytes.source
+    assert leaving_free(whole, 0) is whole
 
 
 def test_override_of_an_absent_quantity() -> None:
