@@ -321,7 +321,7 @@ RULES: tuple[Rule, ...] = (
     Rule("ZeRO stage is not offered by the framework", ("zero_stage", "pp"), _zero, _zero_message),
     Rule(
         "other axes need sharded states",
-        ("tp", "pp", "cp", "ep", "dp", "dp_shard", "zero_stage"),
+        ("tp", "pp", "cp", "ep", "dp", "zero_stage"),
         _alone,
         lambda q, x: (
             f"{x}: {q.framework.name} takes {', '.join(q.framework.axes_need_sharding)} only "
