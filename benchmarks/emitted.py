@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,10 @@ class Case:
     refusal: str
 
 
-def _questions(chance: random.Random) -> Iterator[tuple[Question, int]]:
+def _questions(chance: random.Random, only: Collection[str] = ()) -> Iterator[tuple[Question, int]]:
     """Random jobs without end: what the search would be asked, with the nodes."""
-    frameworks = [f for f in map(load_framework, names("framework")) if f.configuration != NO_FILES]
+    chosen = map(load_framework, only or names("framework"))
+    frameworks = [framework for framework in chosen if framework.configuration != NO_FILES]
     models = [m for m in map(load_model, names("model")) if m.convolutional is None]
     machines = [load_machine(name) for name in names("machine")]
     while True:
@@ -90,10 +91,10 @@ def _workload(chance: random.Random) -> Workload:
     )
 
 
-def cases(count: int, seed: int, root: Path) -> Iterator[Case]:
+def cases(count: int, seed: int, root: Path, only: Collection[str] = ()) -> Iterator[Case]:
     """Random legal layouts with their files under `root`."""
     chance = random.Random(seed)
-    questions = _questions(chance)
+    questions = _questions(chance, only)
     done = 0
     while done < count:
         question, nodes = next(questions)
@@ -220,11 +221,14 @@ def main() -> None:
     options.add_argument("--count", type=int, default=1000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--source", action="append", default=[], metavar="PARSER=DIR[:DIR]")
+    options.add_argument("--framework", action="append", default=[], help="one of those drawn")
     options.add_argument("--folder", type=Path, help="where the folders stay")
     given = options.parse_args()
     sources = dict(source.split("=", 1) for source in given.source)
     with tempfile.TemporaryDirectory() as temporary:
-        found = list(cases(given.count, given.seed, given.folder or Path(temporary)))
+        found = list(
+            cases(given.count, given.seed, given.folder or Path(temporary), given.framework)
+        )
         print("\n".join(refusals(found)), end="\n\n", flush=True)
         for line in table(found, sources):
             print(line, flush=True)

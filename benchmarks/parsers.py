@@ -175,6 +175,10 @@ def _types(config: Any) -> set[type]:
 
 
 def _titan(training: Any, mesh: Any) -> Read:
+    # distributed/parallel_dims.py: the expert mesh is (pp, dp_replicate, efsdp, ep)
+    ranks = mesh.data_parallel_shard_degree * mesh.context_parallel_degree
+    whole = ranks * mesh.tensor_parallel_degree % mesh.expert_parallel_degree == 0
+    assert whole, "expert parallelism is no part of the ranks that share states"
     replicas = mesh.data_parallel_replicate_degree * mesh.data_parallel_shard_degree
     local = training.local_batch_size
     piped = mesh.pipeline_parallel_degree > 1

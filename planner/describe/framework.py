@@ -25,7 +25,7 @@ from planner.describe.base import (
 )
 from planner.describe.layout import Recompute, Schedule
 from planner.describe.machine import Runtime
-from planner.describe.model.decoders import Decoders
+from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     OPTIMIZERS,
@@ -243,7 +243,7 @@ class Code(Description):
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
-    axes_need_sharding: bool = False
+    axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, of its files."""
 
     def lacks(self, model: Model, workload: Workload) -> str:
@@ -303,7 +303,7 @@ class Framework(Description):
     """The framework in whose place it is searched, only where that one does not run."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
-    axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
+    axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
     """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
@@ -311,8 +311,8 @@ class Framework(Description):
     """Stages it offers together with pp > 1."""
     unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions in which it trains without sharding anything (ZeRO-0)."""
-    axes_need_sharding: bool = False
-    """Whether other axes go only with states that two ranks or more share."""
+    axes_need_sharding: tuple[Axis, ...] = ()
+    """Axes that go only with states that ranks share (ep: that many of them or a multiple)."""
     hybrid_sharding: bool = False
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)

@@ -34,7 +34,8 @@ def read(document: Document) -> Configuration:
     given = _given(document)
     said = Statement(KIND, document.name, given)
     said.is_(framework="ddp")
-    micro = said_of_gpt(said, given)
+    said_of_gpt(said, given)
+    micro = given.number("batch_size")
     passes = given.number("gradient_accumulation_steps") or 40  # train.py's own
     if micro is not None:
         said.workload(global_batch=micro * passes)
@@ -45,10 +46,8 @@ def read(document: Document) -> Configuration:
     return said.configuration(hides=lambda key: True)
 
 
-def said_of_gpt(said: Statement, given: Table) -> int | None:
-    """Batch, sequence, dropout and sizes of the model; the batch of a rank is given back."""
-    micro = given.number("batch_size")
-    said.layout(zero_stage=0, micro_batch=micro)
+def said_of_gpt(said: Statement, given: Table) -> None:
+    """State the batch of a rank, sequence, dropout and sizes of the model."""
+    said.layout(zero_stage=0, micro_batch=given.number("batch_size"))
     said.workload(sequence_length=given.number("block_size"), dropout=given.real("dropout"))
     said.shape(**{field: given.number(name) for field, name in _SHAPE.items()})
-    return micro
