@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import copy
 import importlib
 import json
 import os
@@ -158,7 +159,8 @@ def trainer(rank: Rank, payload: dict[str, Any], send: object) -> list[int]:
     told = json.loads(Path("training_arguments.json").read_text())
     told |= {"use_cpu": True, "report_to": "none", "save_steps": 1}
     # a Trainer writes into its arguments: each gets its own
-    first, given = (HfArgumentParser(TrainingArguments).parse_dict(dict(told))[0] for _ in range(2))
+    parser = HfArgumentParser(TrainingArguments)
+    first, given = (parser.parse_dict(copy.deepcopy(told))[0] for _ in range(2))
     sizes = {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
     model = GPT2LMHeadModel(GPT2Config(**sizes))
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
