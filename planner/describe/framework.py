@@ -103,6 +103,8 @@ class Kernels(Description):
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
     """Whether the 16-bit logits stay referenced until backward (eager loss)."""
+    gathers_logits: bool = False
+    """Whether every tp rank gathers the logits of the whole vocabulary for its loss."""
     residual_bytes: int = Field(default=0, ge=0, le=8)
     """Bytes per element of the residual stream; 0: the compute precision [B]."""
     transformers_blocks: bool = False

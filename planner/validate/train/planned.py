@@ -93,6 +93,8 @@ def _framework(case: dict[str, Any]) -> Framework:
     apart = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
     kernels = framework.kernels.replaced(
         fused_norm=not apart,
+        # its loss is that of one process, on whole logits
+        gathers_logits=True,
         fused_activation=framework.kernels.fused_activation and not model.get("gated_mlp"),
     )
     framework = framework.replaced(kernels=kernels.model_dump())
