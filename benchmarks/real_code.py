@@ -136,6 +136,7 @@ def cases() -> Iterator[Case]:
     yield from _deepspeed()
 
 
+<<<<<<< HEAD
 ACCELERATE = "transformers + Accelerate"
 _NARROW = {
     "hidden_size": 1024,
@@ -144,6 +145,8 @@ _NARROW = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
+=======
+>>>>>>> main
 _FEW = 8
 """Layers of a model where not all of them are run."""
 
@@ -214,18 +217,7 @@ def _huggingface() -> Iterator[Case]:
     full = {"recompute": "full"}
     for options in ({}, {"no_sync": True}):
         for layout in (_layout(8, grad_accumulation=2, **full), _layout(8, 2, grad_accumulation=2)):
-            model = "qwen2.5-7b"
-            yield Case(
-                ACCELERATE,
-                "huggingface",
-                model,
-                "accelerate",
-                layout,
-                4096,
-                "flash",
-                _FEW,
-                options=options,
-            )
+            yield _accelerated("qwen2.5-7b", 4096, layout, options=options)
     chosen: list[tuple[str, int, Layout, str]] = [
         ("llama-3-8b", 4096, _layout(8), "flash"),
         ("llama-3-8b", 8192, _layout(8, **full), "flash"),
@@ -253,16 +245,30 @@ def _huggingface() -> Iterator[Case]:
         ("qwen2.5-72b", 4096, _layout(64), "flash"),
     ]
     for number, (model, sequence, layout, attention) in enumerate(chosen):
-        yield Case(
-            ACCELERATE,
-            "huggingface",
-            model,
-            "accelerate",
-            layout,
-            sequence,
-            attention,
-            0 if model == "llama-3-8b" and number < 2 else _FEW,
-        )
+        layers = 0 if model == "llama-3-8b" and number < 2 else _FEW
+        yield _accelerated(model, sequence, layout, attention, layers)
+
+
+def _accelerated(
+    model: str,
+    sequence: int,
+    layout: Layout,
+    attention: str = "flash",
+    layers: int = _FEW,
+    options: dict[str, Any] | None = None,
+) -> Case:
+    code = "transformers + Accelerate"
+    return Case(
+        code,
+        "huggingface",
+        model,
+        "accelerate",
+        layout,
+        sequence,
+        attention,
+        layers,
+        options=options or {},
+    )
 
 
 # --- running -------------------------------------------------------------------------------------

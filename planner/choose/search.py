@@ -193,6 +193,7 @@ def _hybrid(grid: _Grid) -> None:
     shard = np.where(whole, layouts.dp, inside)
     grid.filter(useful)
     grid.columns["dp_shard"] = shard[useful]
+    grid.apply("dp_shard")
 
 
 def _schedules(grid: _Grid) -> None:

@@ -25,7 +25,7 @@ from planner.describe.base import (
 )
 from planner.describe.layout import Recompute, Schedule
 from planner.describe.machine import Runtime
-from planner.describe.model.decoders import Decoders
+from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     OPTIMIZERS,
@@ -248,7 +248,7 @@ class Code(Description):
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
-    axes_need_sharding: bool = False
+    axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, of its files."""
 
     def lacks(self, model: Model, workload: Workload) -> str:
@@ -290,6 +290,9 @@ class Framework(Description):
     """Name on the command line."""
     title: str
     """Full name and version described."""
+    like: str = ""
+    """The framework of the catalogue whose traits hold where this description states none; what
+    is said of it by name (title, labels, source, notes, configuration, searched) is its own."""
     labels: tuple[str, ...] = ()
     """Words by which tables of runs call it besides its name, in lower case with single blanks."""
     source: str
@@ -305,7 +308,7 @@ class Framework(Description):
     """The framework in whose place it is searched, only where that one does not run."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
-    axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
+    axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
     """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
@@ -313,8 +316,8 @@ class Framework(Description):
     """Stages it offers together with pp > 1."""
     unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions in which it trains without sharding anything (ZeRO-0)."""
-    axes_need_sharding: bool = False
-    """Whether other axes go only with states that two ranks or more share."""
+    axes_need_sharding: tuple[Axis, ...] = ()
+    """Axes that go only with states that ranks share (ep: that many of them or a multiple)."""
     hybrid_sharding: bool = False
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)

@@ -48,7 +48,7 @@ class Recipe:
     """Shell words after the program."""
     argument_files: tuple[str, ...] = ()
     """Files with one argument a line, handed to the program first."""
-    launcher: Literal["torch", "accelerate", "ezpz", "none"] = "torch"
+    launcher: Literal["torch", "accelerate", "ezpz", "horovod", "none"] = "torch"
     """What starts the processes of a node; none: the one process is told of no ranks."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What a user must set, with what it is."""

@@ -28,6 +28,11 @@ def test_a_legal_layout_passes() -> None:
     [
         ({}, {"tp": 3}, r"tp = 3 .* use one of 1, 2, 4"),
         (
+            {"framework": "torchtitan", "sequence_length": 4100},
+            {"zero_stage": 3},
+            r"4100 tokens over cp = 1 is no multiple of the 8 pieces of the loss of torchtitan",
+        ),
+        (
             {"model": "gpt2-xl", "sequence_length": 1024},
             {"tp": 2},
             r"tp = 2 does not divide num_heads = 25; use one of 1, 5, 25",

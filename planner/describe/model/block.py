@@ -153,6 +153,8 @@ class Saved:
     """Whether it exists only where the tp group has more than one rank."""
     only_context: bool = False
     """Whether it exists only where the context group has more than one rank."""
+    only_spread: bool = False
+    """Whether it exists only where the expert group has more than one rank."""
     only_piped: bool = False
     """Whether it exists only in a pipeline."""
     only_batched: bool = False

@@ -8,12 +8,14 @@ from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says
 from planner.emitters.queue import slot_of
-from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, Resume, from_checkout
+from planner.emitters.recipe import File, Recipe, Resume
 from planner.emitters.text import arguments_text
 
-__all__ = ["SAYS", "is_gpt2", "is_plain", "recipe"]
+__all__ = ["EVALUATED_BATCHES", "SAYS", "is_gpt2", "is_plain", "recipe"]
 
 SAYS = Says()
+EVALUATED_BATCHES = 10
+"""Ours: the estimate counts no evaluation, and nanoGPT saves only beside one, of 200 by itself."""
 _GPT2 = Decoders(
     positions=("learned",),
     norms=("layernorm", "layernorm-nobias"),
@@ -37,7 +39,6 @@ def recipe(job: BatchJob) -> Recipe:
             notes[0] = "`train.py` is your program: it is the only process, and wraps nothing."
         return Recipe(files=(), launcher=launcher, notes=tuple(notes))
     options = File("nanogpt.args", "the options of nanoGPT, one a line", _nanogpt(job))
-    source = from_checkout(OWN_PROGRAM, "nanoGPT's (or wordplay's of that form)")
     return Recipe(
         files=(options,),
         argument_files=(options.name,),
@@ -47,12 +48,19 @@ def recipe(job: BatchJob) -> Recipe:
             "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",
             "WARMUP_STEPS": "the steps over which it warms up",
         },
+        needed={
+            "configurator.py": "nanoGPT reads it and data/ where it runs: link both from its "
+            "checkout into this folder, and set PROGRAM to the train.py there"
+        },
         saves=True,
         resume=Resume(f"{CHECKPOINTS}/ckpt.pt", ("--init_from=resume",)),
         notes=(
-            f"{source} It divides the accumulation by the ranks itself.",
+            "The program is nanoGPT's `train.py`, which reads `configurator.py` and `data/` where "
+            "it runs: `ln -s CHECKOUT/configurator.py CHECKOUT/data .`, then set PROGRAM to "
+            "`CHECKOUT/train.py`. It divides the accumulation by the ranks itself.",
             reads,
-            "The data is what its `dataset` names, under `data/` of its checkout.",
+            "The data is what its `dataset` names, under `data/`. It saves beside an evaluation, "
+            "whose time the estimate does not count.",
         ),
     )
 
@@ -93,6 +101,7 @@ def _nanogpt(job: BatchJob) -> str:
         "lr_decay_iters": job.steps,
         "out_dir": CHECKPOINTS,
         "eval_interval": slot_of(job).save_every,
+        "eval_iters": EVALUATED_BATCHES,
         "always_save_checkpoint": True,
         "log_interval": 1,
     }
