@@ -136,8 +136,6 @@ def cases() -> Iterator[Case]:
     yield from _deepspeed()
 
 
-<<<<<<< HEAD
-ACCELERATE = "transformers + Accelerate"
 _NARROW = {
     "hidden_size": 1024,
     "intermediate_size": 2752,
@@ -145,8 +143,6 @@ _NARROW = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
-=======
->>>>>>> main
 _FEW = 8
 """Layers of a model where not all of them are run."""
 
