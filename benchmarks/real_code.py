@@ -29,6 +29,7 @@ import typer
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+import planner  # noqa: E402
 from benchmarks.referee.configs import configuration  # noqa: E402
 from planner.cost.memory.peak import device_memory  # noqa: E402
 from planner.cost.shards.stages import Stages  # noqa: E402
@@ -38,6 +39,8 @@ from planner.describe.model.huggingface import from_config  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.question import Question  # noqa: E402
 from planner.describe.workload import Workload  # noqa: E402
+from planner.emitters.batch_job import BatchJob  # noqa: E402
+from planner.emitters.recipes.deepspeed import config_file  # noqa: E402
 
 KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "real_code.md"
 GIB = 2**30
@@ -62,6 +65,8 @@ class Case:
     package: str = ""
     """Folder of packages that it imports first."""
     options: dict[str, Any] = field(default_factory=dict)
+    narrow: dict[str, int] = field(default_factory=dict)
+    """Fields of its config.json that are smaller than the model's own."""
 
     @property
     def key(self) -> str:
@@ -69,14 +74,15 @@ class Case:
         options = "".join(f" {name}={value}" for name, value in self.options.items())
         eager = " eager" if self.attention == "eager" else ""
         few = f" {self.layers} layers" if self.layers else ""
+        few += f" width {self.narrow['hidden_size']}" if self.narrow else ""
         return f"{self.code} | {self.model} | s{self.sequence} {self.layout}{eager}{few}{options}"
 
     @property
     def described(self) -> Model:
         """The model, from its config.json where the code has one."""
         model = load_model(self.model)
-        fields = configuration(model, self.layers or model.num_layers)
-        if self.worker == "huggingface":
+        fields = configuration(model, self.layers or model.num_layers) | self.narrow
+        if self.worker in ("huggingface", "deepspeed"):
             return from_config(fields, self.model)
         return model.replaced(num_layers=self.layers) if self.layers else model
 
@@ -86,13 +92,23 @@ class Case:
         model = load_model(self.model)
         attention = {"flash": "sdpa"}.get(self.attention, self.attention)
         return {
-            "config": configuration(model, self.layers or model.num_layers),
+            "config": configuration(model, self.layers or model.num_layers) | self.narrow,
             "layers": self.layers,
             "layout": self.layout.model_dump(),
             "sequence": self.sequence,
             "attention": attention,
+            **({"engine": self.engine} if self.worker == "deepspeed" else {}),
             **self.options,
         }
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """DeepSpeed's configuration, as `planner emit` writes it."""
+        q = self.question
+        found = planner.estimate(
+            q.model, q.machine, self.layout, workload=q.workload, framework=q.framework
+        )
+        return dict(json.loads(config_file(BatchJob(q, found, 1, 1)).text))
 
     @property
     def question(self) -> Question:
@@ -102,6 +118,7 @@ class Case:
             global_batch=self.layout.global_batch,
             attention=self.attention,
             dropout=0.0,
+            precision=self.options.get("precision", "bf16"),
         )
         framework = load_framework(self.framework)
         if "no_sync" in self.options:
@@ -116,8 +133,16 @@ def cases() -> Iterator[Case]:
     yield from _torchtitan("0.3.0", "torchtitan")
     yield from _nanogpt()
     yield from _torchtitan("0.2.2", "fsdp2")
+    yield from _deepspeed()
 
 
+_NARROW = {
+    "hidden_size": 1024,
+    "intermediate_size": 2752,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
 _FEW = 8
 """Layers of a model where not all of them are run."""
 
@@ -165,6 +190,23 @@ def _nanogpt() -> Iterator[Case]:
     for model, micro_batch in (("gpt2", 12), ("gpt2-medium", 8), ("gpt2-xl", 4)):
         layout = Layout(micro_batch=micro_batch, grad_accumulation=2)
         yield Case("nanoGPT", "nanogpt", model, "ddp", layout, 1024, package="nanogpt")
+
+
+def _deepspeed() -> Iterator[Case]:
+    for stage, precision in ((2, "bf16"), (1, "bf16"), (3, "bf16"), (2, "fp32")):
+        layout = _layout(2, stage, grad_accumulation=2)
+        options = {} if precision == "bf16" else {"precision": precision}
+        yield Case(
+            "transformers + DeepSpeed",
+            "deepspeed",
+            "llama-2-7b",
+            "deepspeed",
+            layout,
+            256,
+            layers=4,
+            options=options,
+            narrow=_NARROW,
+        )
 
 
 def _huggingface() -> Iterator[Case]:
@@ -236,8 +278,12 @@ def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, A
             row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())
         }
     todo = [case for case in chosen if case.key not in found]
-    groups = itertools.groupby(todo, lambda case: (case.worker, case.package))
-    for (worker, package), group in groups:
+    # DeepSpeed's groups outlive an engine: each has a process of its own
+    groups = itertools.groupby(
+        todo,
+        lambda case: (case.worker, case.package, case.key if case.worker == "deepspeed" else ""),
+    )
+    for (worker, package, _), group in groups:
         with _process(worker, packages / package, packages / "deps") as process:
             for case in group:
                 print(case.key, file=sys.stderr, flush=True)
@@ -348,6 +394,9 @@ without the device's context and the allocator's reserve.
   *no sync* is Accelerate's own way to sum several passes (`no_sync`); the other rows reduce after
   every pass (`sync_each_batch`).
 - nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
+- DeepSpeed 0.19.8: `deepspeed.initialize` with the configuration that `planner emit` writes and
+  torch's fused AdamW, on real tensors, with matrix products left out; the peak is that of the
+  second step.
 
 What a CPU does otherwise than CUDA is replaced: torch's RMS norm by a kernel that keeps its input
 and one number a row; flex attention by the flash kernel, which keeps the same tensors; the name of

@@ -161,6 +161,11 @@ class Buffers(Description):
     """Buckets alive at once (2 where reduction overlaps backward)."""
     num_sharded_buckets: int = Field(default=0, ge=0, le=8)
     """The same where weights are sharded (ZeRO-3); 0: as many."""
+    buckets_in_backward: bool = False
+    """Whether buckets are made by the first gradient of a backward pass and gone when gradients
+    are reduced, where weights are not sharded (DeepSpeed's ZeRO-1 and 2)."""
+    copies_bucket: bool = False
+    """Whether what fills a bucket is copied to be reduced, where weights are not sharded."""
     whole_buckets: bool = False
     """Whether a bucket is allocated whole, however small the model (DeepSpeed)."""
     gather_bucket_elements: Elements = 0
