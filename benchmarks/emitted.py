@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,10 @@ class Case:
     refusal: str
 
 
-def _questions(chance: random.Random) -> Iterator[tuple[Question, int]]:
+def _questions(chance: random.Random, only: Collection[str] = ()) -> Iterator[tuple[Question, int]]:
     """Random jobs without end: what the search would be asked, with the nodes."""
-    frameworks = [f for f in map(load_framework, names("framework")) if f.configuration != NO_FILES]
+    chosen = map(load_framework, only or names("framework"))
+    frameworks = [framework for framework in chosen if framework.configuration != NO_FILES]
     models = [m for m in map(load_model, names("model")) if m.convolutional is None]
     machines = [load_machine(name) for name in names("machine")]
     while True:
@@ -90,10 +91,10 @@ def _workload(chance: random.Random) -> Workload:
     )
 
 
-def cases(count: int, seed: int, root: Path) -> Iterator[Case]:
+def cases(count: int, seed: int, root: Path, only: Collection[str] = ()) -> Iterator[Case]:
     """Random legal layouts with their files under `root`."""
     chance = random.Random(seed)
-    questions = _questions(chance)
+    questions = _questions(chance, only)
     done = 0
     while done < count:
         question, nodes = next(questions)
@@ -139,8 +140,9 @@ def parse(parser: str, folders: list[str], source: str = "") -> Answers | str:
     return answers
 
 
-def wrong(layout: Layout, read: Mapping[str, Any]) -> str:
+def wrong(case: Case, read: Mapping[str, Any]) -> str:
     """The first thing that was read and is not what was planned; empty where all is."""
+    layout = case.layout
     wanted = {
         "global_batch": layout.global_batch,
         "micro_batch": layout.micro_batch,
@@ -150,6 +152,7 @@ def wrong(layout: Layout, read: Mapping[str, Any]) -> str:
         "world": layout.world,
         "compile": False,
         "loss": "CrossEntropyLoss.Config",
+        "loss_chunks": load_framework(case.framework).kernels.loss_chunks,
         **{axis: getattr(layout, axis) for axis in ("tp", "pp", "vpp", "cp", "ep")},
     }
     if layout.dp * layout.cp == 1:
@@ -180,7 +183,7 @@ def folders_for(parser: str, found: list[Case]) -> list[str]:
 
 def table(found: list[Case], sources: Mapping[str, str]) -> Iterator[str]:
     """Lines of the report."""
-    layouts = {case.folder: case.layout for case in found if case.folder}
+    planned = {case.folder: case for case in found if case.folder}
     yield "| parser | folders | accepted | equal to the plan | first problem |"
     yield "|---|---:|---:|---:|---|"
     for parser in PARSERS:
@@ -192,7 +195,7 @@ def table(found: list[Case], sources: Mapping[str, str]) -> Iterator[str]:
             yield f"| {parser} | {len(folders)} | not available | | {answers} |"
             continue
         accepted = {f: read for f, read in answers.items() if isinstance(read, dict)}
-        odd = {f: what for f, read in accepted.items() if (what := wrong(layouts[f], read))}
+        odd = {f: what for f, read in accepted.items() if (what := wrong(planned[f], read))}
         bad = [f"{f}: {why}" for f, why in answers.items() if f not in accepted]
         bad += [f"{f}: {what}" for f, what in odd.items()]
         equal = len(accepted) - len(odd)
@@ -218,11 +221,14 @@ def main() -> None:
     options.add_argument("--count", type=int, default=1000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--source", action="append", default=[], metavar="PARSER=DIR[:DIR]")
+    options.add_argument("--framework", action="append", default=[], help="one of those drawn")
     options.add_argument("--folder", type=Path, help="where the folders stay")
     given = options.parse_args()
     sources = dict(source.split("=", 1) for source in given.source)
     with tempfile.TemporaryDirectory() as temporary:
-        found = list(cases(given.count, given.seed, given.folder or Path(temporary)))
+        found = list(
+            cases(given.count, given.seed, given.folder or Path(temporary), given.framework)
+        )
         print("\n".join(refusals(found)), end="\n\n", flush=True)
         for line in table(found, sources):
             print(line, flush=True)

@@ -50,7 +50,10 @@ ORDER: dict[str, tuple[tuple[str, ...], ...]] = {
     "cost/network": (("tests/cost/network",), _ESTIMATES, _PLANS),
     "cost/schedules": (("tests/cost/schedules", "tests/cost/shards"), _ESTIMATES),
     "cost/step": (_ESTIMATES, ("tests/cost/step",), ("tests/cost/test_properties.py",)),
-    "cost": (("tests/cost/test_estimate.py", "tests/cost/test_arrays.py"), _ESTIMATES),
+    "cost": (
+        ("tests/cost/test_estimate.py", "tests/cost/test_arrays.py", "tests/cost/test_parts.py"),
+        _ESTIMATES,
+    ),
     "choose": (("tests/choose/test_legality.py", "tests/choose/test_search.py"), _PLANS),
 }
 """What runs for a module, by the longest beginning of its path, in this order."""

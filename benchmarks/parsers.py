@@ -161,7 +161,8 @@ def torchtitan_030() -> Callable[[Path], Read]:
             "recompute": words[kind],
             "compile": config.compile.enable,
             "layers": len(model.layers),
-            "loss": type(config.loss).__qualname__,
+            "loss": type(getattr(config.loss, "loss_fn", config.loss)).__qualname__,
+            "loss_chunks": getattr(config.loss, "num_chunks", 1),
         }
 
     return read
@@ -174,6 +175,10 @@ def _types(config: Any) -> set[type]:
 
 
 def _titan(training: Any, mesh: Any) -> Read:
+    # distributed/parallel_dims.py: the expert mesh is (pp, dp_replicate, efsdp, ep)
+    ranks = mesh.data_parallel_shard_degree * mesh.context_parallel_degree
+    whole = ranks * mesh.tensor_parallel_degree % mesh.expert_parallel_degree == 0
+    assert whole, "expert parallelism is no part of the ranks that share states"
     replicas = mesh.data_parallel_replicate_degree * mesh.data_parallel_shard_degree
     local = training.local_batch_size
     piped = mesh.pipeline_parallel_degree > 1

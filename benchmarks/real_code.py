@@ -29,6 +29,7 @@ import typer
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+import planner  # noqa: E402
 from benchmarks.referee.configs import configuration  # noqa: E402
 from planner.cost.memory.peak import device_memory  # noqa: E402
 from planner.cost.shards.stages import Stages  # noqa: E402
@@ -38,6 +39,8 @@ from planner.describe.model.huggingface import from_config  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.question import Question  # noqa: E402
 from planner.describe.workload import Workload  # noqa: E402
+from planner.emitters.batch_job import BatchJob  # noqa: E402
+from planner.emitters.recipes.deepspeed import config_file  # noqa: E402
 
 KEPT, PAGE = Path("real_code.jsonl"), ROOT / "docs" / "real_code.md"
 GIB = 2**30
@@ -62,6 +65,8 @@ class Case:
     package: str = ""
     """Folder of packages that it imports first."""
     options: dict[str, Any] = field(default_factory=dict)
+    narrow: dict[str, int] = field(default_factory=dict)
+    """Fields of its config.json that are smaller than the model's own."""
 
     @property
     def key(self) -> str:
@@ -69,14 +74,15 @@ class Case:
         options = "".join(f" {name}={value}" for name, value in self.options.items())
         eager = " eager" if self.attention == "eager" else ""
         few = f" {self.layers} layers" if self.layers else ""
+        few += f" width {self.narrow['hidden_size']}" if self.narrow else ""
         return f"{self.code} | {self.model} | s{self.sequence} {self.layout}{eager}{few}{options}"
 
     @property
     def described(self) -> Model:
         """The model, from its config.json where the code has one."""
         model = load_model(self.model)
-        fields = configuration(model, self.layers or model.num_layers)
-        if self.worker == "huggingface":
+        fields = configuration(model, self.layers or model.num_layers) | self.narrow
+        if self.worker in ("huggingface", "deepspeed"):
             return from_config(fields, self.model)
         return model.replaced(num_layers=self.layers) if self.layers else model
 
@@ -86,13 +92,23 @@ class Case:
         model = load_model(self.model)
         attention = {"flash": "sdpa"}.get(self.attention, self.attention)
         return {
-            "config": configuration(model, self.layers or model.num_layers),
+            "config": configuration(model, self.layers or model.num_layers) | self.narrow,
             "layers": self.layers,
             "layout": self.layout.model_dump(),
             "sequence": self.sequence,
             "attention": attention,
+            **({"engine": self.engine} if self.worker == "deepspeed" else {}),
             **self.options,
         }
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """DeepSpeed's configuration, as `planner emit` writes it."""
+        q = self.question
+        found = planner.estimate(
+            q.model, q.machine, self.layout, workload=q.workload, framework=q.framework
+        )
+        return dict(json.loads(config_file(BatchJob(q, found, 1, 1)).text))
 
     @property
     def question(self) -> Question:
@@ -102,9 +118,13 @@ class Case:
             global_batch=self.layout.global_batch,
             attention=self.attention,
             dropout=0.0,
+            precision=self.options.get("precision", "bf16"),
         )
-        machine, framework = load_machine("dgx-h100"), load_framework(self.framework)
-        return Question(self.described, machine, workload, framework)
+        framework = load_framework(self.framework)
+        if "no_sync" in self.options:
+            once = framework.communication.replaced(reduces_once=True)
+            framework = framework.replaced(communication=once.model_dump())
+        return Question(self.described, load_machine("dgx-h100"), workload, framework)
 
 
 def cases() -> Iterator[Case]:
@@ -113,8 +133,16 @@ def cases() -> Iterator[Case]:
     yield from _torchtitan("0.3.0", "torchtitan")
     yield from _nanogpt()
     yield from _torchtitan("0.2.2", "fsdp2")
+    yield from _deepspeed()
 
 
+_NARROW = {
+    "hidden_size": 1024,
+    "intermediate_size": 2752,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
 _FEW = 8
 """Layers of a model where not all of them are run."""
 
@@ -164,8 +192,28 @@ def _nanogpt() -> Iterator[Case]:
         yield Case("nanoGPT", "nanogpt", model, "ddp", layout, 1024, package="nanogpt")
 
 
+def _deepspeed() -> Iterator[Case]:
+    for stage, precision in ((2, "bf16"), (1, "bf16"), (3, "bf16"), (2, "fp32")):
+        layout = _layout(2, stage, grad_accumulation=2)
+        options = {} if precision == "bf16" else {"precision": precision}
+        yield Case(
+            "transformers + DeepSpeed",
+            "deepspeed",
+            "llama-2-7b",
+            "deepspeed",
+            layout,
+            256,
+            layers=4,
+            options=options,
+            narrow=_NARROW,
+        )
+
+
 def _huggingface() -> Iterator[Case]:
     full = {"recompute": "full"}
+    for options in ({}, {"no_sync": True}):
+        for layout in (_layout(8, grad_accumulation=2, **full), _layout(8, 2, grad_accumulation=2)):
+            yield _accelerated("qwen2.5-7b", 4096, layout, options=options)
     chosen: list[tuple[str, int, Layout, str]] = [
         ("llama-3-8b", 4096, _layout(8), "flash"),
         ("llama-3-8b", 8192, _layout(8, **full), "flash"),
@@ -193,16 +241,30 @@ def _huggingface() -> Iterator[Case]:
         ("qwen2.5-72b", 4096, _layout(64), "flash"),
     ]
     for number, (model, sequence, layout, attention) in enumerate(chosen):
-        yield Case(
-            "transformers + Accelerate",
-            "huggingface",
-            model,
-            "accelerate",
-            layout,
-            sequence,
-            attention,
-            0 if model == "llama-3-8b" and number < 2 else _FEW,
-        )
+        layers = 0 if model == "llama-3-8b" and number < 2 else _FEW
+        yield _accelerated(model, sequence, layout, attention, layers)
+
+
+def _accelerated(
+    model: str,
+    sequence: int,
+    layout: Layout,
+    attention: str = "flash",
+    layers: int = _FEW,
+    options: dict[str, Any] | None = None,
+) -> Case:
+    code = "transformers + Accelerate"
+    return Case(
+        code,
+        "huggingface",
+        model,
+        "accelerate",
+        layout,
+        sequence,
+        attention,
+        layers,
+        options=options or {},
+    )
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -216,8 +278,12 @@ def ran(path: Path, chosen: list[Case], packages: Path) -> dict[str, dict[str, A
             row["key"]: row["result"] for row in map(json.loads, path.read_text().splitlines())
         }
     todo = [case for case in chosen if case.key not in found]
-    groups = itertools.groupby(todo, lambda case: (case.worker, case.package))
-    for (worker, package), group in groups:
+    # DeepSpeed's groups outlive an engine: each has a process of its own
+    groups = itertools.groupby(
+        todo,
+        lambda case: (case.worker, case.package, case.key if case.worker == "deepspeed" else ""),
+    )
+    for (worker, package, _), group in groups:
         with _process(worker, packages / package, packages / "deps") as process:
             for case in group:
                 print(case.key, file=sys.stderr, flush=True)
@@ -325,7 +391,12 @@ without the device's context and the allocator's reserve.
   `spmd_types`, needs a later torch.
 - transformers 5.23 under Accelerate 1.15: `fsdp2_apply_ac` and `fsdp2_prepare_model` with bf16,
   and a plain loop that keeps `outputs` through backward. AdamW with foreach kernels.
+  *no sync* is Accelerate's own way to sum several passes (`no_sync`); the other rows reduce after
+  every pass (`sync_each_batch`).
 - nanoGPT at 3adf61e: its model under autocast on one device, as its train.py runs it.
+- DeepSpeed 0.19.8: `deepspeed.initialize` with the configuration that `planner emit` writes and
+  torch's fused AdamW, on real tensors, with matrix products left out; the peak is that of the
+  second step.
 
 What a CPU does otherwise than CUDA is replaced: torch's RMS norm by a kernel that keeps its input
 and one number a row; flex attention by the flash kernel, which keeps the same tensors; the name of

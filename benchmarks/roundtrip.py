@@ -45,13 +45,14 @@ UNSAID = {
     "deepspeed": _ALWAYS | _PROGRAM,
     "ezpz": _ALWAYS | {"recompute", "offload"},
     "fsdp2": _ALWAYS | _PROGRAM,
+    "horovod": _ALWAYS | _PROGRAM,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},
+    "torchtitan": _ALWAYS | _PROGRAM,
 }
 """What the files of a framework may leave unsaid, besides degrees of one."""
 FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
-"""Those whose files are read; the settings of wordplay (ezpz) are not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,12 @@ OTHERS = {
     "ViT": ("vit-h-14", 257, 3),
     "Llama, context": ("llama-3-8b", 16384, 3),
     "Llama, interleaved": ("llama-3-8b", 2048, 14),
+    "Mixtral, experts": ("mixtral-8x7b", 4096, 0),
+    "Qwen3, experts": ("qwen3-30b-a3b", 4096, 0),
+    "gpt-oss, experts": ("gpt-oss-20b", 4096, 0),
+    "DeepSeek-V3, experts": ("deepseek-v3", 4096, 0),
 }
-"""Other families and axes: model, sequence and layers."""
+"""Other families and axes: model, sequence and layers, 0 for all of them."""
 SPLITS = ((1, False), (2, False), (2, True), (8, False), (8, True))
 RECOMPUTE = ("none", "selective", "full")
 STAGES = (0, 1, 3)
@@ -99,7 +103,7 @@ class Case:
         if self.family in OTHERS:
             name, rows, layers = OTHERS[self.family]
         model = load_model(name).replaced(dropout=0.0)
-        if not self.deep:
+        if not self.deep and layers:
             dense = (
                 {"num_dense_layers": min(model.experts.num_dense_layers, 1)}
                 if model.experts
@@ -141,10 +145,10 @@ def cases() -> Iterator[Case]:
 
 
 def others() -> Iterator[Case]:
-    """Families beyond GPT, Llama and Mixtral; context parallelism; interleaved pipelines."""
+    """Families beyond GPT, Llama and Mixtral; context and expert parallelism; interleaving."""
     alone = {"BERT": 32, "ViT": 64}  # sequences of a micro-batch, where one is short
     for family in OTHERS:
-        if family.startswith("Llama"):
+        if ", " in family:
             continue
         batch = alone.get(family, 1)
         yield Case(family, Layout(dp=64, zero_stage=3, micro_batch=batch), 0)
@@ -157,6 +161,28 @@ def others() -> Iterator[Case]:
     piped = Layout(dp=16, pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)
     for stage, zero in ((1, 2), (2, 3), (0, 2), (3, 2)):
         yield Case("Llama, interleaved", piped.replaced(zero_stage=zero), stage)
+    yield from _expert_parallel()
+
+
+def _expert_parallel() -> Iterator[Case]:
+    """Experts over ep, with all layers of their models."""
+    eight = Layout(dp=64, ep=8, zero_stage=3)
+    for layout in (
+        eight,
+        eight.replaced(recompute="selective"),
+        eight.replaced(zero_stage=2, recompute="full", grad_accumulation=2),
+        eight.replaced(dp_shard=16),
+        eight.replaced(dp=16, cp=4),
+    ):
+        yield Case("Mixtral, experts", layout, 0)
+    piped = eight.replaced(dp=16, pp=4, zero_stage=2, schedule="1f1b", grad_accumulation=8)
+    yield Case("Mixtral, experts", piped, 1)
+    yield Case("Qwen3, experts", eight.replaced(ep=16), 0)
+    yield Case("Qwen3, experts", eight.replaced(ep=64, recompute="selective"), 0)
+    yield Case("gpt-oss, experts", eight.replaced(dp=32, micro_batch=2), 0)
+    for ep, recompute in ((64, "full"), (32, "none")):
+        layout = Layout(dp=512, ep=ep, zero_stage=3, recompute=recompute)
+        yield Case("DeepSeek-V3, experts", layout, 0)
 
 
 # --- tracing ---------------------------------------------------------------------------------
@@ -365,30 +391,33 @@ ranks, traced at two depths and extended linearly."""
 OTHER = """\
 Gemma 2 27B (four norms a layer, tied table), OLMo 2 7B (norms over all heads), DeepSeek-V3
 (latent attention, a dense layer, 256 experts and a shared one), gpt-oss 20B (sinks, biases of
-experts and router), BLOOM 176B (ALiBi, norm of the embedding), BERT large (token types, pooler, no
-logits) and ViT-H/14 (patches) with 3 layers on 64 ranks; Llama 3 8B with context parallelism (3
-layers, 16384 tokens) and interleaved pipelines (14 layers, 2 chunks a stage). Attention that torch
-has no CPU kernel for (two head widths, ALiBi, sinks, rings) runs through one of the package's own,
-which keeps what the kernels of accelerators keep; its values equal torch's. Norms of OLMo 2 stand
-before each half, where its own stand behind: as many bytes. Soft caps of Gemma 2 and clamps of
-gpt-oss are left out, in the trace and in the estimate."""
+experts and router), BLOOM 176B (ALiBi, norm of the embedding), BERT large (token types, pooler,
+no logits) and ViT-H/14 (patches) with 3 layers on 64 ranks; Llama 3 8B with context parallelism
+(3 layers, 16384 tokens) and interleaved pipelines (14 layers, 2 chunks a stage); Mixtral 8x7B,
+Qwen3 30B-A3B, gpt-oss 20B and DeepSeek-V3 with expert parallelism and all their layers. Attention
+that torch has no CPU kernel for (two head widths, ALiBi, sinks, rings) runs through one of the
+package's own, which keeps what the kernels of accelerators keep; its values equal torch's. Norms
+of OLMo 2 stand before each half, where its own stand behind: as many bytes. Clamps of gpt-oss are
+left out, in the trace and in the estimate."""
 EXCEPTIONS = """\
 ## Why what differs differs
 
 - **activations** below 1 %: q/k norms and fp32 rows of norms that the inventory of saved tensors
-  leaves out, token numbers that it counts.
+  leaves out, token numbers that it counts. Above: the patches of ViT, which it counts too.
 - **logits_and_loss** below 0.1 %: per-token scalars of the loss.
-- **peak**: the estimate looks at nine moments of a step; between them, weight gradients appear
+- **peak**: the estimate looks at ten moments of a step; between them, weight gradients appear
   one by one while temporaries disappear. Where one layer's weights are as large as all
   activations, as in stages of one or two layers, that order shows.
   The two-depth extension is exact: a test holds it against a full trace.
 - Groups of one rank move nothing and are not listed.
-- **activations** of interleaved pipelines: the estimate takes the chunks of a stage as equal; a
-  first or last chunk that holds a layer less or none shows on the first and last stage.
+- The peak of an interleaved pipeline's last stage: the estimate takes its loss while most layers'
+  activations are held; the loss falls where one layer less is.
 - The peak of few layers where experts follow a dense layer: the estimate takes the largest layer
   for the first one as well.
-- Not traced: expert parallelism, tensor parallelism of latent attention and of norms over all
-  heads, encoder-decoders, offload, adapters, fp8, dropout. The command says so.
+- Experts over `ep` are sharded over the ranks that hold the same ones (`edp`), as in torchtitan
+  0.3; tokens are taken to spread evenly over experts.
+- Not traced: expert beside tensor parallelism, tensor parallelism of latent attention and of norms
+  over all heads, encoder-decoders, offload, adapters, fp8, dropout. The command says so.
 
 ## Full traces, and real ranks
 

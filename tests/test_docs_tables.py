@@ -28,6 +28,7 @@ COLUMNS = {
     "sharded": "sharded_weight_bytes",
     "gradients": "gradient_bytes",
     "flat": "unsharded_gradient_bytes",
+    "buckets": "bucket_bytes",
     "fp32 copy": "master_bytes",
     "cache": "cached_weight_bytes",
     "wire": "reduce_bytes",

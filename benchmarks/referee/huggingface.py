@@ -52,7 +52,11 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
                 outputs = model(input_ids=tokens, labels=labels)
                 return outputs.loss, outputs
 
-            return Job(model, optimizer, forward, passes, batch=[tokens, labels])
+            job = Job(model, optimizer, forward, passes, batch=[tokens, labels])
+            if case.get("no_sync"):
+                # Accelerator.no_sync, in which `accumulate` runs all passes but the last
+                job.before = model.set_requires_gradient_sync
+            return job
 
         return materialise
 

@@ -38,6 +38,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
         def materialise() -> Job:
             model.to_empty(device="cpu")
+            # new storage leaves the head its own: it is the table, as in GPT's constructor
+            model.lm_head.weight = model.transformer.wte.weight
             optimizer = torch.optim.AdamW(model.parameters(), fused=True)
             shape = (layout["micro_batch"], case["sequence"])
             tokens, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))

@@ -31,6 +31,8 @@ class Job:
     around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     """Context of a forward and backward pass."""
     batch: list[torch.Tensor] = field(default_factory=list)
+    before: Callable[[bool], None] = lambda last: None
+    """Called before a pass: whether it is the step's last."""
 
 
 @contextlib.contextmanager
@@ -60,7 +62,8 @@ class Tracked:
             self._watch()
             timeline.phase = Phase(Direction.FORWARD)
             timeline.moment("begin")
-            for _ in range(job.passes):
+            for left in reversed(range(job.passes)):
+                job.before(left == 0)
                 self._pass()
             timeline.moment("reduced")
             timeline.phase = Phase(Direction.OPTIMIZER)

@@ -6,7 +6,7 @@ import streamlit as st
 
 from planner.show.figures.frame import Drawing
 
-__all__ = ["draw"]
+__all__ = ["FIGURES", "draw"]
 
 _CONFIG = {
     "displaylogo": False,
@@ -15,14 +15,18 @@ _CONFIG = {
 }
 
 
-_INKS = {"light": "#333333", "dark": "#E0E0E0"}
-# words of figures, readable on the grounds of both themes
+_INK = "#333333"
+_DRAWN = "rgb(51, 51, 51)"
+# the same, as browsers write it
+FIGURES = (
+    f".js-plotly-plot text[style*='{_DRAWN}'] {{fill: light-dark({_INK}, #E0E0E0) !important}}"
+)
+"""Style of a page: words of figures can be read in both themes, also when the theme changes."""
 
 
 def draw(drawing: Drawing, key: str) -> None:
     """Draw a figure; readers of screens hear its text alternative."""
-    ink = _INKS.get(st.context.theme.type or "light", _INKS["light"])
-    font = {"color": ink}
+    font = {"color": _INK}
     figure = drawing.figure
     figure.update_layout(font=font, legend={"font": font}, modebar={"orientation": "v"})
     figure.update_xaxes(tickfont=font, title={"font": font})

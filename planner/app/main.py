@@ -15,6 +15,8 @@ from streamlit.navigation.page import Page
 from planner.app import address
 from planner.app.controls import job
 from planner.app.controls.job import Asked
+from planner.app.controls.panel import ROW
+from planner.app.draw import FIGURES
 from planner.app.markdown import escape
 from planner.app.views import collectives, fit, learn, machines, one_layout, trust
 
@@ -35,24 +37,31 @@ _PURPOSE = (
     "Which way to spread a model's training over a machine fits, how long a step takes, and how "
     "sure that is."
 )
-_STYLE = "<style>[data-testid=stMainBlockContainer] {padding-top: 1rem}</style>"
-# Streamlit leaves a hand's breadth for a bar that this app does not have
+# Streamlit leaves a hand's breadth for a bar and a footer that this app does not have
+_SPACE = "[data-testid=stMainBlockContainer] {padding-block: 1rem 2rem}"
+_TABLES = "[data-testid=stMarkdownContainer] table {display: block; overflow-x: auto}"
+# wide tables scroll, not the page
+_NARROW = (
+    f"@media (max-width: 640px) {{.st-key-{ROW} [data-testid=stColumn] {{min-width: 40%; flex: 1}} "
+    "h1 {font-size: 2rem !important} h2 {font-size: 1.5rem !important}}"
+)
+# on a phone the verdict is to be seen without scrolling
 _CHOSEN = (
     "[data-testid$=Active]",
     "[aria-checked=true]",
     "[aria-selected=true]",
     "[data-selected]",
+    "[data-testid=stSliderThumbValue]",
 )
-_DARK = f"<style>:is({', '.join(_CHOSEN)}) p {{color: #9CD3F5 !important}}</style>"
 # on dark ground, words in the colour of buttons could not be read
+_READABLE = f":is({', '.join(_CHOSEN)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
+_STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {FIGURES}</style>"
 
 
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title=NAME, page_icon=_icon(), layout="wide")
     st.html(_STYLE)
-    if st.context.theme.type == "dark":
-        st.html(_DARK)
     pages: dict[str, Page] = {}
     for path in PAGES:
         # the page that opens has the address /, whatever its path is called

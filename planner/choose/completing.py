@@ -260,7 +260,8 @@ def _changed(
         table = fields
         for part in path:
             table = table[part]
-        if table[last] != new:
+        # None: it has no such choice
+        if table[last] is not None and table[last] != new:
             notes.append(f"{framework.name} with {key} = {_plain(new)}, not {_plain(table[last])}")
             table[last] = new
     return (type(framework).described(fields) if notes else framework), notes

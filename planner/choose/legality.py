@@ -165,10 +165,12 @@ def _zero_message(q: Question, x: Layout) -> str:
 
 
 def _alone(q: Question, x: Layouts) -> Mask:
-    """No other axis, or one beside states that ranks share."""
-    single = x.tp * x.pp * x.cp * x.ep == 1
-    shared = (x.dp_shard * x.cp > 1) & x.shards_gradients
-    return single | shared | (not q.framework.axes_need_sharding)
+    """No axis that needs it, or one beside states that ranks share."""
+    axes = q.framework.axes_need_sharding
+    single = np.prod([np.ones_like(x.tp), *(getattr(x, axis) for axis in axes)], axis=0) == 1
+    group = x.dp_shard * x.cp
+    shared = (group > 1) & x.shards_gradients
+    return single | (shared & (("ep" not in axes) | (group % x.ep == 0)))
 
 
 def _hybrid(q: Question, x: Layouts) -> Mask:
@@ -293,6 +295,16 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "the loss does not divide the sequence",
+        ("cp",),
+        lambda q, x: q.workload.sequence_length % (x.cp * q.framework.kernels.loss_chunks) == 0,
+        lambda q, x: (
+            f"the sequence of {q.workload.sequence_length} tokens over cp = {x.cp} is no multiple "
+            f"of the {q.framework.kernels.loss_chunks} pieces of the loss of {q.framework.name}; "
+            "use one that is, or another framework"
+        ),
+    ),
+    Rule(
         "tp does not divide the sequence (sequence parallel)",
         ("tp", "cp", "sequence_parallel"),
         lambda q, x: (
@@ -312,8 +324,9 @@ RULES: tuple[Rule, ...] = (
         ("tp", "pp", "cp", "ep", "dp", "zero_stage"),
         _alone,
         lambda q, x: (
-            f"{x}: {q.framework.name} takes other axes only beside states that ranks share; use "
-            "ZeRO stage 2 or 3 with dp or cp above 1"
+            f"{x}: {q.framework.name} takes {', '.join(q.framework.axes_need_sharding)} only "
+            "beside states that ranks share; use ZeRO stage 2 or 3 with dp or cp above 1, and an "
+            "ep that divides dp_shard * cp"
         ),
     ),
     Rule(

@@ -23,7 +23,7 @@ from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.errors import LayoutError
 
@@ -231,7 +231,9 @@ def _in_groups(question: Question, taken: Footprints) -> Layouts:
         fills = (whole.dp % size == 0) & (size < whole.dp) & (size % inside == 0)
         some = whole.take(np.flatnonzero(fills))
         groups.append(replace(some, dp_shard=np.full(len(some), size)))
-    return Layouts.joined(groups or [whole])
+    joined = Layouts.joined(groups or [whole])
+    mask, _ = legal(question, joined, set(Layout.model_fields))
+    return joined.take(np.flatnonzero(mask))
 
 
 def _in_tiles(question: Question, taken: Footprints) -> Layouts:

@@ -38,6 +38,7 @@ __all__ = [
     "FieldsOf",
     "Files",
     "Job",
+    "LeaveFree",
     "MachineName",
     "ModelName",
     "Overrides",
@@ -53,6 +54,16 @@ MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name 
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
+]
+LeaveFree = Annotated[
+    float,
+    typer.Option(
+        "--leave-free",
+        min=0,
+        max=90,
+        metavar="PERCENT",
+        help="Percent of every device's memory that the layout must not need.",
+    ),
 ]
 Files = Annotated[
     list[str] | None,
@@ -225,10 +236,11 @@ class Job:
         list[str] | None, typer.Option("--framework", "-f", help="Framework (repeatable).")
     ] = None
     overrides: Overrides = None
+    leave_free: LeaveFree = 0.0
 
     def described(self) -> tuple[Model, Machine, Workload, list[Framework]]:
         """What the options name."""
         model = load_model(self.model)
-        machine = load_machine(self.machine, tuple(self.overrides or ()))
+        machine = load_machine(self.machine, tuple(self.overrides or ()), self.leave_free)
         frameworks = [load_framework(name) for name in self.framework or ()]
         return model, machine, workload_of(model, self.workload), frameworks

@@ -16,6 +16,7 @@ from planner.cli.options import (
     FieldsOf,
     Files,
     Job,
+    LeaveFree,
     MachineName,
     ModelName,
     Overrides,
@@ -88,20 +89,23 @@ def estimate_command(
     framework: Annotated[str | None, typer.Option("--framework", "-f", help="Framework.")] = None,
     files: Files = None,
     overrides: Overrides = None,
+    leave_free: LeaveFree = 0.0,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
     """Estimate one layout: memory by part and stage, step time by part.
 
     With --from, the layout is that of configuration files that you have: of DeepSpeed, Accelerate,
-    torchtitan, Megatron, nanotron, nanoGPT or the Hugging Face Trainer. Options count before them.
+    torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
+    before them.
     """
     from planner.choose.completing import complete
     from planner.choose.configured import improved
     from planner.choose.planning import estimate
     from planner.describe.question import Question
 
-    described, place = load_model(model), load_machine(machine, tuple(overrides or ()))
+    described = load_model(model)
+    place = load_machine(machine, tuple(overrides or ()), leave_free)
     job = complete(
         described,
         place,

@@ -17,9 +17,10 @@ from planner.describe.files import read_toml
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, UnknownNameError, shorten
-from planner.units import parse_quantity
+from planner.units import format_bytes, parse_quantity
 
 __all__ = [
+    "leaving_free",
     "load_framework",
     "load_machine",
     "load_model",
@@ -30,6 +31,8 @@ __all__ = [
 
 D = TypeVar("D", bound=Description)
 
+_OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
+"""What a framework that is like another states itself."""
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = {
     "model": "models",
@@ -86,8 +89,10 @@ def load_model(name: str) -> Model:
     return _named(Model, "model", name)
 
 
-def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
+def load_machine(name: str, overrides: tuple[str, ...] = (), free_percent: float = 0.0) -> Machine:
     """A machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
+
+    `free_percent` of the devices' memory are left free.
 
     >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
     80000000000.0
@@ -98,7 +103,7 @@ def load_machine(name: str, overrides: tuple[str, ...] = ()) -> Machine:
         # other names stand inside the files, and reading them all takes time
         known = name in names("machine")
         machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
-    return overridden(machine, overrides) if overrides else machine
+    return leaving_free(overridden(machine, overrides) if overrides else machine, free_percent)
 
 
 @functools.cache
@@ -139,7 +144,51 @@ def _from_catalogue(cls: type[D], kind: str, name: str) -> D:
 def _load(cls: type[D], path: Path) -> D:
     fields = read_toml(path)
     fields.setdefault("name", path.stem)
+    if "like" in cls.model_fields:
+        fields = _completed(fields)
     return cls.described(fields, where=shorten(path.name))
+
+
+def _completed(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a framework, with those of the one that it is like where it states none."""
+    like = fields.get("like", "")
+    if not isinstance(like, str) or not like:
+        return fields
+    if like not in names("framework"):
+        raise UnknownNameError("framework", like, names("framework"))
+    whole = _completed(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
+    return _both({k: v for k, v in whole.items() if k not in _OF_ITS_OWN}, fields)
+
+
+def _both(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Tables with what a part of them states otherwise.
+
+    >>> _both({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
+    {'code': {'a': 1, 'b': 3}, 'tp': 1}
+    """
+    found = {**whole, **part}
+    for key in whole.keys() & part.keys():
+        if isinstance(whole[key], dict) and isinstance(part[key], dict):
+            found[key] = _both(whole[key], part[key])
+    return found
+
+
+def leaving_free(machine: Machine, percent: float) -> Machine:
+    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
+
+    >>> leaving_free(load_machine("polaris"), 10).device.memory_bytes.source
+    'the user leaves 10 % of 39.50 GiB free'
+    """
+    if not percent:
+        return machine
+    whole = machine.device.memory_bytes.value
+    fields = machine.model_dump()
+    fields["device"]["memory_bytes"] = {
+        "value": whole * (1 - percent / 100),
+        "kind": "assumed",
+        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
+    }
+    return Machine.described(fields, where="memory left free")
 
 
 def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:

@@ -25,7 +25,7 @@ from planner.describe.base import (
 )
 from planner.describe.layout import Recompute, Schedule
 from planner.describe.machine import Runtime
-from planner.describe.model.decoders import Decoders
+from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     OPTIMIZERS,
@@ -56,8 +56,11 @@ class States(Description):
     gradient_bytes: BytesPerElement
     """Gradients, sharded from ZeRO-2 on [B/parameter]."""
     unsharded_gradient_bytes: BytesPerElement = 0
-    """Further gradients below ZeRO-2: flat buckets of DDP, 16-bit ones beside fp32 sums
-    (DeepSpeed's BF16_Optimizer, for ZeRO-1 alone) [B/parameter]."""
+    """Further gradients below ZeRO-2: 16-bit ones beside fp32 sums (DeepSpeed's BF16_Optimizer,
+    for ZeRO-1 alone) [B/parameter]."""
+    bucket_bytes: BytesPerElement = 0
+    """Flat buckets beside gradients below ZeRO-2, where gradients are reduced: DDP makes them for
+    one rank too, so this is of programs that do not wrap the model there [B/parameter]."""
     master_bytes: BytesPerElement
     """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
     cached_weight_bytes: BytesPerElement = 0
@@ -100,6 +103,8 @@ class Kernels(Description):
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
     """Whether the 16-bit logits stay referenced until backward (eager loss)."""
+    gathers_logits: bool = False
+    """Whether every tp rank gathers the logits of the whole vocabulary for its loss."""
     residual_bytes: int = Field(default=0, ge=0, le=8)
     """Bytes per element of the residual stream; 0: the compute precision [B]."""
     transformers_blocks: bool = False
@@ -119,6 +124,9 @@ class Kernels(Description):
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""
+    repeats_to_end: bool = False
+    """Whether full recompute runs a layer to its end, and not only to the last activation that
+    backward needs (torchtitan: early_stop = False)."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
@@ -153,6 +161,11 @@ class Buffers(Description):
     """Buckets alive at once (2 where reduction overlaps backward)."""
     num_sharded_buckets: int = Field(default=0, ge=0, le=8)
     """The same where weights are sharded (ZeRO-3); 0: as many."""
+    buckets_in_backward: bool = False
+    """Whether buckets are made by the first gradient of a backward pass and gone when gradients
+    are reduced, where weights are not sharded (DeepSpeed's ZeRO-1 and 2)."""
+    copies_bucket: bool = False
+    """Whether what fills a bucket is copied to be reduced, where weights are not sharded."""
     whole_buckets: bool = False
     """Whether a bucket is allocated whole, however small the model (DeepSpeed)."""
     gather_bucket_elements: Elements = 0
@@ -204,6 +217,9 @@ class Communication(Description):
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    reduces_once: bool | None = None
+    """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
+    without sync_each_batch); None where there is no such choice."""
     pipeline_reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """The same, only where pp > 1."""
     overlap_tensor: Share
@@ -234,7 +250,7 @@ class Code(Description):
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
-    axes_need_sharding: bool = False
+    axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, of its files."""
 
     def lacks(self, model: Model, workload: Workload) -> str:
@@ -276,6 +292,9 @@ class Framework(Description):
     """Name on the command line."""
     title: str
     """Full name and version described."""
+    like: str = ""
+    """The framework of the catalogue whose traits hold where this description states none; what
+    is said of it by name (title, labels, source, notes, configuration, searched) is its own."""
     labels: tuple[str, ...] = ()
     """Words by which tables of runs call it besides its name, in lower case with single blanks."""
     source: str
@@ -291,7 +310,7 @@ class Framework(Description):
     """The framework in whose place it is searched, only where that one does not run."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
-    axes: tuple[Literal["tp", "pp", "cp", "ep"], ...]
+    axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
     """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
@@ -299,8 +318,8 @@ class Framework(Description):
     """Stages it offers together with pp > 1."""
     unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
     """Precisions in which it trains without sharding anything (ZeRO-0)."""
-    axes_need_sharding: bool = False
-    """Whether other axes go only with states that two ranks or more share."""
+    axes_need_sharding: tuple[Axis, ...] = ()
+    """Axes that go only with states that ranks share (ep: that many of them or a multiple)."""
     hybrid_sharding: bool = False
     """Whether sharding can stop at a group of ranks and replicate across groups."""
     schedules: tuple[Schedule, ...] = ("none",)

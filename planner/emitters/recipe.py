@@ -48,8 +48,8 @@ class Recipe:
     """Shell words after the program."""
     argument_files: tuple[str, ...] = ()
     """Files with one argument a line, handed to the program first."""
-    launcher: Literal["torch", "accelerate", "ezpz"] = "torch"
-    """What starts the processes of a node."""
+    launcher: Literal["torch", "accelerate", "ezpz", "horovod", "none"] = "torch"
+    """What starts the processes of a node; none: the one process is told of no ranks."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What a user must set, with what it is."""
     environment: Mapping[str, str] = field(default_factory=dict)

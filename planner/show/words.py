@@ -109,7 +109,7 @@ def doubt(plan: Plan) -> str:
     best, roomy = plan.best, plan.roomy
     if best is None or not best.tight:
         return ""
-    text = f"It is tight: memory is, {memory_interval(best)}. Run it once first"
+    text = f"It is tight: {memory_interval(best)}. Run it once first"
     if roomy is None:
         return text + "."
     return (
@@ -121,7 +121,7 @@ def doubt(plan: Plan) -> str:
 def memory_interval(estimate: Estimate) -> str:
     """The range in which the memory of nine of ten measured runs lay."""
     low, high = estimate.interval_memory_bytes
-    return f"by how far 90 % of measured runs lay, {format_bytes(low)} to {format_bytes(high)}"
+    return f"90 % of measured runs so estimated took {format_bytes(low)} to {format_bytes(high)}"
 
 
 def nearest(plan: Plan) -> str:
@@ -186,7 +186,7 @@ def fate(estimate: Estimate, machine: Machine) -> str:
     total = estimate.memory_bytes["total"]
     if estimate.tight:
         return (
-            f"Fits, but tight: {format_bytes(limit - total)} free per device; memory is, "
+            f"Fits, but tight: {format_bytes(limit - total)} free per device; "
             f"{memory_interval(estimate)}: run it once first"
         )
     if estimate.fits:
@@ -200,15 +200,16 @@ def fate(estimate: Estimate, machine: Machine) -> str:
     return "Does not fit: the node's disk is too small for what is offloaded to it"
 
 
-def waiting(estimate: Estimate) -> str:
-    """What the gaps of a drawn step are, in its own figures."""
+def waiting(estimate: Estimate, numbered: bool) -> str:
+    """What numbers, if there are, and gaps of a drawn step are, in its own figures."""
     parts, step = estimate.step_time_parts_s, estimate.step_time_s
     bubble = 100 * parts["pipeline_bubble"] / step
     transfer = 100 * parts["pipeline_transfer"] / step
+    numbers = "Numbers are micro-batches. " if numbered else ""
     if estimate.layout.pp == 1:
-        return "Numbers are micro-batches; one stage never waits for another."
+        return f"{numbers}There is one stage: it waits for no other."
     return (
-        f"Numbers are micro-batches, gaps are waiting: of the stage that works longest the "
+        f"{numbers}Gaps are waiting: of the stage that works longest the "
         f"bubble is {bubble:.1f} % of the step, transfers {transfer:.1f} %."
     )
 
@@ -225,7 +226,6 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
     if better is None:
         what = "is faster" if estimate.fits else "fits either"
         return f"Your layout: {mine}; no layout of {estimate.framework} that was searched {what}."
-    return f"Your layout: {mine}; no layout of {estimate.framework} that was searched is faster."
     return (
         f"Your layout: {mine}; {better.framework} can do {format_seconds(better.step_time_s)} with "
         f"{better.layout}."

@@ -18,15 +18,19 @@ from streamlit.testing.v1 import AppTest
 
 from planner.app import link
 from planner.app.chosen import kept_batch
-from planner.app.controls.job import SHORT, YOURS
+from planner.app.controls.job import SHORT, YOURS, Job, moved
 from planner.app.main import PAGES
 from planner.app.markdown import escape
+from planner.app.views.log import _object
 from planner.app.views.scaling import node_counts
-from planner.app.views.trust import _object, _scored, _text
-from planner.describe.catalogue import load_model
+from planner.app.views.trust import _scored, _text
+from planner.cli import main
+from planner.describe.catalogue import load_machine, load_model, overridden
 from planner.describe.layout import Layout
+from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
+from planner.units import format_bytes, format_seconds
 from tests import ROOT
 
 _APP = str(ROOT / "app.py")
@@ -533,6 +537,45 @@ def test_a_nameless_config_is_called_after_what_it_holds() -> None:
     data = {**_CONFIG, "_name_or_path": "org/tiny-llama"}
     assert _own(data, "config.json").name == "tiny-llama"
     assert _own(_CONFIG, "config.json").name == "own-llama"
+
+
+def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    app = _app(model="gpt2-xl", nodes="1", batch="64", seq="1024")
+    app.number_input(key="free").set_value(60).run()
+    assert app.query_params["free"] == "60"
+    captions = " ".join(item.value.replace("\\", "") for item in app.caption)
+    assert "15.80 GiB each (60 % less than there is: left free)" in captions
+    options = "--machine polaris --nodes 1 --global-batch 64 --seq-length 1024 --leave-free 60"
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "gpt2-xl", *options.split(), "--json"])
+    assert ended.value.code == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert best["memory_bytes"]["total"] <= 0.4 * 39.5 * 2**30
+    assert any(format_bytes(best["memory_bytes"]["total"]) == m.value for m in app.metric)
+    assert any(format_seconds(best["step_time_s"]) == m.value for m in app.metric)
+    # the other machine of the comparison leaves as much
+    job, other = _app("machines", free="50").session_state, load_machine("aurora")
+    assert job["free"] == 50
+    half, _ = moved(Job(load_model("gpt2"), load_machine("polaris"), 1, Workload(), free=50), other)
+    assert half.machine.device.memory_bytes.value == other.device.memory_bytes.value / 2
+
+
+def test_machines_names_numbers_as_they_are_set() -> None:
+    app = _app("machines", model="gpt2")
+    facts = next(table.value for table in app.dataframe if "quantity" in table.value)
+    names = list(facts["quantity"])
+    assert "device.memory_bytes" in names
+    machine = load_machine("polaris")
+    for name in names:
+        if name != "network efficiency by nodes" and "[" not in name:
+            overridden(machine, (f"{name}={_value_of(machine, name)!r}",))
+
+
+def _value_of(machine: Machine, name: str) -> float:
+    found: Any = machine
+    for part in name.split("."):
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    return float(found.value)
 
 
 def test_other_numbers_of_the_machine_are_used() -> None:

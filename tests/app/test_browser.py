@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import zipfile
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import ROOT
 
 pytestmark = pytest.mark.alone
 
@@ -25,49 +28,69 @@ _CONFIG = {
 }
 
 
+_SMALL = "?model=gpt2&nodes=1&batch=64&seq=1024"
+
+
 def test_pages_load_at_three_widths_in_both_themes(window: Callable[[], Any]) -> None:
+    """Nothing stands out of the window; words can be read, as axe-core checks WCAG A and AA."""
     from planner.app.main import PAGES
 
-    here = window()
+    here, schemes = window(), ["light", "dark"]
+    here.page.emulate_media(color_scheme="light")
     for path, module in PAGES.items():
         # a page has an address of its own, the first one too
-        here.open(path).drawn()
+        here.open(path + _SMALL).drawn()
         assert here.page.locator("h1").inner_text() == module.TITLE
         assert here.page.get_by_text("Page not found").count() == 0
-        for width in (1280, 800, 390):
-            here.page.set_viewport_size({"width": width, "height": 900})
-            for scheme in ("dark", "light"):
-                here.page.emulate_media(color_scheme=scheme)
-                # figures follow the window a moment later
-                here.page.wait_for_function(
-                    "w => document.querySelector('[data-testid=stMain]').scrollWidth <= w",
-                    arg=width,
-                )
-        here.page.set_viewport_size({"width": 1280, "height": 900})
+        if path == "fit":
+            here.page.set_viewport_size({"width": 390, "height": 844})
+            # the answer is on the first screen of a phone
+            assert here.page.locator("[data-testid=stAlert]").first.bounding_box()["y"] < 800
+        # also what is folded away
+        here.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
+        for rules in (_RULES, _COLOURS):
+            _stands_in(here, (800, 390, 1280))
+            assert not _unreadable(here.settle(), rules), (path, schemes)
+            # what axe-core does not look at
+            inks = here.page.evaluate(_TICKS)
+            assert set(inks) <= {_INKS[schemes[0]]}, (path, schemes)
+            if rules is _RULES:
+                # the next page begins with the theme in which this one ends
+                schemes.reverse()
+                here.page.emulate_media(color_scheme=schemes[0])
 
 
-def test_words_can_be_read_and_headings_follow_each_other(window: Callable[[], Any]) -> None:
-    """WCAG A and AA, and the order of headings, as axe-core checks them."""
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright",
-        reason="no axe-core: pip install axe-playwright-python",
-    )
-    rules = {
-        "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa"]},
-        "rules": {"heading-order": {"enabled": True}},
-    }
-    here = window()
-    for path in ("", "trust"):
-        for scheme in ("dark", "light"):
-            here.page.emulate_media(color_scheme=scheme)
-            here.open(path)
-            found = axe.Axe().run(here.page, options=rules).response["violations"]
-            said = [(rule["id"], node["html"][:200]) for rule in found for node in rule["nodes"]]
-            assert not said, (path, scheme)
+def _stands_in(here: Any, widths: tuple[int, ...]) -> None:
+    """Wait until nothing stands out of windows of some widths: figures follow a moment later."""
+    for width in widths:
+        here.page.set_viewport_size({"width": width, "height": 900})
+        here.page.wait_for_function(
+            "w => document.querySelector('[data-testid=stMain]').scrollWidth <= w", arg=width
+        )
+
+
+_TICKS = "() => [...document.querySelectorAll('.xtick text')].map(t => getComputedStyle(t).fill)"
+_INKS = {"light": "rgb(51, 51, 51)", "dark": "rgb(224, 224, 224)"}
+_RULES = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
+    "rules": {"heading-order": {"enabled": True}},
+}
+_COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+# all that a theme changes
+
+
+def _unreadable(here: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
+    """What axe-core complains of, each with where; nothing where it is not installed."""
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        return []
+    found = Axe().run(here.page, options=rules).response["violations"]
+    return [(rule["id"], node["html"][:200]) for rule in found for node in rule["nodes"]]
 
 
 def test_first_page_is_read_aloud_and_reached_by_keys(window: Callable[[], Any]) -> None:
-    here = window().open()
+    here = window().open(_SMALL)
     # the browser fetches the drawing library after the page
     here.page.wait_for_function(
         """() => [...document.querySelectorAll('[data-testid=stPlotlyChart]')].some(
@@ -154,11 +177,36 @@ def test_wrong_uploads_are_answered_kindly(window: Callable[[], Any], tmp_path: 
     assert here.page.locator("[data-testid=stMain] b", has_text="nobody").count() == 0
     _upload(here.settle(), "machine", "mine.toml", b"num_nodes = ")
     here.says("not valid TOML")
+    polaris = (ROOT / "hardware_profiles" / "polaris.toml").read_bytes()
+    _upload(here.settle(), "machine", "mine.toml", polaris)
+    here.says("on 1 node of mine")
+    assert here.settle().value("Machine") == "mine (yours)"
     path = tmp_path / "weights.json"
     path.write_bytes(b" " * 50_000_000)
     box = here.settle().page.locator("[class*=st-key-model_file_]").first
     box.locator("input[type=file]").set_input_files(path)
     box.get_by_text(re.compile(r"1(\.0)?MB or smaller|exceeds|too large")).first.wait_for()
+
+
+def test_configuration_files_become_the_job(window: Callable[[], Any]) -> None:
+    here = window().open(f"layout{_SMALL}")
+    here.page.get_by_text("Start from configuration files of yours").click()
+    form = here.page.locator("[data-testid=stForm]", has=here.page.locator("input[type=file]"))
+
+    def read(name: str, text: str) -> None:
+        here.settle()
+        file = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
+        form.locator("input[type=file]").set_input_files(file)
+        form.get_by_text(name).first.wait_for()
+        form.get_by_role("button", name="Read").click()
+
+    passes = '"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8'
+    read("ds_config.json", f'{{{passes}, "zero_optimization": {{"stage": 2}}}}')
+    here.says("How your files were read")
+    assert "dp4 zero2 mb2x8 [deepspeed]" in here.settle().value("Layout")
+    read("other.json", '{"zero_optimization": ')
+    assert "other.json" in here.says("These files describe no job yet")
+    assert "dp4 zero2 mb2x8 [deepspeed]" in here.settle().value("Layout")
 
 
 _LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
@@ -167,6 +215,16 @@ _LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'n
 """ + "".join(
     f"step={i}0 loss=1.5 dt=0.285 tps=919803 tps_per_gpu=229951 mfu=45.9\n" for i in range(1, 13)
 )
+
+_PROFILED = (
+    '{"model": "gpt2", "layout": {"dp": 4}, "workload": {"sequence_length": 1024}, '
+    '"framework": "fsdp2"}'
+)
+_MARKS = [
+    {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{i}", "ts": 1e5 * i, "dur": 1e5}
+    for i in range(6)
+]
+_TRACE = json.dumps({"schemaVersion": 1, "traceEvents": _MARKS}).encode()
 
 
 def test_a_log_is_compared_and_shards_run_and_stop(window: Callable[[], Any]) -> None:
@@ -178,6 +236,13 @@ def test_a_log_is_compared_and_shards_run_and_stop(window: Callable[[], Any]) ->
     assert (
         "inside the estimate's interval" in here.page.locator("[data-testid=stMain]").inner_text()
     )
+    # a profile is no text, and states no job
+    here.page.get_by_role("textbox", name="Layout, where").fill(_PROFILED)
+    here.page.keyboard.press("Enter")
+    here.settle().page.locator("input[type=file]").last.set_input_files(
+        {"name": "trace.json.gz", "mimeType": "application/gzip", "buffer": gzip.compress(_TRACE)}
+    )
+    here.reads("gpt2 on polaris")
     pytest.importorskip("torch", reason="no torch: the live validation needs it")
     page, bar = here.settle().page, "[data-testid=stProgress]"
     page.get_by_role("button", name="Run", exact=True).click()

@@ -175,3 +175,22 @@ def test_a_better_layout_of_the_same_framework_is_found() -> None:
     assert found.better.framework == "deepspeed"
     assert found.better.step_time_s < found.estimate.step_time_s
     assert found.better.layout.global_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "once"),
+    [
+        ('"fsdp": "full_shard"', "", True),
+        ('"fsdp": "full_shard"', '{"sync_each_batch": true}', False),
+        ('"fsdp": ""', "", None),
+        ('"deepspeed": {"zero_optimization": {"stage": 2}}', "", None),
+    ],
+)
+def test_passes_of_the_trainer_that_reduce(engine: str, said: str, once: bool | None) -> None:
+    # Accelerate sums whole gradients unless it is told; DDP and DeepSpeed have no such choice
+    more = f', "accelerator_config": {{"gradient_accumulation_kwargs": {said}}}' if said else ""
+    sizes = '"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "bf16": true'
+    text = f"{{{sizes}, {engine}{more}}}"
+    files = read_configuration_text(text, "trainer.json")
+    found = _completed(files, nodes=1, workload={"sequence_length": 2048})
+    assert found.framework.communication.reduces_once is once

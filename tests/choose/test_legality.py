@@ -28,6 +28,11 @@ def test_a_legal_layout_passes() -> None:
     [
         ({}, {"tp": 3}, r"tp = 3 .* use one of 1, 2, 4"),
         (
+            {"framework": "torchtitan", "sequence_length": 4100},
+            {"zero_stage": 3},
+            r"4100 tokens over cp = 1 is no multiple of the 8 pieces of the loss of torchtitan",
+        ),
+        (
             {"model": "gpt2-xl", "sequence_length": 1024},
             {"tp": 2},
             r"tp = 2 does not divide num_heads = 25; use one of 1, 5, 25",
@@ -64,6 +69,11 @@ def test_a_legal_layout_passes() -> None:
         ({}, {"ep": 2}, r"llama-3-8b has no experts"),
         ({"model": "mixtral-8x7b"}, {"ep": 3}, r"ep = 3 must divide num_experts = 8"),
         ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
+        (
+            {"framework": "megatron-deepspeed"},
+            {"pp": 2, "zero_stage": 2, "schedule": "1f1b"},
+            r"ZeRO stage 2 with pp = 2 .*; use zero_stage = 0, 1 or pp = 1",
+        ),
         ({"framework": "deepspeed"}, {}, r"deepspeed has no tp axis"),
         ({}, {"dp_shard": 2}, r"hybrid sharding needs"),
         (

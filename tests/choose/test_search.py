@@ -136,6 +136,9 @@ def test_order_is_sorted_and_fits(framework: str) -> None:
     time = estimates.step_time_s[ranked]
     assert np.all(np.diff(time) >= -1e-9)
     assert order(estimates, 7).tolist() == ranked[:7].tolist()
+    assert order(estimates, 0).tolist() == []
+    with pytest.raises(LayoutError, match="must not be negative"):
+        order(estimates, -1)
     over = found.dropped.get("device memory is exceeded", 0)
     assert over == int(np.count_nonzero(~found.footprints.fits_device))
 

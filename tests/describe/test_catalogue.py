@@ -14,6 +14,7 @@ import pytest
 from planner.describe.base import Description
 from planner.describe.catalogue import (
     folder,
+    leaving_free,
     load_framework,
     load_machine,
     load_model,
@@ -68,6 +69,19 @@ def test_toml_by_path_equals_name(tmp_path: Path) -> None:
     path = tmp_path / "polaris.toml"
     path.write_text(POLARIS)
     assert load_machine(str(path)) == load_machine("polaris")
+
+
+def test_a_framework_like_another_states_what_differs(tmp_path: Path) -> None:
+    """Traits are the other's, table by table; what is said of it by name is not."""
+    path = tmp_path / "fsdp2.toml"
+    path.write_text('title = "Ours"\nlike = "fsdp2"\nsource = "us"\n[kernels]\nloss_chunks = 4\n')
+    ours, theirs = load_framework(str(path)), load_framework("fsdp2")
+    assert (ours.title, ours.configuration, ours.searched) == ("Ours", "none", False)
+    assert ours.kernels == theirs.kernels.replaced(loss_chunks=4)
+    assert (ours.code, ours.communication) == (theirs.code, theirs.communication)
+    path.write_text('title = "Ours"\nlike = "fsdp3"\nsource = "us"\n')
+    with pytest.raises(UnknownNameError, match="fsdp2"):
+        load_framework(str(path))
 
 
 def test_a_folder_never_hides_a_catalogue_name(
@@ -257,6 +271,14 @@ def test_override_takes_units_and_says_so() -> None:
     assert (memory.value, memory.kind, memory.source) == (80e9, "assumed", "set by the user")
     assert machine.node.fabric.kind == "switch"
     assert load_machine("polaris").device.memory_bytes.value != 80e9
+
+
+def test_memory_can_be_left_free() -> None:
+    whole = load_machine("polaris")
+    kept = load_machine("polaris", ("device.memory_bytes=80GB",), 25)
+    assert kept.device.memory_bytes.value == pytest.approx(60e9)
+    assert "25 %" in kept.device.memory_bytes.source
+    assert leaving_free(whole, 0) is whole
 
 
 def test_override_of_an_absent_quantity() -> None:

@@ -60,7 +60,7 @@ def place_files(
     machine = name if isinstance(name, Machine) else load_machine(name)
     nodes = 1 if machine.scheduler.kind == "none" else min(nodes, int(machine.num_nodes.value))
     precision = next(p for p in ("bf16", "fp16", "fp32") if p in machine.device.peak_flop_per_s)
-    zero = 0 if framework == "ddp" else 3
+    zero = max(load_framework(framework).zero_stages)
     ranks = nodes * machine.node.num_devices
     if framework == "accelerate" and ranks == 1:
         zero = 0

@@ -133,7 +133,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("framework", "model", "layout", "options", "words"),
     [
-        ("horovod", "gpt2", Layout(dp=4), {}, "use a framework of today"),
+        ("llm-foundry", "gpt2", Layout(dp=4), {}, "use a framework of today"),
         ("megatron-lm", "gemma-2-27b", Layout(dp=4), {}, "4 normalisations a layer"),
         ("megatron-lm", "bloom-176b", Layout(dp=4), {}, "alibi positions"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adam, adamw, sgd"),

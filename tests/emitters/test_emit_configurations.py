@@ -480,6 +480,23 @@ def test_torchtitan_inherits_nothing(name: str, titan_files: dict[str, Files]) -
     assert "        loss=CrossEntropyLoss.Config(global_vocab_size=128256),\n" in source
 
 
+def test_torchtitan_with_its_own_loss() -> None:
+    """Whose loss runs in pieces is told so, in the one release that has words for it."""
+    layout = Layout(dp=4, zero_stage=3)
+    whole, pieces = (
+        files_of("llama-3-8b", "polaris", 1, layout, name) for name in ("fsdp2", "torchtitan")
+    )
+    assert set(whole) - set(pieces) == {"torchtitan.toml"}
+    loss = "CrossEntropyLoss.Config(global_vocab_size=128256)"
+    wrapped = (
+        "ChunkedLossWrapper.Config(\n            num_chunks=8,\n"
+        f"            loss_fn={loss},\n        )"
+    )
+    plan = whole["torchtitan_plan.py"].replace(f"loss={loss}", f"loss={wrapped}")
+    plan = plan.replace("import CrossEntropyLoss", "import ChunkedLossWrapper, CrossEntropyLoss")
+    assert pieces["torchtitan_plan.py"] == plan
+
+
 def test_torchtitan_takes_other_llamas() -> None:
     layout = Layout(dp=2, tp=4, zero_stage=3, sequence_parallel=True)
     files = files_of("mistral-7b", "polaris", 2, layout, "fsdp2")
@@ -624,12 +641,27 @@ def test_fsdp2_module_shards_a_model(name: str) -> None:
 
 def test_nanogpt_arguments() -> None:
     layout = Layout(dp=4, micro_batch=8, grad_accumulation=5)
-    given = options(files_of("gpt2", "polaris", 1, layout, "ddp")["nanogpt.args"])
+    files = files_of("gpt2", "polaris", 1, layout, "ddp")
+    given = options(files["nanogpt.args"])
     # nanoGPT divides by the ranks: 5 passes of each of 4 ranks
     assert int(given["gradient_accumulation_steps"]) == 20
     assert int(given["batch_size"]) == 8
     assert (given["n_layer"], given["n_head"], given["n_embd"]) == ("12", "12", "768")
     assert (given["out_dir"], given["always_save_checkpoint"]) == ("checkpoints", "True")
+    # it evaluates 200 batches twice, by itself, every time that it saves
+    assert int(given["eval_iters"]) == 10
+    # it opens its configurator and its data in the folder where it runs
+    assert '[[ -f "configurator.py" ]] || ' in files["job.sh"]
+    assert "ln -s CHECKOUT/configurator.py CHECKOUT/data ." in files["README.md"]
     other = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp")
     assert "nanogpt.args" not in other
     assert "batches of 8 sequences and steps after 5" in other["README.md"]
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b"])
+def test_one_rank_is_no_rank_of_nanogpt(model: str) -> None:
+    # its train.py wraps the model, and holds buckets, wherever RANK is set; the estimate has none
+    files = files_of(model, "polaris", 1, Layout(micro_batch=8), "ddp")
+    assert "rank.sh" not in files
+    assert "torchrun" not in files["job.sh"]
+    assert 'python3 -u "${PROGRAM}"' in files["job.sh"]

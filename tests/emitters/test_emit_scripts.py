@@ -244,6 +244,7 @@ def test_the_ranks_of_a_job_meet(machine: str, tmp_path: Path) -> None:
     for name, content in text.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "configurator.py").write_text("")  # that of nanoGPT
     commands = tmp_path / "bin"
     commands.mkdir()
     starts = {"python3": "", "torchrun": " -m torch.distributed.run"}

@@ -2,118 +2,64 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import planner
+from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
+from planner.emitters import emit_estimate
 from planner.emitters.folder import write_folder
-from tests.emitters.emitted import files_of
+from tests.emitters.emitted import files_of, plan_of
+from tests.emitters.training import ddp, deepspeed, fsdp2, started, trainer
 
+pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-DEEPSPEED = """
-import argparse, os, torch, deepspeed
-parser = argparse.ArgumentParser()
-deepspeed.add_config_arguments(parser)
-given = parser.parse_args()
-deepspeed.init_distributed(dist_backend="gloo")
-model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-engine, *_ = deepspeed.initialize(given, model=model, optimizer=optimizer)
-losses = []
-for step in range(4):
-    torch.manual_seed(torch.distributed.get_rank())
-    for micro in range(engine.gradient_accumulation_steps()):
-        x = torch.randn(engine.train_micro_batch_size_per_gpu(), 16, dtype=torch.bfloat16)
-        loss = (engine(x).float() ** 2).mean()
-        engine.backward(loss)
-        engine.step()
-    losses.append(loss.item())
-stage = int(engine.zero_optimization_stage())
-assert losses[-1] < losses[0], losses
-if torch.distributed.get_rank() == 0:
-    print("STARTED", engine.global_steps, stage, engine.train_batch_size())
-"""
-
-FSDP2 = """
-import os, torch, torch.distributed as dist
-import sharding
-dist.init_process_group("gloo")
-model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
-sharding.shard(model, torch.nn.ModuleList([model[0], model[2]]), "cpu")
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-losses = []
-for step in range(4):
-    torch.manual_seed(dist.get_rank())
-    for micro in range(sharding.GRAD_ACCUMULATION):
-        loss = (model(torch.randn(sharding.MICRO_BATCH, 16)).float() ** 2).mean()
-        (loss / sharding.GRAD_ACCUMULATION).backward()
-    optimizer.step(); optimizer.zero_grad()
-    losses.append(loss.item())
-assert losses[-1] < losses[0], losses
-if dist.get_rank() == 0:
-    print("STARTED", len(losses), model[0].weight.to_local().shape[0])
-dist.destroy_process_group()
-"""
-
-TRAINER = """
-import dataclasses, sys, torch
-from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments
-(given,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
-model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2))
-rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
-Trainer(model, dataclasses.replace(given, max_steps=2), train_dataset=rows).train()
-trainer = Trainer(model, given, train_dataset=rows)
-trainer.train(resume_from_checkpoint=True)
-print("STARTED", trainer.state.global_step, len(trainer.state.log_history))
-"""
-
-
-def ran(folder: Path, program: str, *arguments: str, ranks: int = 2) -> list[str]:
-    """What the program's first rank prints after STARTED, once all of them ended well."""
-    (folder / "train.py").write_text(program)
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, *(launch if ranks > 1 else []), "train.py", *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    said = [line for line in done.stdout.splitlines() if "STARTED" in line]
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(said) == 1, said
-    return said[0].partition("STARTED ")[2].split()
+SHARDED = Layout(dp=2, zero_stage=3, micro_batch=2, grad_accumulation=2)
 
 
 def test_deepspeed_starts(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
-    layout = Layout(dp=2, zero_stage=3, micro_batch=2, grad_accumulation=2)
-    write_folder(files_of("gpt2", "vsc-5", 1, layout, "deepspeed", steps=4), tmp_path)
-    arguments = ("--deepspeed", "--deepspeed_config", "ds_config.json")
-    assert ran(tmp_path, DEEPSPEED, *arguments) == ["4", "3", "8"]
+    write_folder(files_of("gpt2", "vsc-5", 1, SHARDED, "deepspeed", steps=4), tmp_path)
+    steps, stage, batch, first, last = started(deepspeed, tmp_path)
+    assert (steps, stage, batch) == (4, 3, 8)
+    assert last < first
 
 
 def test_fsdp2_starts(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    layout = Layout(dp=2, zero_stage=3, micro_batch=2, grad_accumulation=2)
-    write_folder(files_of("gpt2", "vsc-5", 1, layout, "fsdp2", steps=4), tmp_path)
-    assert ran(tmp_path, FSDP2) == ["4", "32"]
+    write_folder(files_of("gpt2", "vsc-5", 1, SHARDED, "fsdp2", steps=4), tmp_path)
+    rows, first, last = started(fsdp2, tmp_path)
+    assert rows == 64 // 2
+    assert last < first
+
+
+def test_ddp_starts_and_goes_on(tmp_path: Path) -> None:
+    """With nanoGPT's options: the tokens of a step, and the checkpoint of a job that was cut."""
+    sizes = {"num_layers": 1, "hidden_size": 64, "num_heads": 1, "num_kv_heads": 1, "ffn_size": 256}
+    model = load_model("gpt2").replaced(name="small", **sizes)
+    layout = Layout(dp=2, micro_batch=4, grad_accumulation=3)
+    workload = planner.Workload(sequence_length=32, global_batch=layout.global_batch)
+    found = planner.estimate(model, "vsc-5", layout, workload=workload, framework="ddp")
+    plan = plan_of("small", "vsc-5", 1, workload)
+    write_folder(emit_estimate(plan, found, model=model, steps=40), tmp_path)
+    tokens, start, end, first, last = started(ddp, tmp_path, stop=20)
+    assert (tokens, start, end) == (32 * 4 * 3 * 2, 0, 19)
+    assert last < first
+    _, start, end, again, _ = started(ddp, tmp_path, stop=40)
+    assert 0 < start < 20
+    assert end == 39
+    assert again < first
 
 
 def test_the_trainer_starts_and_goes_on(tmp_path: Path) -> None:
     """It saves where the job looks for checkpoints, and resumes from there."""
     pytest.importorskip("transformers")
-    files = files_of("gpt2", "vsc-5", 1, Layout(dp=2, zero_stage=3), "accelerate", steps=4)
+    layout = Layout(dp=2, zero_stage=3, grad_accumulation=2)
+    files = files_of("gpt2", "vsc-5", 1, layout, "accelerate", steps=4)
     write_folder(files, tmp_path)
-    path = tmp_path / "training_arguments.json"
-    given = json.loads(path.read_text()) | {"use_cpu": True, "report_to": "none", "save_steps": 1}
-    path.write_text(json.dumps(given))
-    steps, logged = ran(tmp_path, TRAINER, path.name, ranks=1)
-    assert steps == "4"
     # one line a step, those of the first job from its checkpoint, and the summary
-    assert int(logged) == 4 + 1
+    # the estimate counts a reduction after every batch
+    assert started(trainer, tmp_path, ranks=1) == [4, 4 + 1, True]
     assert (tmp_path / "checkpoints" / "checkpoint-4").is_dir()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import planner
+from planner.choose.search import candidates
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.emitters import emit_estimate
 from planner.emitters.limits import Says, Words
 from planner.emitters.registry import NO_FILES, recipes
 from planner.errors import EmitError
+from tests.descriptions import question
 from tests.emitters.emitted import files_of, plan_of
 
 
@@ -83,6 +86,33 @@ def test_what_shards_over_one_rank_is_refused() -> None:
     layout = Layout(tp=4, zero_stage=3, sequence_parallel=False)
     with pytest.raises(EmitError, match="only beside states that ranks share"):
         files_of("gpt2", "polaris", 1, layout, "accelerate")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(dp=4, cp=2),
+        Layout(dp=8, ep=4),
+        Layout(dp=8, dp_shard=2, ep=4, zero_stage=3),
+    ],
+    ids=str,
+)
+def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
+    """States are sharded over cp as over dp, and experts live among the ranks that share."""
+    with pytest.raises(EmitError, match="takes cp, ep only beside states that ranks share"):
+        files_of("qwen3-30b-a3b", "perlmutter", 2, layout, "fsdp2")
+
+
+def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
+    """The search keeps to the same, with groups of one node too."""
+    asked = question("qwen3-30b-a3b", "fsdp2", "perlmutter")
+    part = asked.framework.written(asked.model, asked.workload)
+    found = list(candidates(replace(asked, framework=part), 16)[0])
+    assert any(x.ep > 1 and x.dp_shard not in (0, x.dp) for x in found)
+    for x in found:
+        group = (x.dp_shard or x.dp) * x.cp
+        assert x.zero_stage or x.cp * x.ep == 1, str(x)
+        assert group % x.ep == 0, str(x)
 
 
 def test_models_that_no_code_builds_are_refused_in_one_sentence() -> None:

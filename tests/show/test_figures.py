@@ -306,6 +306,24 @@ def test_memory_over_the_step_peaks_where_the_estimate_does() -> None:
     _check(memory.host_bars(found, host))
 
 
+def test_the_fullest_stage_is_among_those_drawn() -> None:
+    """Its peak is the memory that the estimate states; the first, middle and last may hold less."""
+    _, step = _played(_SHORT, "megatron-lm", "llama-3-8b", "polaris")
+    stages = stage_memory(question(sequence_length=2048), _SHORT)
+    fuller = dict(stages[1], weights=stages[1]["weights"] + 9 * GIB)
+    stages = [stages[0], fuller, *stages[2:]]
+    drawing = pipeline.memory_over_step(step, stages, 8e10)
+    highest = max(v for trace in drawing.figure.data for v in trace.y if v is not None)
+    assert highest * GIB == pytest.approx(sum(fuller.values()))
+
+
+def test_numbers_are_explained_where_there_are_some() -> None:
+    few = Played.whole(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
+    many = Played.whole(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
+    assert pipeline.has_numbers(pipeline.gantt(few))
+    assert not pipeline.has_numbers(pipeline.gantt(many))
+
+
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
@@ -384,6 +402,28 @@ def test_what_does_not_fit_is_marked_where_layouts_are_compared(plan: Plan) -> N
         assert "does not fit" in marks["other"]
         assert "does not fit" not in marks["best"]
         assert drawing.alt.count("does not fit") == 1
+
+
+def test_figures_leave_room_on_a_phone(plan: Plan) -> None:
+    assert plan.best is not None
+    drawing = time.waterfall(plan.best)
+    axis = drawing.figure.layout.yaxis
+    names = dict(zip(axis.tickvals, axis.ticktext, strict=True))
+    # rows keep their names, in lines that fit beside the bars
+    assert set(_bars(drawing)) <= set(names)
+    assert all(text.replace("<br>", " ") == name for name, text in names.items())
+    assert max(len(line) for text in names.values() for line in text.split("<br>")) <= 16
+    low, high = (format_seconds(value) for value in plan.best.interval_step_time_s)
+    assert f"{low} to {high}" in drawing.figure.layout.xaxis.title.text
+    # ticks that do not run into each other
+    spread = layout.rank_map(Layout(dp=256), load_machine("polaris"), "dp").figure.layout.xaxis
+    assert len(spread.tickvals) <= 10
+    assert max(len(tick) for tick in spread.tickvals) <= 3
+
+
+def test_times_of_collectives_have_units() -> None:
+    drawing = collectives.times(load_machine("vsc-5"), "all-reduce", 8, 1, 2.0**26)
+    assert {"100 us", "1 ms", "10 ms"} <= set(drawing.figure.layout.yaxis.ticktext)
 
 
 def test_efficiency_above_one_is_explained() -> None:

@@ -13,6 +13,7 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.show import words
 from planner.show.report import verdict
+from planner.units import format_seconds
 
 _JOB = Workload(global_batch=64, sequence_length=1024, tokens=1e13)
 
@@ -48,6 +49,16 @@ def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
     assert words.queues(no_queue, plan.best).startswith("No queue of polaris")
     short = replace(plan, workload=_JOB.replaced(tokens=1.0))
     assert "runs in" not in words.queues(short, plan.best)
+
+
+def test_what_the_same_framework_can_do_instead_is_said(plan: Plan) -> None:
+    assert plan.best is not None
+    slower = replace(plan.best, step_time_s=2 * plan.best.step_time_s)
+    said = words.alternative(slower, plan.best)
+    assert f"{plan.best.framework} can do {format_seconds(plan.best.step_time_s)}" in said
+    assert str(plan.best.layout) in said
+    assert words.alternative(slower, None).endswith("that was searched is faster.")
+    assert words.alternative(replace(slower, fits=False), None).endswith("searched fits either.")
 
 
 def test_what_comes_closest_is_said() -> None:

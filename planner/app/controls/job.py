@@ -15,6 +15,7 @@ from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.describe.catalogue import (
     aliases,
+    leaving_free,
     load_framework,
     load_machine,
     load_model,
@@ -34,6 +35,8 @@ YOURS = "yours"
 """The choice of a model or machine that the user described."""
 OWN = {"model": "config", "machine": "profile"}
 """Where the address carries a user's own description."""
+MOST_FREE = 90
+"""Percent of the devices' memory that may be left free."""
 MOST_LAYOUTS = 1000
 """Layouts that a ranking may hold."""
 _LAYOUT = "layout"
@@ -52,6 +55,8 @@ class Job:
     top: int = _TOP
     layout: str = ""
     """The layout that the user chose, packed; empty for the fastest."""
+    free: int = 0
+    """Percent of the devices' memory that is left free; the machine has as much less."""
 
     @property
     def key(self) -> str:
@@ -86,6 +91,8 @@ def read(reading: Reading) -> Asked:
     model: Model = _described(reading, "model", "llama-3-8b")
     machine: Machine = _described(reading, "machine", "polaris")
     machine = reading.checked("set", lambda text: overridden(machine, tuple(text.splitlines())))
+    free = reading.number("free", 0, MOST_FREE, 0)
+    machine = leaving_free(machine, free)
     most = int(machine.num_nodes.value)
     nodes = reading.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
@@ -96,7 +103,9 @@ def read(reading: Reading) -> Asked:
         workload = Workload.described(fields, where="job")
     except PlannerError as error:
         return Asked(reading, None, error.plain)
-    return Asked(reading, Job(model, machine, nodes, workload, tuple(frameworks), top, layout))
+    return Asked(
+        reading, Job(model, machine, nodes, workload, tuple(frameworks), top, layout, free)
+    )
 
 
 def follow(wishes: Wishes, changed: set[str]) -> None:
@@ -110,7 +119,14 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
         elif own in wishes:
             # it can be chosen again
             wishes[f"kept_{own}"] = wishes.pop(own)
-    jobs = {*OWN, "set", "nodes", "frameworks", *(SHORT.get(f, f) for f in Workload.model_fields)}
+    jobs = {
+        *OWN,
+        "set",
+        "free",
+        "nodes",
+        "frameworks",
+        *(SHORT.get(f, f) for f in Workload.model_fields),
+    }
     if changed & jobs:
         # a layout belongs to the job it was chosen for
         wishes.pop(_LAYOUT, None)
@@ -118,6 +134,7 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
 
 def moved(job: Job, machine: Machine) -> tuple[Job, str]:
     """The same job on at least as many devices of another machine, and what had to change."""
+    machine = leaving_free(machine, job.free)
     nodes = -(-job.num_devices // machine.node.num_devices)
     workload, said = job.workload, ""
     possible = precisions(machine)

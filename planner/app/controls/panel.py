@@ -11,14 +11,26 @@ from typing import Any
 import streamlit as st
 
 from planner.app.controls.fields import widget
-from planner.app.controls.job import MOST_LAYOUTS, SHORT, YOURS, Asked, Job, precisions, running_on
+from planner.app.controls.job import (
+    MOST_FREE,
+    MOST_LAYOUTS,
+    SHORT,
+    YOURS,
+    Asked,
+    Job,
+    precisions,
+    running_on,
+)
 from planner.app.controls.own import changes, owned
 from planner.app.markdown import escape
 from planner.describe.catalogue import names
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
-__all__ = ["controls", "machine_box"]
+__all__ = ["ROW", "controls", "machine_box"]
+
+ROW = "job_row"
+"""The container of what is asked first."""
 
 _LABELS = {
     "global_batch": "Batch [sequences]",
@@ -34,7 +46,8 @@ _MOST_NODES = 1_000_000
 def controls(asked: Asked) -> Job | None:
     """Draw the controls; None, with a message, where they describe no job."""
     with st.container(border=True):
-        first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
+        with st.container(key=ROW):
+            first = st.columns([3, 3, 2, 2, 2, 2], vertical_alignment="bottom")
         _box(first[0], "model")
         machine_box(first[1])
         first[2].number_input(
@@ -97,13 +110,23 @@ def _details(asked: Asked) -> None:
         for column, name in zip(st.columns(4), names_left[start : start + 4], strict=False):
             more = {"options": precisions(machine)} if machine and name == "precision" else {}
             _workload(column, name, **more)
-    left, middle, right = st.columns([2, 1, 2])
+    left, free, middle, right = st.columns([2, 1, 1, 2])
     left.multiselect(
         "Frameworks",
         running_on(machine) if machine else names("framework"),
         key="frameworks",
         placeholder="all that run on the machine",
         help="Which training frameworks to search; none chosen means the usual ones.",
+    )
+    free.number_input(
+        "Leave free [%]",
+        min_value=0,
+        max_value=MOST_FREE,
+        step=5,
+        key="free",
+        help="How much of every device's memory no layout may need: room for what the estimate "
+        "does not hold, such as evaluation, other processes and its own error. It is "
+        "`--leave-free` of the command line.",
     )
     middle.number_input(
         "Layouts to list",
@@ -126,11 +149,12 @@ def _details(asked: Asked) -> None:
 def _summary(job: Job) -> None:
     machine, longest = job.machine, job.model.longest_sequence
     length = job.workload.sequence_length
+    kept = f" ({job.free} % less than there is: left free)" if job.free else ""
     said = (
         f"{job.model.name}: {format_count(job.model.num_params)} parameters. "
         f"{job.nodes:,} of {machine.num_nodes.value:,.0f} nodes of {machine.title}, "
         f"{job.num_devices:,} devices ({machine.device.name}) with "
-        f"{format_bytes(machine.device.memory_bytes.value)} each. "
+        f"{format_bytes(machine.device.memory_bytes.value)} each{kept}. "
         f"{format_count(job.workload.tokens_per_step)} tokens per step: "
         f"{job.workload.global_batch:,} sequences of {length:,} tokens, {job.workload.precision}."
     )

@@ -195,7 +195,7 @@ def _notes(plan: Plan) -> None:
         st.markdown("- " + escape(note))
     st.subheader("Dropped while searching", anchor=False)
     st.dataframe(
-        [{"reason": d.reason, "combinations": d.count} for d in plan.dropped],
+        [{"reason": d.reason, "combinations": f"{d.count:,}"} for d in plan.dropped],
         hide_index=True,
         key="dropped",
         alt="Why combinations of degrees were dropped, with counts.",

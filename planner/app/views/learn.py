@@ -27,7 +27,7 @@ from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures import collectives, compare, pipeline
 from planner.show.figures import layout as layouts
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 __all__ = ["TITLE", "page"]
 
@@ -145,7 +145,7 @@ def _data(job: Job | None) -> None:
 
     def answers(subject: _Subject) -> _Answers:
         degrees = [dp for dp in (1, 2, 4, 8, 16) if subject.workload.global_batch % dp == 0]
-        return [(f"{dp} devices", _of(subject, Layout(dp=dp), "ddp")) for dp in degrees]
+        return [(counted(dp, "device"), _of(subject, Layout(dp=dp), "ddp")) for dp in degrees]
 
     _compared(job, _small(_SMALL, 64), answers, ("time", "memory"))
 
@@ -285,10 +285,10 @@ def _choosing(job: Job | None) -> None:
         example = _small(_LARGER, 64)
         job = Job(example.model, example.machine, 1, example.workload)
     question = Question(job.model, job.machine, job.workload, load_framework("fsdp2"))
-    nodes = "1 node" if job.nodes == 1 else f"{job.nodes:,} nodes"
     st.info(
         escape(
-            f"The guide for {job.model.name} on {nodes} of {job.machine.name}: "
+            f"The guide for {job.model.name} on {counted(job.nodes, 'node')} of "
+            f"{job.machine.name}: "
             f"{guide(question, job.nodes)[1]}."
         )
     )

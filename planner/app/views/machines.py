@@ -93,7 +93,7 @@ def _facts(machine: Machine) -> None:
     st.header("Every number, with its source", anchor=False)
     rows = [
         {
-            "quantity": key.replace("_", " "),
+            "quantity": key,
             "value": format_quantity(key, q.value),
             "kind": q.kind,
             "source": _spelled(q.source, machine),
@@ -126,7 +126,8 @@ def _facts(machine: Machine) -> None:
     }
     st.caption(
         ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        + ". Any of them can be changed: More about the job, Other numbers of the machine."
+        + ". Any of them can be changed by its name, with a line such as "
+        "`device.memory_bytes=80GB`, under *More about the job*, *Other numbers of the machine*."
     )
 
 

@@ -195,8 +195,10 @@ def _when(found: Estimate, job: Job, packed: str) -> None:
     st.header("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
     stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
-    draw(pipeline.gantt(step, found.layout.schedule), key="gantt")
-    st.caption(f"{words.waiting(found)} {pipeline.whats_drawn(step)}")
+    drawing = pipeline.gantt(step, found.layout.schedule)
+    draw(drawing, key="gantt")
+    waiting = words.waiting(found, pipeline.has_numbers(drawing))
+    st.caption(f"{waiting} {pipeline.whats_drawn(step)}")
     st.header("Memory over the step", anchor=False)
     draw(pipeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from planner.app.controls.job import Asked, Job
+from planner.app.controls.job import Asked
 from planner.app.draw import draw
 from planner.app.markdown import escape
+from planner.app.views.log import log
 from planner.app.views.shards import shards
 from planner.cost.intervals import memory_classes, run_classes
-from planner.describe.catalogue import load_machine, names
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
-from planner.evidence.logs.compare import compare as compare_with
-from planner.evidence.logs.job import read_job
-from planner.evidence.logs.read import read_log_text
-from planner.evidence.logs.report import comparison_text
 from planner.evidence.residuals.table import residuals, summary
 from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
@@ -46,14 +41,14 @@ def page(asked: Asked) -> None:
     _evidence()
     _intervals()
     _runs()
-    _log(asked.job)
+    log(asked.job)
     shards()
     report = next((path for path in _REPORTS if path.is_file()), None)
     if report is not None:
         with st.expander("The accuracy report of this version"):
             # its headings stand below the page's own
-            text = re.sub(r"^#", "###", report.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            st.markdown(text.replace("### Accuracy", "", 1))
+            text = re.sub(r"^#", "##", report.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            st.markdown(text.replace("## Accuracy", "", 1))
 
 
 def _evidence() -> None:
@@ -80,7 +75,7 @@ def _evidence() -> None:
                 width="stretch",
             )
     what = st.segmented_control(
-        "Of", ("step time", "memory"), default="step time", key="evidence_of"
+        "Errors of", ("step time", "memory"), default="step time", key="evidence_of"
     )
     drawing = accuracy.spread(rows, "memory" if what == "memory" else "step_time")
     draw(drawing, key="evidence")
@@ -196,51 +191,3 @@ def _worst(scores: tuple[Score, ...]) -> list[dict[str, Any]]:
         }
         for s in timed[:10]
     ]
-
-
-def _log(job: Job | None) -> None:
-    st.header("Your own log against its estimate", anchor=False)
-    columns = st.columns([2, 2, 3])
-    every = names("machine")
-    usual = job.machine.name if job and job.machine.name in every else "polaris"
-    machine = columns[0].selectbox("Machine", every, index=every.index(usual), key="log_on")
-    model = columns[1].selectbox("Model", ("as the log says", *names("model")), key="log_model")
-    layout = columns[2].text_input(
-        "Layout, where the log does not say",
-        key="log_layout",
-        max_chars=400,
-        placeholder='{"dp": 4, "micro_batch": 16}',
-        help="A JSON object of degrees.",
-    )
-    upload = st.file_uploader(
-        "A training log",
-        type=["log", "txt", "out"],
-        max_upload_size=5,
-        key="log_file",
-        help="wordplay/ezpz, nanoGPT, Megatron-LM, DeepSpeed, torchtitan, nanotron, Trainer.",
-    )
-    if upload is None:
-        return
-    try:
-        log = read_log_text(_text(upload.getvalue()))
-        logged = read_job(
-            log,
-            load_machine(machine),
-            _object(layout),
-            model=None if model == "as the log says" else model,
-        )
-        st.code(comparison_text(compare_with(log, logged)), language=None, wrap_lines=True)
-    except PlannerError as error:
-        st.error(escape(error.plain), title="This log cannot be compared yet")
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    if not text.strip():
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise CatalogueError('the layout is no JSON object; write for example {"dp": 4, "tp": 2}')
-    return found

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
-from planner.cost.schedules.bubble import in_flight, runs_forward_ahead
+from planner.cost.memory.in_flight import InFlight, in_flight_on
+from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.shards.stages import Stages
@@ -97,31 +98,43 @@ def stage_activations(stages: Stages) -> Activations:
     114.0
     """
     layouts, workload = stages.layouts, stages.question.workload
-    num = in_flight(layouts, stages.stage)
-    kept, logits, loss, layer = _sums(stages, num)
+    flight = in_flight_on(stages)
+    sums = _sums(stages, flight)
     stream = stages.tokens * stages.blocks[0].width * workload.compute_bytes
     gathered = np.where(layouts.splits_sequence & (layouts.tp > 1), stream, 0.0)
     return Activations(
-        kept=kept,
-        of_others=kept * (1 - 1 / (num * layouts.vpp)),
-        in_flight=num,
-        layer=layer,
-        logits=logits,
-        loss=loss,
-        sequence_buffer=gathered + np.zeros_like(kept),
-        buffers=_stage_buffers(stages, stream, num),
+        kept=sums.kept,
+        of_others=sums.kept - sums.once,
+        in_flight=flight.micro_batches,
+        layer=sums.layer,
+        logits=sums.logits,
+        loss=sums.loss,
+        sequence_buffer=gathered + np.zeros_like(sums.kept),
+        buffers=_stage_buffers(stages, stream, flight),
     )
 
 
-def _sums(stages: Stages, num: Float) -> tuple[Float, Float, Float, LayerActivations]:
+@dataclass(frozen=True, slots=True)
+class _Sums(Arrays):
+    """Activations of a stage, and of its largest layer [B]."""
+
+    kept: Float
+    once: Float
+    """Kept for one micro-batch in the smallest chunk."""
+    logits: Float
+    loss: Float
+    layer: LayerActivations
+
+
+def _sums(stages: Stages, flight: InFlight) -> _Sums:
     """Activations in flight, logits and loss of a stage, and its largest layer."""
     question, layouts = stages.question, stages.layouts
     zero, one = np.zeros(stages.shape), np.ones(stages.shape)
-    kept, logits, loss = zero, zero, zero
+    kept, once, logits, loss = zero, zero, zero, zero
     largest = LayerActivations(zero, zero, zero, zero, one, one)
-    for block, count in zip(stages.blocks, stages.counts, strict=True):
+    for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
-            waiting = np.where(runs_forward_ahead(layouts), num, 1.0)
+            waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
             each = saved_bytes(question, _always(block), layouts)
             working = _loss(question, block, layouts)
             used = tuple(item for item in block.saved if item.until_loss)
@@ -131,10 +144,12 @@ def _sums(stages: Stages, num: Float) -> tuple[Float, Float, Float, LayerActivat
         if block.kind == "layer":
             layer = _layer(question, block, layouts)
             largest = largest.or_larger(layer, count > 0)
-            kept = kept + count * layer.kept * num
+            size = layer.kept
         else:
-            kept = kept + count * saved_bytes(question, _always(block), layouts) * num
-    return kept, logits, loss, largest
+            size = saved_bytes(question, _always(block), layouts)
+        kept = kept + flight.blocks[number] * size
+        once = once + flight.smallest[number] * size
+    return _Sums(kept, once, logits, loss, largest)
 
 
 def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) -> Float:
@@ -150,6 +165,10 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
             size = np.where(layouts.tp > 1, size, 0.0)
         if item.only_context:
             size = np.where(layouts.cp > 1, size, 0.0)
+        if item.only_spread:
+            size = np.where(layouts.ep > 1, size, 0.0)
+        if item.only_batched:
+            size = np.where(layouts.micro_batch > 1, size, 0.0)
         if item.only_piped:
             size = np.where(layouts.piped, size, 0.0)
         total = total + size
@@ -188,13 +207,15 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
     ffn, attention = (size(items) for items in block.working)
     # feed-forward comes first in backward: only its last product has a gradient then
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
+    again, most = size(block.repeating), np.maximum(ffn, attention)
+    again = np.where(layouts.recomputes_layers, again, 0.0)
     return LayerActivations(
         kept=kept,
-        working=repeated + np.maximum(ffn, attention),
+        working=repeated + np.maximum(most, again),
         # but for its input the layer's own activations are freed when attention's backward ends
         ending=attention - (kept - entering),
         after_ffn=after_ffn,
-        early_gradients=down,
+        early_gradients=np.where(again > most, 0.0, down),
         ffn_gradients=np.full_like(kept, _ffn_share(block)),
     )
 
@@ -205,9 +226,9 @@ def _ffn_share(block: Block, matrix: str = "") -> float:
     return sum(w.num_params for w in inside if not matrix or w.matrix == matrix) / block.num_params
 
 
-def _stage_buffers(stages: Stages, stream: Float, num: Float) -> StageBuffers:
+def _stage_buffers(stages: Stages, stream: Float, flight: InFlight) -> StageBuffers:
     """Buffers at both ends of a stage, where a framework makes them for all micro-batches."""
-    layouts, stage = stages.layouts, stages.stage
+    layouts, stage, num = stages.layouts, stages.stage, flight.micro_batches
     if not stages.question.framework.buffers.pipeline_buffers_whole:
         return StageBuffers(*(np.zeros_like(num) for _ in range(3)))
     size = np.where(layouts.piped, stream, 0.0)
@@ -216,7 +237,7 @@ def _stage_buffers(stages: Stages, stream: Float, num: Float) -> StageBuffers:
     outputs = layouts.vpp - (stage == layouts.pp - 1)
     m = layouts.num_microbatches
     # activations in flight count their inputs themselves
-    at_peak = inputs * (m - num) + outputs * (m + num)
+    at_peak = inputs * m - flight.received + outputs * m + flight.sent
     return StageBuffers(
         at_peak=size * at_peak,
         receive=size * m * (inputs + outputs),

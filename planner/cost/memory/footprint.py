@@ -91,7 +91,17 @@ def footprints(question: Question, layouts: Layouts) -> Footprints:
 
 
 def footprints_of(stages: Stages) -> Footprints:
-    """What the layouts of candidate stages (L, S) take."""
+    """What the layouts of candidate stages (L, S) take, of which one is the worst.
+
+    Counted: as `footprints`. Left out: the step time. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> found = footprints_of(Stages.candidates(job, Layouts.broadcast(dp=[4])))
+    >>> found.memory_parts_bytes["optimizer_states"] / model.num_params         # moments in fp32
+    array([8.])
+    """
     question, layouts = stages.question, stages.layouts.take((..., 0))
     memory, worst, moment = _worst_stage(stages)
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))

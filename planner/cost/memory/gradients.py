@@ -28,11 +28,13 @@ class Reduction(Arrays):
     summed: Float
     """Gradients when sums over all passes are reduced; the sharded ones without such sums."""
     buckets: Float
-    """Buckets that exist throughout."""
+    """Buckets that exist before backward passes, and so throughout."""
     in_loss: Float
     """Beside them: the head's gradient where the loss runs piece by piece."""
     in_last_layer: Float
     """Beside them: gradients that the layer has already, and the head's reduction."""
+    in_next_to_last_layer: Float
+    """Beside them: gradients that this layer has already, and the last layer's reduction."""
     after_last_layer: Float
     """When a layer's gradients are complete and the reduction of some has begun."""
     of_layer: Float
@@ -97,28 +99,33 @@ class _Sizes:
         params, buffers = self.params, self.buffers
         current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
         buckets, before, sums = self.buckets(), self.before(), self.sums()
+        each = self.layouts.shards_gradients | (self.layouts.num_microbatches == 1)
+        passing = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
         computing = np.where(self.split, self.layer * current, 0.0)
         early = computing * self.kept.layer.early_gradients
         tied = np.where(self.split, params.tied * current, 0.0)
-        head = np.where(self.every, (params.head - params.tied) * ahead, 0.0)
+        # the norm after it lets go of the head's where that is reduced with the last piece
+        late_head = (params.head - params.tied) * (self.loss_chunks == 1)
+        head = np.where(self.every, late_head * ahead, 0.0)
         reduced = np.where(self.every, self.layer * ahead, 0.0)
         copies, largest = self.copies(), np.maximum(params.embedding, self.layer)
         late = np.where(self.late, self.layer * ahead, 0.0)
         outputs = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
-        table = self.table()
+        table, copy = self.table(), self.bucket_copy()
         return Reduction(
             before=before,
             at_end=np.where(self.once, sums, np.maximum(before, self.gradients)),
             summed=np.where(self.once, self.summed(), self.gradients),
-            buckets=buckets,
+            buckets=np.where(passing, 0.0, buckets),
             in_loss=self.in_loss(),
             in_last_layer=buckets + early + tied + head,
+            in_next_to_last_layer=buckets + early + tied + reduced,
             after_last_layer=buckets + computing + tied + reduced + late + outputs + copies,
             of_layer=computing,
             copied=copies + late,
-            in_second_layer=buckets + np.where(self.once, computing, early + reduced),
-            in_first_layer=buckets + early + reduced,
-            in_embedding=buckets + table + np.where(self.every, largest * ahead, 0.0),
+            in_second_layer=buckets + copy + np.where(self.once, computing, early + reduced),
+            in_first_layer=buckets + copy + early + reduced,
+            in_embedding=buckets + copy + table + np.where(self.every, largest * ahead, 0.0),
             of_sums=np.where(self.late, table + params.embedding * ahead, self.groups()),
             gather_bucket=self.gather_bucket(),
         )
@@ -146,8 +153,8 @@ class _Sizes:
         return np.where(there, np.where(self.once, self.sums(), self.gradients), 0.0)
 
     def sums(self) -> Float:
-        """Unsharded sums of gradients over the passes of a step."""
-        return (self.params.trainable + self.beyond()) * self.size.gradient_bytes
+        """Unsharded sums of gradients over the passes of a step, in the reduction's precision."""
+        return (self.params.trainable + self.beyond()) * self.size.reduce_bytes
 
     def beyond(self) -> Float:
         """Elements of a table's gradient sum beyond its share: it is kept whole until reduced.
@@ -159,7 +166,7 @@ class _Sizes:
 
     def summed(self) -> Float:
         """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
-        last = (self.params.embedding + self.beyond()) * self.size.gradient_bytes
+        last = (self.params.embedding + self.beyond()) * self.size.reduce_bytes
         left = np.where(self.layouts.shards_states, self.gradients + last, self.sums())
         return np.where(self.layouts.piped, self.sums(), left)
 
@@ -203,6 +210,12 @@ class _Sizes:
         sharded = buffers.num_sharded_buckets or buffers.num_reduce_buckets
         number = np.where(self.layouts.shards_weights, sharded, buffers.num_reduce_buckets)
         return np.where(self.parallel, number * elements * self.size.reduce_bytes, 0.0)
+
+    def bucket_copy(self) -> Float:
+        """What fills a bucket, once more while it is reduced."""
+        elements = np.minimum(self.buffers.reduce_bucket_elements, self.params.trainable)
+        some = self.parallel & self.layouts.gathers_updates & self.buffers.copies_bucket
+        return np.where(some, elements * self.size.reduce_bytes, 0.0)
 
     def gather_bucket(self) -> Float:
         """The bucket that gathers updated weights."""

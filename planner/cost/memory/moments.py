@@ -1,4 +1,4 @@
-"""Moments: what is alive on the device at the nine moments of a step that compete for the peak.
+"""Moments: what is alive on the device at the ten moments of a step that compete for the peak.
 
 Each moment is a function of one worksheet; `MOMENTS` lists them in the order of the step.
 """
@@ -74,6 +74,12 @@ class Worksheet:
         return self.kept.sequence_buffer + ends.at_peak + ends.sent_gradient
 
     @property
+    def loss_buffers(self) -> Float:
+        """The same at the loss, whose gathered stream is the head's input where that is kept."""
+        kept = self.stages.question.framework.kernels.saves_gathered
+        return self.stage_buffers - self.kept.sequence_buffer * kept
+
+    @property
     def stage_buffers_after(self) -> Float:
         """The same when a backward pass nears its end."""
         return self.kept.sequence_buffer + self.kept.buffers.receive
@@ -105,7 +111,7 @@ def loss(w: Worksheet) -> Alive:
         gradients=w.reduction.before,
         activations=w.kept.kept,
         logits_and_loss=w.kept.logits,
-        communication_buffers=w.stage_buffers + w.reduction.buckets + w.reduction.in_loss,
+        communication_buffers=w.loss_buffers + w.reduction.buckets + w.reduction.in_loss,
     )
 
 
@@ -118,6 +124,18 @@ def backward(w: Worksheet) -> Alive:
         activations=w.kept.kept,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers + w.reduction.in_last_layer,
+    )
+
+
+def next_to_last_layer(w: Worksheet) -> Alive:
+    """The last layer's activations are gone and its gradients reduced; the next working set."""
+    return Alive(
+        weights=w.weights.without_last_layer,
+        gathered_parameters=w.gathered.window,
+        gradients=w.reduction.before,
+        activations=w.without_one_layer,
+        working_set=w.kept.layer.working,
+        communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
     )
 
 
@@ -205,6 +223,7 @@ MOMENTS: dict[str, Callable[[Worksheet], Alive]] = {
     "loss": loss,
     "backward": backward,
     "layer before last": layer_before_last,
+    "next to last layer": next_to_last_layer,
     "second layer": second_layer,
     "first layer": first_layer,
     "embedding": embedding,

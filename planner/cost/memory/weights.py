@@ -54,8 +54,9 @@ def resident(stages: Stages) -> Resident:
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
-    unsharded = params.trainable * size.unsharded_gradient_bytes
-    gradients = gradients + np.where(layouts.shards_gradients, 0.0, unsharded)
+    reduced = (layouts.num_replicas > 1) | framework.buffers.reduces_alone
+    further = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
+    gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * further)
     gradients = gradients + params.weight_shapes * framework.buffers.placeholder_bytes
     optimizer = stages.optimizer_state_bytes
     if not size.sharded_weight_bytes:

@@ -9,7 +9,7 @@ from planner.describe.model.block import Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import LayerKind, shared_size
 
-__all__ = ["after_ffn", "kept_selectively", "working"]
+__all__ = ["after_ffn", "kept_selectively", "repeating", "working"]
 
 
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:
@@ -17,8 +17,8 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
 
     Counted: torchtitan's policy: of the plain products every second one, starting with the first;
     one with a bias is another operator, which is not on its list. A row-parallel product is
-    kept before its reduction, whole on every rank; a reduce-scatter's output is kept too. Left
-    out: how much is repeated (`block_time`). method.md#recompute.
+    kept before its reduction, whole on every rank; what a reduce-scatter or an all-to-all gives
+    is kept too. Left out: how much is repeated (`block_time`). method.md#recompute.
 
     >>> from planner import Workload, load_framework, load_model
     >>> from planner.describe.model.weights import layer_kinds
@@ -41,11 +41,20 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     scattered = Saved(
         "reduce_scatter.outputs", 2 * e * h, "scattered", selective_only=True, only_split=True
     )
+    experts = sizes.model.experts.top_k if sizes.model.experts and kind.experts else 0
+    exchanged = Saved(
+        "all_to_all.outputs",
+        2 * e * h * experts,
+        "dispatched",
+        selective_only=True,
+        only_spread=True,
+    )
     return (
         *(item if item.of_attention else replace(item, selective=False) for item in saved),
         *outputs,
         stream,
         scattered,
+        *([exchanged] if experts else []),
     )
 
 
@@ -86,25 +95,48 @@ def _products(sizes: Sizes, kind: LayerKind) -> list[tuple[str, float, Split, bo
 def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], ...]:
     """Gradients alive in the middle of a layer's backward: feed-forward or attention.
 
-    Counted: bytes per token of the stream's gradients and of those inside. Left out: activations
-    that are repeated. method.md#memory-per-device.
+    Counted: bytes per token of the stream's gradients and of those inside, less what is freed by
+    then: the last product's input. Left out: activations that are repeated.
+    method.md#memory-per-device.
 
     >>> from planner import Workload, load_framework, load_model
     >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
-    >>> ffn, attention = working(sizes, None)               # 4 h and 3 * 2 f; 4 h and 4 * 2 h
+    >>> ffn, attention = working(sizes, None)               # 4 h and 2 * 2 f; 4 h and 4 * 2 h
     >>> [sum(item.bytes_per_token for item in items) / 4096 for items in (ffn, attention)]
-    [25.0, 12.0]
+    [18.0, 12.0]
     """
     model, e = sizes.model, sizes.element
     stream = Saved("gradient", 2 * sizes.stream * model.hidden_size, "residual")
     width = experts.ffn_size * experts.top_k if experts else model.ffn_size
-    wide = (3 if model.gated_mlp else 2) * e * width
+    # gradients of the product and of its factors, where it has any, in the place of the product
+    wide = (2 if model.gated_mlp else 1) * e * width
     heads = model.num_heads * model.head_dim
     attention: tuple[Saved, ...] = (stream, Saved("gradient.qkv", 4 * e * heads, "sharded"))
     if sizes.workload.attention == "eager":
         scores = 2 * e * model.num_heads
         attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
     return (stream, Saved("gradient.ffn", wide, "sharded")), attention
+
+
+def repeating(sizes: Sizes) -> tuple[Saved, ...]:
+    """What is alive beside repeated activations when full recompute ends a layer.
+
+    Counted: bytes per token of the last product's output, whole on every tp rank, its copy by rows
+    for the reduce-scatter, its sum, the norm's output, the gradient that waits for them. Left out:
+    where the sequence is not split, gradients are larger. method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> sizes = Sizes(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))
+    >>> [(item.bytes_per_token / 4096, item.split) for item in repeating(sizes)]
+    [(4.0, 'whole'), (6.0, 'scattered')]
+    """
+    if not sizes.kernels.repeats_to_end:
+        return ()
+    whole, stream = 2 * sizes.element * sizes.model.hidden_size, 3 * sizes.stream
+    return (
+        Saved("output", whole, "whole", only_split=True),
+        Saved("gradient", stream * sizes.model.hidden_size, "scattered", only_split=True),
+    )
 
 
 def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:

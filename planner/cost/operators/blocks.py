@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from planner.cost.operators import ends
 from planner.cost.operators.attention import attention
-from planner.cost.operators.backward import after_ffn, kept_selectively, working
+from planner.cost.operators.backward import after_ffn, kept_selectively, repeating, working
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import Operators, Sizes
 from planner.describe.framework import Framework
@@ -98,6 +98,7 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
         num_tp_collectives=(1 if model.parallel_residual else 2) + kind.cross,
         dispatch_top_k=experts.top_k if experts else 0,
         working=working(sizes, experts),
+        repeating=repeating(sizes),
         after_ffn=after_ffn(sizes, experts),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
-from planner.describe.model.block import Block, Gemm, Pointwise, Saved
+from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split
 
 __all__ = ["embedding", "head"]
 
@@ -92,8 +92,15 @@ def head(sizes: Sizes, block: Block) -> Block:
             Saved(
                 "head.output",
                 e * vocab * (apart and not sizes.kernels.keeps_logits),
-                "sharded",
+                _logits_split(sizes),
                 only_piped=True,
+            ),
+            # pieces of several sequences are copies
+            Saved(
+                "head.pieces",
+                e * h * (sizes.kernels.loss_chunks > 1),
+                "gathered",
+                only_batched=True,
             ),
             # pieces of the sequence add their gradients of the stream into an fp32 one
             Saved("head.gradient", FP32 * h * (sizes.kernels.loss_chunks > 1), "replicated"),
@@ -117,17 +124,22 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
         forward, backward, kept = 3 * e, 2 * e, e
         working = e if kernels.loss == "fused-copy" else 0
     forward += 2 * e * kernels.loss_metrics
-    piece = vocab / kernels.loss_chunks
+    piece, split = vocab / kernels.loss_chunks, _logits_split(sizes)
+    again = eager and not kernels.gathers_logits
     return (
-        Pointwise("loss", forward * vocab, backward * vocab, "sharded", 4),
+        Pointwise("loss", forward * vocab, backward * vocab, split, 4),
         (
-            Saved("loss.logits", kept * piece, "sharded", until_loss=True),
+            Saved("loss.logits", kept * piece, split, until_loss=True),
             # the 16-bit logits, and the tanh that softly caps them
-            Saved("loss.output", beside * piece, "sharded"),
+            Saved("loss.output", beside * piece, split),
         ),
         (
-            Saved("loss.gradient", working * piece, "sharded"),
+            Saved("loss.gradient", working * piece, split),
             # loss over a split vocabulary exponentiates once more
-            Saved("loss.softmax", FP32 * piece * eager, "sharded", only_split=True),
+            Saved("loss.softmax", FP32 * piece * again, split, only_split=True),
         ),
     )
+
+
+def _logits_split(sizes: Sizes) -> Split:
+    return "replicated" if sizes.kernels.gathers_logits else "sharded"

@@ -9,7 +9,7 @@ from planner.cost.arrays import Float, Mask
 from planner.cost.schedules.known import KNOWN
 from planner.cost.shards.layouts import Layouts
 
-__all__ = ["bubble_s", "in_flight", "interleaved", "runs_forward_ahead"]
+__all__ = ["bubble_s", "chunks_in_flight", "in_flight", "interleaved", "runs_forward_ahead"]
 
 
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
@@ -29,6 +29,26 @@ def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
         if np.any(here := layouts.scheduled(schedule.name)):
             found = np.where(here, schedule.in_flight(p, v, m, stage), found)
     return np.where(layouts.piped, found, 1.0)
+
+
+def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float:
+    """Micro-batches of each chunk of a stage whose activations it holds at its peak [1].
+
+    `layers` are those of each chunk; it and the result have the shape (chunks, ...). Counted: the
+    schedule's order. Left out: what receive buffers hold. method.md#pipeline.
+
+    >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=3)
+    >>> chunks_in_flight(layouts, 0, np.array([1.0, 2.0])).tolist()     # 11 passes
+    [7.0, 4.0]
+    """
+    p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
+    whole = np.zeros(np.shape(layers))
+    whole[0] = in_flight(layouts, stage)
+    for schedule in KNOWN.values():
+        here = layouts.scheduled(schedule.name) & layouts.piped
+        if schedule.of_chunks and np.any(here):
+            whole = np.where(here, schedule.of_chunks(p, v, m, stage, layers), whole)
+    return whole
 
 
 def bubble_s(

@@ -29,10 +29,38 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return np.where(m == p, m, np.minimum(chunks / v, m))
 
 
+def _of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
+    """Passes of each chunk in flight when most layers' activations are held. Shape (chunks, ...).
+
+    In the order of the tasks, n forward passes are p floor(n / (p v)) of each chunk and up to p
+    more of each in turn; backward passes are as many, from the last chunk. Between them always
+    the same number is in flight, of which chunks changes: most at a turn of either.
+    """
+    held = np.rint(_in_flight(p, v, m, stage) * v).astype(np.int64)
+    chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
+
+    def passed(number: Int, turn: Int) -> Int:
+        """Passes of the chunk of a turn among the first `number`."""
+        rounds, rest = np.divmod(number, p * v)
+        return p * rounds + np.clip(rest - turn * p, 0, p)
+
+    most, found = np.full(np.shape(p), -1.0), np.zeros(np.shape(layers))
+    for turn in range(len(layers) + 1):
+        for after in (turn * p, turn * p - held % p):
+            done = np.clip(after, 0, m * v - held)
+            alive = passed(held + done, chunk) - passed(done, v - 1 - chunk)
+            alive = np.where(chunk < v, alive, 0).astype(float)
+            total = np.sum(alive * layers, axis=0)
+            found = np.where(total > most, alive, found)
+            most = np.maximum(total, most)
+    return found
+
+
 INTERLEAVED = PipelineSchedule(
     name="interleaved-1f1b",
     source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2",
     order=_order,
     in_flight=_in_flight,
+    of_chunks=_of_chunks,
     interleaves=True,
 )

@@ -47,6 +47,9 @@ class PipelineSchedule:
     """Tasks of a stage in the order in which it works on them: (p, stage, m, v)."""
     in_flight: Callable[[Int, Int, Int, Int], Float]
     """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
+    of_chunks: Callable[[Int, Int, Int, Int, Float], Float] | None = None
+    """Of every chunk, when most layers' activations are held: (p, v, m, stage, layers of each
+    chunk). Nothing where a stage is one chunk."""
     fills_s: Callable[[Int, Int, Float, Float], Float] = fills_nothing
     """What of 1F1B's idle time is no wait: (p, m, weight gradients of the slowest stage and of
     all stages) [s]."""

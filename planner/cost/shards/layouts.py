@@ -129,23 +129,26 @@ class Layouts(Sharding, Arrays):
 
     def sums_gradients(self, framework: Framework) -> Mask:
         """Gradients are summed unsharded over the micro-batches of a step and reduced once."""
-        every = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
+        every = self._reduces_every(framework)
         piped = self.piped & framework.buffers.pipeline_gradients_whole
         return (self.num_microbatches > 1) & (piped | ~every)
 
     def reductions_per_step(self, framework: Framework) -> Int:
         """How often a step reduces its gradients: once, or after every micro-batch.
 
-        ZeRO-3 reduces after every micro-batch, unless a pipeline keeps gradients unsharded until
-        the end.
+        A pipeline may keep gradients unsharded until the end.
         """
         rules = framework.communication
-        often = np.isin(self.zero_stage, rules.reduce_every_micro_batch) | self.shards_weights
+        often = self._reduces_every(framework)
         piped = np.isin(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
         often = often | piped
         if framework.buffers.pipeline_gradients_whole:
             often = often & ~self.piped
         return np.where(often, self.num_microbatches, 1)
+
+    def _reduces_every(self, framework: Framework) -> Mask:
+        rules = framework.communication
+        return np.isin(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
 
     # --- what lives off the device --------------------------------------------------------------
 

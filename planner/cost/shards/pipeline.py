@@ -15,6 +15,7 @@ from planner.describe.model.block import Block
 __all__ = [
     "EndLayers",
     "candidate_stages",
+    "chunk_counts",
     "layers_on_stage",
     "stage_counts",
 ]
@@ -86,6 +87,32 @@ def stage_counts(
     first, which = distinct(pp, stage)
     few = _counts_of(blocks, np.ravel(pp)[first], np.ravel(stage)[first], total, ends)
     return [count[which] for count in few]
+
+
+def chunk_counts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
+) -> list[Float]:
+    """How many of each block every chunk of a pipeline stage holds. Shape (chunks, ...) [1].
+
+    Counted: chunks dealt as the stages of a pipeline as long as all of them. Left out: nothing;
+    what a layout has fewer chunks of stands at 0. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> titan = load_framework("fsdp2")
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), titan)         # 32 layers and 2 ends
+    >>> counts = chunk_counts(llama, Layouts.of(Layout(pp=4, vpp=2)), np.asarray(0), titan)
+    >>> [count.tolist() for count in counts]
+    [[1.0, 0.0], [4.0, 4.0], [0.0, 0.0]]
+    """
+    total, ends = _total_and_ends(blocks, framework)
+    most = int(np.max(layouts.vpp, initial=1))
+    number = np.arange(most).reshape(-1, *[1] * np.ndim(stage))
+    pp = np.broadcast_to(layouts.pp * layouts.vpp, (most, *np.shape(stage)))
+    there = number < layouts.vpp
+    chunk = np.where(there, stage + number * layouts.pp, 0)
+    found = _counts_of(blocks, pp.ravel(), chunk.ravel(), total, ends)
+    return [np.where(there, count.reshape(pp.shape), 0.0) for count in found]
 
 
 def _total_and_ends(blocks: tuple[Block, ...], framework: Framework) -> tuple[int, EndLayers]:

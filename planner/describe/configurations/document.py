@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from planner.describe.configurations.arithmetic import parsed, whole
-from planner.describe.configurations.shell import options_of
+from planner.describe.configurations.shell import options_of, settings_of
 from planner.describe.configurations.table import Table
 from planner.describe.files import has_endless_keys
 from planner.errors import CatalogueError, shorten
@@ -55,6 +55,11 @@ class Document:
     def options(self) -> Mapping[str, Any]:
         """Options of a file of arguments or of a shell script, without dashes in front."""
         return options_of(self.text)
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Settings `group.name=value` of a file of them or of a shell script, as tables."""
+        return settings_of(self.text) if "." in self.text else {}
 
     def table(self) -> Table:
         """`tables`, typed as they are taken."""

@@ -13,9 +13,10 @@ from typing import Any
 from planner.describe.configurations.arithmetic import arithmetic
 from planner.describe.configurations.words import cut, statements
 
-__all__ = ["options_of"]
+__all__ = ["options_of", "settings_of"]
 
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_SETTING = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _ENDING = re.compile(r"-[A-Za-z]|[\d&]?>|\S*\.py$")
 """A word that is no value of the option before it: a short option, a redirection, a program."""
@@ -73,6 +74,25 @@ def options_of(text: str) -> Mapping[str, Any]:
     return _Script().followed(text)
 
 
+def settings_of(text: str) -> dict[str, Any]:
+    """Settings `group.name=value` of Hydra, one a line or in a script, as tables.
+
+    >>> settings_of('python3 -m wordplay data=owt model.n_layer=24 "model.batch_size=${MB:-2}"')
+    {'model': {'n_layer': '24', 'batch_size': '2'}}
+    """
+    script = _Script()
+    script.follow(text)
+    found: dict[str, Any] = {}
+    for match in filter(None, map(_SETTING.fullmatch, script.words)):
+        *path, last = match[1].split(".")
+        place = found
+        for name in path:
+            inner = place.setdefault(name, {})
+            place = inner if isinstance(inner, dict) else {}
+        place[last] = match[2]
+    return found
+
+
 def _named(words: Sequence[str]) -> dict[str, Any]:
     """Options among words, each with the values after it."""
     found: dict[str, Any] = {}
@@ -99,6 +119,12 @@ class _Script:
         # of every open block: whether its branch runs, whether one of its branches did
 
     def followed(self, text: str) -> dict[str, Any]:
+        self.follow(text)
+        if not any(word.startswith("--") for word in self.words):
+            self.words = [word for value in self.variables.values() for word in value.split()]
+        return _named(self.words)
+
+    def follow(self, text: str) -> None:
         skips = False
         for statement, end in statements(text):
             words = cut(statement)
@@ -107,9 +133,6 @@ class _Script:
             tested = bool(words) and words[0] in ("[", "[[", "test")
             holds = self._holds(words) if tested else None
             skips = (end == "&&" and tested and not holds) or (end == "||" and holds is True)
-        if not any(word.startswith("--") for word in self.words):
-            self.words = [word for value in self.variables.values() for word in value.split()]
-        return _named(self.words)
 
     def _enters(self, words: list[str]) -> bool:
         """Whether what is left of a statement runs, after its keywords."""

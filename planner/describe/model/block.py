@@ -15,6 +15,7 @@ How a piece is split over the tensor-parallel group is one word:
     dispatched  token at its expert: as residual where experts are spread over ranks (ep > 1),
                 else as gathered
     scattered   exists only with sequence parallelism, divided by tp
+    whole       exists only with sequence parallelism, before it is divided
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from typing import Literal
 __all__ = ["Attention", "Block", "Gemm", "Matrix", "Part", "Pointwise", "Saved", "Split", "Weight"]
 
 Split = Literal[
-    "column", "row", "replicated", "sharded", "residual", "gathered", "dispatched", "scattered"
+    "column",
+    "row",
+    "replicated",
+    "sharded",
+    "residual",
+    "gathered",
+    "dispatched",
+    "scattered",
+    "whole",
 ]
 
 Part = Literal[
@@ -144,8 +153,12 @@ class Saved:
     """Whether it exists only where the tp group has more than one rank."""
     only_context: bool = False
     """Whether it exists only where the context group has more than one rank."""
+    only_spread: bool = False
+    """Whether it exists only where the expert group has more than one rank."""
     only_piped: bool = False
     """Whether it exists only in a pipeline."""
+    only_batched: bool = False
+    """Whether it exists only where a micro-batch has several sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,8 @@ class Block:
     """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
     working: tuple[tuple[Saved, ...], ...] = ()
     """Temporary tensors of the block's backward: alternatives of which the largest counts."""
+    repeating: tuple[Saved, ...] = ()
+    """Temporary tensors when full recompute has repeated the block to its end."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors when the gradients of the feed-forward's weights are complete."""
 

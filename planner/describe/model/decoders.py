@@ -9,8 +9,9 @@ from planner.describe.base import Description, Width
 from planner.describe.model.model import Model
 from planner.describe.workload import OPTIMIZERS, PRECISIONS, OptimizerName, TrainingPrecision
 
-__all__ = ["Biases", "Decoders", "Flavor"]
+__all__ = ["Axis", "Biases", "Decoders", "Flavor"]
 
+Axis = Literal["tp", "pp", "cp", "ep"]
 Biases = Literal["none", "qkv", "all", "mixed"]
 _BIASES: Mapping[tuple[bool, bool, bool], Biases] = {
     (False, False, False): "none",
@@ -80,7 +81,7 @@ class Decoders(Description):
     """Precisions in which this code trains."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimizers with which it does."""
-    axes: tuple[Literal["tp", "pp", "cp", "ep"], ...] | None = None
+    axes: tuple[Axis, ...] | None = None
     """Parallel axes of this code besides data; absent: all of the framework's."""
 
     def flavor(self, model: Model) -> str:

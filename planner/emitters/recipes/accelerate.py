@@ -26,6 +26,14 @@ _PRECISIONS = Words(
 )
 
 
+_EACH = (
+    "Gradients are reduced after every batch, which no file says: give `Accelerator` a "
+    "`GradientAccumulationPlugin(num_steps={}, sync_each_batch=True)`. Without it every rank sums "
+    "whole gradients, which the estimate does not count."
+)
+"""What the user's own program says; `training_arguments.json` says it for the Trainer."""
+
+
 def launch_file(job: BatchJob, distributed_type: str, settings: Mapping[str, Any]) -> File:
     """`accelerate.yaml`: the processes of the job, and what one type of distribution needs."""
     config = {
@@ -91,8 +99,11 @@ def recipe(job: BatchJob) -> Recipe:
         launched = launch_file(job, "NO", precision)
     else:
         launched = launch_file(job, "FSDP", {**precision, **_fsdp(job)})
+    more: dict[str, Any] = {}
+    if job.layout.grad_accumulation > 1 and layout.world > 1:
+        more["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     # the launcher's own checkpointing wraps whole layers: the Trainer's would do it twice
-    arguments = trainer_file(job, gradient_checkpointing=False)
+    arguments = trainer_file(job, gradient_checkpointing=False, **more)
     return Recipe(
         files=(launched, *arguments),
         arguments=(TRAINER_ARGUMENT,),
@@ -102,6 +113,7 @@ def recipe(job: BatchJob) -> Recipe:
         notes=(
             "`train.py` is your program on Accelerate. Its data loader gives batches of "
             f"{layout.micro_batch} sequences; {layout.grad_accumulation} of them make a step.",
+            *([_EACH.format(layout.grad_accumulation)] if more else []),
             "Layers are wrapped by the classes that the model itself names (`_no_split_modules`).",
             *([TRAINER] if arguments else []),
         ),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says
 from planner.emitters.queue import slot_of
-from planner.emitters.recipe import OWN_PROGRAM, File, Recipe, Resume, from_checkout
+from planner.emitters.recipe import File, Recipe, Resume
 from planner.emitters.text import arguments_text
 
-__all__ = ["SAYS", "is_gpt2", "is_plain", "recipe"]
+__all__ = ["EVALUATED_BATCHES", "SAYS", "is_gpt2", "is_plain", "recipe"]
 
 SAYS = Says()
+EVALUATED_BATCHES = 10
+"""Ours: the estimate counts no evaluation, and nanoGPT saves only beside one, of 200 by itself."""
 _GPT2 = Decoders(
     positions=("learned",),
     norms=("layernorm", "layernorm-nobias"),
@@ -24,28 +28,39 @@ _GPT2 = Decoders(
 
 def recipe(job: BatchJob) -> Recipe:
     """`nanogpt.args` where nanoGPT can train the model, else what the program must do itself."""
+    # a process that torchrun starts would wrap the model, and hold buckets for nobody
+    launcher: Literal["torch", "none"] = "none" if job.layout.world == 1 else "torch"
     reads = f"Each rank takes {job.batches}, without a reduction in between (`no_sync`)."
     if not is_gpt2(job) or not is_plain(job):
         notes = ["`train.py` is your program on `DistributedDataParallel`.", reads]
         if job.layout.recompute == "full":
             notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
-        return Recipe(files=(), notes=tuple(notes))
+        if launcher == "none":
+            notes[0] = "`train.py` is your program: it is the only process, and wraps nothing."
+        return Recipe(files=(), launcher=launcher, notes=tuple(notes))
     options = File("nanogpt.args", "the options of nanoGPT, one a line", _nanogpt(job))
-    source = from_checkout(OWN_PROGRAM, "nanoGPT's (or wordplay's of that form)")
     return Recipe(
         files=(options,),
         argument_files=(options.name,),
+        launcher=launcher,
         arguments=('--learning_rate="${LEARNING_RATE}"', '--warmup_iters="${WARMUP_STEPS}"'),
         variables={
             "LEARNING_RATE": "the learning rate of your recipe, such as 6e-4",
             "WARMUP_STEPS": "the steps over which it warms up",
         },
+        needed={
+            "configurator.py": "nanoGPT reads it and data/ where it runs: link both from its "
+            "checkout into this folder, and set PROGRAM to the train.py there"
+        },
         saves=True,
         resume=Resume(f"{CHECKPOINTS}/ckpt.pt", ("--init_from=resume",)),
         notes=(
-            f"{source} It divides the accumulation by the ranks itself.",
+            "The program is nanoGPT's `train.py`, which reads `configurator.py` and `data/` where "
+            "it runs: `ln -s CHECKOUT/configurator.py CHECKOUT/data .`, then set PROGRAM to "
+            "`CHECKOUT/train.py`. It divides the accumulation by the ranks itself.",
             reads,
-            "The data is what its `dataset` names, under `data/` of its checkout.",
+            "The data is what its `dataset` names, under `data/`. It saves beside an evaluation, "
+            "whose time the estimate does not count.",
         ),
     )
 
@@ -86,6 +101,7 @@ def _nanogpt(job: BatchJob) -> str:
         "lr_decay_iters": job.steps,
         "out_dir": CHECKPOINTS,
         "eval_interval": slot_of(job).save_every,
+        "eval_iters": EVALUATED_BATCHES,
         "always_save_checkpoint": True,
         "log_interval": 1,
     }

@@ -12,7 +12,7 @@ from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says, not_written
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe, Resume
-from planner.emitters.recipes.ddp import is_gpt2, is_plain
+from planner.emitters.recipes.ddp import EVALUATED_BATCHES, is_gpt2, is_plain
 from planner.errors import EmitError, shorten
 
 __all__ = ["SAYS", "recipe"]
@@ -22,8 +22,6 @@ _KNOWN = ("pbs", "slurm", "none")
 """Batch systems that ezpz knows; without one it calls `mpirun`."""
 _CHARACTERS = 256
 """A vocabulary up to this size is of characters."""
-_EVALUATED_BATCHES = 10
-"""Ours: the estimate counts no evaluation, and wordplay saves only beside one."""
 _DONE = (
     "python3 -c 'import torch; "
     f'print(torch.load("{CHECKPOINTS}/ckpt.pt", map_location="cpu")["iter_num"])\''
@@ -108,7 +106,7 @@ def _settings(job: BatchJob) -> Iterator[str]:
             "max_iters": job.steps,
             "log_interval": 1,
             "eval_interval": every,
-            "eval_iters": _EVALUATED_BATCHES,
+            "eval_iters": EVALUATED_BATCHES,
             "always_save_checkpoint": "true",
             "use_wandb": "false",
         },

@@ -168,7 +168,7 @@ def plan() -> Trainer.Config:
         model_spec={model},
         hf_assets_path=os.environ["HF_ASSETS"],
         dump_folder=".",
-        loss=CrossEntropyLoss.Config(global_vocab_size={vocabulary}),
+        loss={loss},
         optimizer=default_adamw(lr=float(os.environ["LEARNING_RATE"])),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=int(os.environ["WARMUP_STEPS"])),
         dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
@@ -177,6 +177,12 @@ def plan() -> Trainer.Config:
 {settings}
     return config
 '''
+_LOSS = "CrossEntropyLoss.Config(global_vocab_size={vocabulary})"
+_CHUNKED_LOSS = """\
+ChunkedLossWrapper.Config(
+            num_chunks={chunks},
+            loss_fn={loss},
+        )"""
 _SIZES = '''
 
 def sized() -> ModelSpec:
@@ -213,16 +219,24 @@ def _python(job: BatchJob, module: str, flavor: str) -> str:
     text = _PLAN.format(
         imports="\n".join(_imports(job, module, flavor)),
         model=f'model_registry("{flavor}")' if flavor else "sized()",
-        vocabulary=job.model.vocab_size,
+        loss=_loss(job),
         settings="\n".join(f"    config.{line}" for line in _settings(job)),
     )
     return text if flavor else text + _sizes(job)
 
 
+def _loss(job: BatchJob) -> str:
+    """Whole, or piece by piece where the framework's description says so."""
+    loss = _LOSS.format(vocabulary=job.model.vocab_size)
+    chunks = job.framework.kernels.loss_chunks
+    return loss if chunks == 1 else _CHUNKED_LOSS.format(chunks=chunks, loss=loss)
+
+
 def _imports(job: BatchJob, module: str, flavor: str) -> list[str]:
     checkpointing = _CHECKPOINTING[job.layout.recompute]
+    chunked = "ChunkedLossWrapper, " if job.framework.kernels.loss_chunks > 1 else ""
     names = {
-        "torchtitan.components.loss": "CrossEntropyLoss",
+        "torchtitan.components.loss": f"{chunked}CrossEntropyLoss",
         "torchtitan.components.optimizer": "LRSchedulersContainer, default_adamw",
         "torchtitan.config": "CompileConfig",
         "torchtitan.distributed.activation_checkpoint": checkpointing,
@@ -280,8 +294,11 @@ def _sizes(job: BatchJob) -> str:
 
 
 def _is_old(job: BatchJob) -> bool:
-    """Whether 0.2.2 can say the job: no shared embedding, and other axes beside FSDP only."""
+    """Whether 0.2.2 can say the job: no shared embedding, and other axes beside FSDP only; its
+    loss is whole."""
     layout = job.layout
+    if job.framework.kernels.loss_chunks > 1:
+        return False
     alone = layout.tp * layout.pp == 1
     sharded = job.sharding[1] * layout.cp > 1
     return not job.model.tied_embeddings and (alone or sharded)

@@ -11,6 +11,7 @@ from planner.emitters.scripts.system import (
     BatchSystem,
     Submission,
     cpus_of,
+    own_directives,
     own_options,
 )
 
@@ -34,10 +35,7 @@ class Flux(BatchSystem):
             f"--time-limit={round(slot.seconds) // 60}m",
             "--output={{name}}-{{id}}.out",
         ]
-        launch = job.machine.scheduler.launch
-        asked += launch.directives if launch is not None else ()
-        if slot.queue is not None:
-            asked += slot.queue.directives or (f"--queue={slot.queue.name}",)
+        asked += own_directives(job, slot, "--queue=")
         return [f"#FLUX: {line}" for line in asked]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 A machine's profile says how its site starts jobs: one process per device through `rank.sh`, or
 one `torchrun` per node. Accelerate has a launcher of its own and is always started once a node;
-ezpz calls the site's launcher itself.
+ezpz calls the site's launcher itself. Horovod's processes ask MPI which rank they are.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Script:
             and recipe.launcher == "torch"
         )
         """Whether every process is started by the site's launcher, through `rank.sh`."""
-        self.per_device = self.wrapped or recipe.launcher == "ezpz"
+        self.per_device = self.wrapped or recipe.launcher in ("ezpz", "horovod")
         self.tasks = job.ranks_per_node if self.per_device else 1
 
     def text(self) -> str:
@@ -125,9 +125,14 @@ class _Script:
         if self.recipe.launcher == "ezpz":
             count = f"-n {job.nodes * self.tasks} -ppn {self.tasks}"
             return f"ezpz launch {count} -- python3 -u {program}"
+        if self.recipe.launcher == "horovod":
+            alone = "" if self.system.hosts else f"horovodrun -np {job.layout.world} "
+            return f"{alone}python3 -u {program}"
         if self.recipe.launcher == "accelerate":
             start = "accelerate launch --config_file accelerate.yaml"
             return BREAK.join([start, *self.system.meeting, program])
+        if self.recipe.launcher == "none":
+            return f"python3 -u {program}"
         return BREAK.join([f"torchrun {self.system.torchrun(job)}", program])
 
 

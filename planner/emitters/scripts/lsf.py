@@ -11,6 +11,7 @@ from planner.emitters.scripts.system import (
     BatchSystem,
     Submission,
     cpus_of,
+    own_directives,
     own_options,
 )
 
@@ -31,10 +32,7 @@ class Lsf(BatchSystem):
         hours, minutes = divmod(round(slot.seconds) // 60, 60)
         asked = [f"-J {job.name}", f"-nnodes {job.nodes}", f"-W {hours}:{minutes:02d}"]
         asked += [f"-o {job.name}.%J"]
-        launch = job.machine.scheduler.launch
-        asked += launch.directives if launch is not None else ()
-        if slot.queue is not None:
-            asked += slot.queue.directives or (f"-q {slot.queue.name}",)
+        asked += own_directives(job, slot, "-q ")
         return [f"#BSUB {line}" for line in asked]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import Slot, walltime_text
-from planner.emitters.scripts.system import BREAK, BatchSystem, Submission, own_options
+from planner.emitters.scripts.system import (
+    BREAK,
+    BatchSystem,
+    Submission,
+    own_directives,
+    own_options,
+)
 
 __all__ = ["Pbs"]
 
@@ -26,10 +32,7 @@ class Pbs(BatchSystem):
         """`#PBS` lines; no comment may stand on or between them: PBS reads it as one."""
         time = walltime_text(slot.seconds)
         asked = [f"-N {job.name}", f"-l select={job.nodes}", f"-l walltime={time}", "-j oe"]
-        launch = job.machine.scheduler.launch
-        asked += launch.directives if launch is not None else ()
-        if slot.queue is not None:
-            asked += slot.queue.directives or (f"-q {slot.queue.name}",)
+        asked += own_directives(job, slot, "-q ")
         return [f"#PBS {line}" for line in asked]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from planner.emitters.scripts.system import (
     BatchSystem,
     Submission,
     cpus_of,
+    own_directives,
     own_options,
 )
 
@@ -27,7 +28,8 @@ class Slurm(BatchSystem):
 
     def directives(self, job: BatchJob, slot: Slot, tasks: int) -> list[str]:
         """`#SBATCH` lines."""
-        launch = job.machine.scheduler.launch
+        cpu = job.machine.device.runtime == "cpu"
+        devices = () if cpu else (f"--gpus-per-node={job.ranks_per_node}",)
         asked = [
             f"--job-name={job.name}",
             f"--nodes={job.nodes}",
@@ -36,12 +38,7 @@ class Slurm(BatchSystem):
             _cpus(job, tasks),
             "--output=%x-%j.out",
         ]
-        if launch is not None:
-            asked += launch.directives
-        elif job.machine.device.runtime != "cpu":
-            asked.append(f"--gpus-per-node={job.ranks_per_node}")
-        if slot.queue is not None:
-            asked += slot.queue.directives or (f"--partition={slot.queue.name}",)
+        asked += own_directives(job, slot, "--partition=", devices)
         return [f"#SBATCH {line}" for line in asked]
 
     def across(self, job: BatchJob, tasks: int, exported: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import Slot
 
-__all__ = ["BREAK", "BatchSystem", "Submission", "cpus_of", "own_options"]
+__all__ = ["BREAK", "BatchSystem", "Submission", "cpus_of", "own_directives", "own_options"]
 
 BREAK = " \\\n    "
 """Between two words of a long command."""
@@ -101,3 +101,13 @@ def own_options(job: BatchJob, tasks: int) -> list[str]:
         return []
     options = launch.options if tasks == job.ranks_per_node else launch.node_options
     return [shlex.quote(option) for option in options]
+
+
+def own_directives(job: BatchJob, slot: Slot, queue: str, usual: Iterable[str] = ()) -> list[str]:
+    """What the site asks in every script (`usual` where nothing is known of it), and the queue:
+    `queue` is the option before its name where the queue has no directives of its own."""
+    launch = job.machine.scheduler.launch
+    asked = list(launch.directives if launch is not None else usual)
+    if slot.queue is not None:
+        asked += slot.queue.directives or (f"{queue}{slot.queue.name}",)
+    return asked

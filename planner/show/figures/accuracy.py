@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ def errors(scores: Sequence[Score]) -> Drawing:
 
 
 _MAX_SOURCES = 24
-_RATIOS = (0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0, 20.0)
+_RATIOS = (0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 
 def spread(rows: Sequence[Residual], what: str) -> Drawing:
@@ -126,7 +127,7 @@ def spread(rows: Sequence[Residual], what: str) -> Drawing:
     rest = f"{len(ordered) - len(kept)} other sources"
     names = [*kept, rest] if len(kept) < len(ordered) else kept
     place = {name: number for number, name in enumerate(names)}
-    figure = framed(height=150 + 22 * len(names), x=f"measured / estimated {_NAMES[what]}")
+    figure = framed(height=150 + 30 * len(names), x=f"measured / estimated {_NAMES[what]}", top=8)
     for seen, label, color, symbol in (
         (False, "not seen by any fit", HUES[0], "circle"),
         (True, "a constant was fitted on it", HUES[1], "x"),
@@ -146,10 +147,12 @@ def spread(rows: Sequence[Residual], what: str) -> Drawing:
             "%{customdata[2]}<extra></extra>",
         )
     figure.add_vline(x=1.0, line={"color": GREY, "width": 2, "dash": "dash"})
-    figure.update_xaxes(type="log", tickvals=_RATIOS, ticktext=[f"{t:g}" for t in _RATIOS])
+    figure.update_xaxes(
+        type="log", tickvals=_RATIOS, ticktext=[f"{t:g}" for t in _RATIOS], tickangle=0
+    )
     figure.update_yaxes(
         tickvals=list(range(len(names))),
-        ticktext=[plain(_short(name)) for name in names],
+        ticktext=[_short(name) for name in names],
         range=[len(names) - 0.4, -0.6],
         showgrid=False,
     )
@@ -160,7 +163,9 @@ _NAMES = {"step_time": "step time", "memory": "memory"}
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 30 else name[:28] + " ..."
+    """A source in two lines."""
+    lines = textwrap.wrap(name, 24, max_lines=2, placeholder=" ...")
+    return "<br>".join(plain(line) for line in lines)
 
 
 def _spread_alt(

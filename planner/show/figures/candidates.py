@@ -59,7 +59,7 @@ def heatmap(space: Space, limit_bytes: float) -> Drawing:
         _write(figure, space, limit_bytes)
     figure.update_xaxes(type="category", showgrid=False, categoryarray=shared["x"])
     figure.update_yaxes(type="category", showgrid=False, categoryarray=shared["y"])
-    figure.update_layout(height=170 + 27 * max(len(pps), 6))
+    figure.update_layout(height=140 + 34 * max(len(pps), 6))
     return Drawing(figure, _heatmap_alt(space))
 
 
@@ -75,6 +75,7 @@ def _write(figure: Any, space: Space, limit_bytes: float) -> None:
         if shade is not None:
             part = (shade - low) / (high - low) if high > low else 0.5
             ground = sample_colorscale(_SCALE, [part])[0]
+        text = text.replace(" GiB", "<br>GiB")
         texts.append(f"<b>{text}</b>" if cell is best and shade is not None else text)
         inks.append(readable_on(ground))
     figure.add_scatter(
@@ -82,7 +83,7 @@ def _write(figure: Any, space: Space, limit_bytes: float) -> None:
         y=[str(cell.pp) for cell in space.cells],
         mode="text",
         text=texts,
-        textfont={"color": inks, "size": 12},
+        textfont={"color": inks, "size": 11},
         hoverinfo="skip",
     )
 
@@ -101,7 +102,7 @@ def _heatmap_alt(space: Space) -> str:
 def _bar(space: Space) -> dict[str, Any]:
     ticks = _ticks(space)
     times = [format_seconds(10.0**tick) for tick in ticks]
-    return {"title": {"text": "step"}, "tickvals": ticks, "ticktext": times}
+    return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": times}
 
 
 def _shade(cell: object) -> float | None:
@@ -126,7 +127,7 @@ def _words(cell: object, limit: float) -> str:
     if math.isfinite(time):
         return format_seconds(time)
     over = getattr(cell, "memory_bytes", 0.0) - limit
-    return f"+{over / GIB:.0f} GiB" if over > 0 else "host"
+    return f"+{over / GIB:,.0f} GiB" if over > 0 else "host"
 
 
 def _hover(cell: object, tp: int, pp: int, limit: float) -> str:

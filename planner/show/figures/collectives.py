@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,7 @@ _WHAT = {
 
 def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes: float) -> Drawing:
     """Time against size of every algorithm, with what was measured."""
-    figure = framed(height=420, x="size of the full buffer [B]", y="time [s]")
+    figure = framed(height=420, x="size of the full buffer", y="time")
     group = group_view(machine, ranks, stride)
     sizes = 2.0 ** np.arange(3, 33)
     said = []
@@ -77,7 +78,9 @@ def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes:
         said.append(f"measured points from {format_bytes(row.sizes_bytes[0])} on")
     figure.add_vline(x=size_bytes, line={"color": "#8C8C8C", "width": 1, "dash": "dot"})
     _log_sizes(figure)
-    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    shown = [value for trace in figure.data for value in trace.y if value > 0]
+    ticks = [10.0**e for e in range(math.floor(math.log10(min(shown))), 3)]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[format_seconds(t) for t in ticks])
     return Drawing(
         figure,
         f"{operation} over {ranks} ranks of {machine.name}, {stride} apart; at "
@@ -87,7 +90,7 @@ def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes:
 
 def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Drawing:
     """Bus bandwidth, as nccl-tests defines it, against size."""
-    figure = framed(height=420, x="size of the full buffer [B]", y="bus bandwidth [GB/s]")
+    figure = framed(height=420, x="size of the full buffer", y="bus bandwidth [GB/s]")
     group = group_view(machine, ranks, stride)
     sizes, factor = 2.0 ** np.arange(3, 33), bus_factor(_NAMES[operation], ranks)
     best = 0.0
@@ -154,7 +157,7 @@ def data_picture(operation: str, ranks: int = 4) -> Drawing:
         figure.add_trace(_blocks(table, letters), row=1, col=place)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_yaxes(showticklabels=False, row=1, col=2)
+    figure.update_yaxes(visible=False, row=1, col=2)
     return Drawing(figure, f"{operation}: {_WHAT[operation]}.")
 
 
@@ -170,7 +173,7 @@ def _blocks(table: list[list[str]], letters: str) -> dict[str, Any]:
         "z": shade,
         "text": table,
         "texttemplate": "%{text}",
-        "textfont": {"color": "#000000"},
+        "textfont": {"color": "#000000", "size": 11},
         "y": [f"rank {i}" for i in range(len(table))],
         "colorscale": scale,
         "zmin": 0,

@@ -16,7 +16,7 @@ Named = Sequence[tuple[str, Estimate]]
 
 def time_bars(answers: Named) -> Drawing:
     """Step time by part, stacked."""
-    figure = framed(height=150 + 46 * len(answers), x="step time [s]")
+    figure = framed(height=230 + 46 * len(answers), x="step time [s]")
     names = [plain(name) for name, _ in answers][::-1]
     estimates = [estimate for _, estimate in answers][::-1]
     parts = dict.fromkeys(name for e in estimates for name, v in e.step_time_parts_s.items() if v)
@@ -37,25 +37,26 @@ def time_bars(answers: Named) -> Drawing:
         figure.add_annotation(
             x=e.step_time_s,
             y=name,
-            text=format_seconds(e.step_time_s) + _mark(e),
+            text=_said(format_seconds(e.step_time_s), e, "<br>"),
             showarrow=False,
             xanchor="left",
+            align="left",
             xshift=4,
         )
     figure.update_xaxes(range=[0, 1.6 * max([e.step_time_s for e in estimates], default=1.0)])
     figure.update_layout(barmode="stack", bargap=0.35)
-    said = "; ".join(f"{name} {format_seconds(e.step_time_s)}{_mark(e)}" for name, e in answers)
+    said = "; ".join(f"{name} {_said(format_seconds(e.step_time_s), e)}" for name, e in answers)
     return Drawing(figure, f"Step time: {said}.")
 
 
-def _mark(estimate: Estimate) -> str:
-    """What a bar of a layout that cannot run carries."""
-    return "" if estimate.fits else " (does not fit)"
+def _said(number: str, estimate: Estimate, between: str = " ") -> str:
+    """A number of a layout, marked where that cannot run."""
+    return number if estimate.fits else f"{number}{between}(does not fit)"
 
 
 def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
     """Memory per device by part, stacked, with the device's limit."""
-    figure = framed(height=170 + 46 * len(answers), x="memory per device [GiB]")
+    figure = framed(height=230 + 46 * len(answers), x="memory per device [GiB]")
     names = [plain(name) for name, _ in answers][::-1]
     tables = [estimate.memory_bytes for _, estimate in answers][::-1]
     parts = dict.fromkeys(n for t in tables for n, v in t.items() if v and n != "total")
@@ -73,9 +74,10 @@ def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
         figure.add_annotation(
             x=max(table["total"], limit_bytes) / GIB,
             y=name,
-            text=format_bytes(table["total"]) + _mark(e),
+            text=_said(format_bytes(table["total"]), e, "<br>"),
             showarrow=False,
             xanchor="left",
+            align="left",
             xshift=4,
         )
     most = max([limit_bytes, *(t["total"] for t in tables)])
@@ -90,5 +92,7 @@ def memory_bars(answers: Named, limit_bytes: float) -> Drawing:
         showarrow=False,
     )
     figure.update_layout(barmode="stack", bargap=0.35)
-    said = "; ".join(f"{n} {format_bytes(e.memory_bytes['total'])}{_mark(e)}" for n, e in answers)
+    said = "; ".join(
+        f"{name} {_said(format_bytes(e.memory_bytes['total']), e)}" for name, e in answers
+    )
     return Drawing(figure, f"Memory per device of {format_bytes(limit_bytes)}: {said}.")

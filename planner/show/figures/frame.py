@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import plotly.graph_objects as go
 
 from planner.show.figures.palette import ink
 
-__all__ = ["Drawing", "bar_style", "framed", "log_ticks", "plain"]
+__all__ = ["Drawing", "bar_style", "framed", "log_ticks", "named_rows", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,21 @@ def bar_style(part: str) -> dict[str, Any]:
     }
 
 
-def framed(*, height: int, x: str = "", y: str = "", legend: bool = True) -> Any:
-    """An empty figure on a clear ground; colours of text and grid come from the page's theme."""
+def named_rows(figure: Any, names: Sequence[str], width: int = 16) -> None:
+    """Name the rows of bars in lines of at most `width` letters: on a phone bars need the room."""
+    lines = [textwrap.wrap(name, width, break_long_words=False) for name in names]
+    figure.update_yaxes(tickvals=list(names), ticktext=["<br>".join(line) for line in lines])
+
+
+def framed(*, height: int, x: str = "", y: str = "", legend: bool = True, top: int = 28) -> Any:
+    """An empty figure on a clear ground; colours of text and grid come from the page's theme.
+
+    `top` is what stands free above the axes, for words there.
+    """
     figure = go.Figure()
     figure.update_layout(
         height=height,
-        margin={"l": 8, "r": 8, "t": 28, "b": 8},
+        margin={"l": 8, "r": 8, "t": top, "b": 8},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         showlegend=legend,
@@ -65,7 +75,9 @@ def framed(*, height: int, x: str = "", y: str = "", legend: bool = True) -> Any
             "yref": "container",
             "y": 0,
             "yanchor": "bottom",
+            "xref": "container",
             "x": 0,
+            "font": {"size": 11},
             "title": {"text": ""},
             "traceorder": "normal",
         },

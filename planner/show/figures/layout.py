@@ -16,6 +16,8 @@ from planner.units import GIB, counted, format_bytes
 __all__ = ["link_loads", "rank_map"]
 
 _MAX_NODES = 128
+_MAX_TICKS = 10
+# nodes that are named on the axis: more would run into each other on a phone
 _MAX_WRITTEN = 192
 # cells with words beyond this many are too small to read
 
@@ -30,7 +32,7 @@ def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
     drawn = min(nodes, _MAX_NODES)
     across = nodes > per_node
     rows = [range(node * per_node, (node + 1) * per_node) for node in range(drawn)]
-    names = [f"node {node}" for node in range(drawn)]
+    names = [str(node) for node in range(drawn)]
     devices = [str(i) for i in range(per_node)]
     if across:
         # many nodes stand side by side, one device below the other
@@ -40,8 +42,9 @@ def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
     figure = framed(
         height=150 + 30 * len(y),
         legend=False,
-        x=part if across else "device in the node",
-        y="device in the node" if across else "",
+        x=("node" + f" ({part})" * bool(part)) if across else "device in the node",
+        y="device in the node" if across else "node",
+        top=8,
     )
     shown = min(getattr(layout, axis), len(HUES))
     written = drawn * per_node <= _MAX_WRITTEN
@@ -62,7 +65,8 @@ def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
         ygap=2 if written else 1,
         opacity=0.9,
     )
-    figure.update_xaxes(type="category", showgrid=False, nticks=16, tickangle=0)
+    every = -(-len(x) // _MAX_TICKS)
+    figure.update_xaxes(type="category", showgrid=False, tickvals=x[::every], tickangle=0)
     figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
     rest = f" ({part} are drawn)" if part else ""
     return Drawing(
@@ -113,6 +117,10 @@ def _hover(layout: Layout, rank: int, per_node: int) -> str:
     return f"rank {rank}: node {node}, device {device}<br>{place}"
 
 
+_ABOVE = 30
+# pixels from the middle of a bar to the middle of its words
+
+
 def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
     """Bytes of one step by axis: each device's links inside the node, a node's interfaces.
 
@@ -128,7 +136,7 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
         "inside": "links inside the node, per device",
         "network": "network interfaces, per node",
     }
-    figure = framed(height=250, x="sent in one step [GiB]")
+    figure = framed(height=270, x="sent in one step [GiB]", top=8)
     for number, axis in enumerate(axes):
         figure.add_bar(
             y=list(rows),
@@ -151,12 +159,13 @@ def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Dr
         figure.add_annotation(
             x=0,
             y=name,
-            text=f"{means[name]}: {busy}",
+            text=f"{means[name]}:<br>{busy}",
+            align="left",
             showarrow=False,
             xanchor="left",
-            yshift=36,
+            yshift=_ABOVE,
         )
-    figure.update_layout(barmode="stack", bargap=0.55)
-    figure.update_yaxes(autorange="reversed", showticklabels=False)
+    figure.update_layout(barmode="stack", bargap=0.7)
+    figure.update_yaxes(range=[1.3, -0.8], showticklabels=False)
     figure.update_xaxes(rangemode="tozero")
     return Drawing(figure, "Sent in one step; " + "; ".join(said) + ".")

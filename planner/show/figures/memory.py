@@ -35,7 +35,7 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     limit = machine.device.memory_bytes.value
     names = [entry.name for entry in shown]
     tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
-    figure = framed(height=110 + 34 * max(len(shown), 3), x="memory per device [GiB]")
+    figure = framed(height=120 + 36 * max(len(shown), 3), x="memory per device [GiB]")
     edge = _CUT * limit
     for part in _parts(tables):
         figure.add_bar(
@@ -86,7 +86,7 @@ def _fate(entry: Verdict, total: float, limit: float) -> str:
         mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
         return f"{mark}, {format_bytes(total)}, <b>{format_seconds(entry.estimate.step_time_s)}</b>"
     if total > limit:
-        return f"&#10007; {format_bytes(total - limit)} too much"
+        return f"&#10007; {format_bytes(total - limit)} over"
     return "&#10007; host memory or disk"
 
 
@@ -111,7 +111,7 @@ def _strategies_alt(strategies: Sequence[Verdict], limit: float) -> str:
 
 def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawing:
     """Memory per device on every pipeline stage, stacked by part."""
-    figure = framed(height=340, x="pipeline stage", y="memory per device [GiB]")
+    figure = framed(height=400, x="pipeline stage", y="memory per device [GiB]")
     index = list(range(len(stages)))
     for part in _parts(stages):
         figure.add_bar(
@@ -141,6 +141,7 @@ def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawin
 def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
     """Host memory per node by part."""
     figure = framed(height=210, x="host memory per node [GiB]")
+    words = f"host memory {format_bytes(limit_bytes)}"
     table = estimate.host_memory_bytes
     for part in _parts([table]):
         figure.add_bar(
@@ -152,6 +153,15 @@ def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
             hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
         )
     figure.add_vline(x=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.add_annotation(
+        x=limit_bytes / GIB,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        xanchor="right" if limit_bytes >= table["total"] else "center",
+        showarrow=False,
+        text=words,
+    )
     figure.update_layout(barmode="stack")
     figure.update_yaxes(showticklabels=False)
     return Drawing(

@@ -17,7 +17,7 @@ from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds
 
-__all__ = ["gantt", "memory_over_step", "whats_drawn"]
+__all__ = ["gantt", "has_numbers", "memory_over_step", "whats_drawn"]
 
 _SHOWN_STAGES = 16
 _KINDS = (
@@ -206,6 +206,11 @@ def gantt(played: Played, title: str = "") -> Drawing:
     return Drawing(figure, " ".join(part for part in said if part))
 
 
+def has_numbers(drawing: Drawing) -> bool:
+    """Whether a drawn step has few enough passes to number them."""
+    return any(trace.text is not None for trace in drawing.figure.data)
+
+
 def _after(figure: Any, name: str, start: float, seconds: float, clock: _Clock, count: int) -> None:
     """What every stage does when its passes are over."""
     figure.add_bar(
@@ -308,7 +313,9 @@ def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 def memory_over_step(
     played: Played, stages: Sequence[dict[str, float]], limit_bytes: float
 ) -> Drawing:
-    """Memory of chosen stages while one step runs: states stay, activations come and go.
+    """Memory of the first, the fullest and the last stage while one step runs.
+
+    States stay, activations come and go.
 
     The activations of the estimate are those at the peak, so each micro-batch in flight is
     given an equal part of them.
@@ -321,7 +328,8 @@ def memory_over_step(
     )
     clock, last = _clock(played), len(stages) - 1
     peaks, highest = [], limit_bytes
-    for number, stage in enumerate(sorted({0, last // 2, last})):
+    fullest = max(range(len(stages)), key=lambda stage: sum(stages[stage].values()))
+    for number, stage in enumerate(sorted({0, fullest, last})):
         times, values = _held(played, stages[stage], stage)
         highest = max(highest, *values)
         peaks.append(f"stage {stage} {format_bytes(max(values))}")

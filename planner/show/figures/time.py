@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.show.figures.frame import Drawing, bar_style, framed, log_ticks
+from planner.show.figures.frame import Drawing, bar_style, framed, log_ticks, named_rows
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
 from planner.units import counted, format_amount, format_seconds
 
@@ -25,7 +25,12 @@ def waterfall(estimate: Estimate) -> Drawing:
     }
     total = estimate.step_time_s
     names = [label(name) for name in parts]
-    figure = framed(height=90 + 30 * (len(parts) + 1), x="time [s]", legend=False)
+    figure = framed(
+        height=100 + 32 * (len(parts) + 1),
+        x=f"time [s]<br>the line: {_range_text(interval_s)}",
+        legend=False,
+        top=8,
+    )
     start = 0.0
     for name, value in parts.items():
         figure.add_bar(
@@ -43,6 +48,7 @@ def waterfall(estimate: Estimate) -> Drawing:
         start += value
     _total_bar(figure, total, interval_s)
     figure.update_yaxes(categoryorder="array", categoryarray=[*names, "step"][::-1])
+    named_rows(figure, [*names, "step"])
     # room for words right of the last bar, on a phone too
     figure.update_xaxes(range=[0, max(1.6 * total, 1.1 * interval_s[1])])
     said = ", ".join(
@@ -69,15 +75,20 @@ def _total_bar(figure: Any, total: float, interval_s: tuple[float, float]) -> No
         error_x=error,
         marker={"color": "#A6A6A6"},
         insidetextfont={"color": "#000000"},
-        text=[_total_text(total, interval_s)],
+        text=[format_seconds(total)],
         textposition="inside",
         insidetextanchor="start",
+        constraintext="none",
     )
 
 
 def _total_text(total: float, interval_s: tuple[float, float]) -> str:
+    return f"{format_seconds(total)} ({_range_text(interval_s)})"
+
+
+def _range_text(interval_s: tuple[float, float]) -> str:
     low, high = (format_seconds(value) for value in interval_s)
-    return f"{format_seconds(total)} (90 % of runs: {low} to {high})"
+    return f"90 % of runs: {low} to {high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ class ScalePoint:
 
 _WHATS = {
     "time": ("step time", format_seconds),
-    "efficiency": ("tokens per second and node, of the first [%]", "{:.0f} %".format),
+    "efficiency": ("tokens/s of a node, of the first [%]", "{:.0f} %".format),
     "node-hours": ("node-hours", format_amount),
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from planner.errors import PlannerError
@@ -21,11 +21,14 @@ from planner.errors import PlannerError
 __all__ = [
     "PRIVATE",
     "TorchMissingError",
+    "all_to_all",
     "communication_region",
+    "exchanged_counts",
     "fake_mode",
     "fake_world",
     "group_ranks",
     "moved",
+    "own_mesh",
     "quiet_propagation",
     "receive_buffers",
     "require_torch",
@@ -38,8 +41,12 @@ __all__ = [
 PRIVATE: dict[str, tuple[str, ...]] = {
     "torch._subclasses.fake_tensor.FakeTensorMode": (),
     "torch.distributed._composable.replicate_with_fsdp.replicate": (),
+    "torch.distributed._functional_collectives.all_to_all_single": (),
+    "torch.distributed._functional_collectives.all_to_all_single_autograd": (),
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper": (),
     "torch.distributed.distributed_c10d._resolve_process_group": (),
+    "torch.distributed.fsdp._fully_shard._fsdp_common.ShardPlacementResult": (),
+    "torch.distributed.fsdp._fully_shard._fsdp_init._get_mesh_info": (),
     "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": (
         "unshard",
         "wait_for_unshard",
@@ -250,6 +257,33 @@ def group_ranks(handle: Any) -> tuple[int, ...]:
     elif isinstance(handle, torch.ScriptObject):
         handle = dist.ProcessGroup.unbox(handle)
     return tuple(dist.get_process_group_ranks(handle))
+
+
+def own_mesh(mesh: Any) -> Callable[[Any], Any]:
+    """How FSDP is told to shard parameters over a mesh other than their module's."""
+    result = _private("torch.distributed.fsdp._fully_shard._fsdp_common.ShardPlacementResult")
+    # parameters of one group must have the same object
+    about = _private("torch.distributed.fsdp._fully_shard._fsdp_init._get_mesh_info")(mesh)
+    return lambda placement: result(placement=placement, mesh_info=about)
+
+
+def exchanged_counts(counts: Any, group: Any) -> Any:
+    """Every rank's counts for this rank, in equal parts of the tensor."""
+    import torch
+
+    exchange = _private("torch.distributed._functional_collectives.all_to_all_single")
+    with torch.no_grad():
+        return exchange(counts, None, None, group=group)
+
+
+def all_to_all(rows: Any, group: Any) -> Any:
+    """Rows exchanged in equal parts between the ranks of a group, and their gradients back."""
+    import torch.distributed as dist
+
+    exchange = _private("torch.distributed._functional_collectives.all_to_all_single_autograd")
+    ranks = dist.get_world_size(group)
+    parts = [len(rows) // ranks] * ranks
+    return exchange(rows, parts, parts, group)
 
 
 def ring_templates() -> tuple[Any, Any]:

@@ -19,6 +19,8 @@ __all__ = ["Attention", "Core", "LatentAttention", "RMSNorm", "RmsNorm", "local_
 RmsNorm = Callable[[Any, Any, float], Any]
 Rope = tuple[Tensor, Tensor] | None
 _EPS = 1e-5
+_SCORES_CAP = 50.0
+"""Where Gemma 2 caps scores outside of fused kernels (config.json: attn_logit_softcapping)."""
 
 
 class RMSNorm(nn.Module):
@@ -62,7 +64,7 @@ class Core(nn.Module):
         super().__init__()
         self.eager, self.causal = eager, model.kind == "decoder"
         self.num_heads, self.alibi = model.num_heads, model.position == "alibi"
-        self.head_shard = 0
+        self.head_shard, self.capped = 0, model.attention_softcap
         self.ring: Any = None
         self.plain = not self.alibi and model.latent_attention is None
         if model.attention_sinks:
@@ -94,6 +96,8 @@ class Core(nn.Module):
             repeats = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        if self.capped:
+            scores = torch.tanh(scores / _SCORES_CAP) * _SCORES_CAP
         rows = scores.shape[-1]
         if self.alibi:
             places = torch.arange(rows, device=q.device)

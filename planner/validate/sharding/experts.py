@@ -1,17 +1,25 @@
-"""Experts: the dense feed-forward, and routed experts with those that every token visits."""
+"""Experts: the dense feed-forward, and routed experts with those that every token visits.
+
+Over an expert-parallel group tokens travel to the ranks of their experts and back, as in
+torchtitan: one all-to-all of counts, one of tokens, one of results.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.describe.model.model import Model
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import shared_size
+from planner.validate.sharding.adapter import all_to_all, exchanged_counts
 from planner.validate.sharding.attention import local_part
 
-__all__ = ["ExpertFeedForward", "FeedForward"]
+__all__ = ["ExpertFeedForward", "FeedForward", "GroupedExperts"]
 
 
 class FeedForward(nn.Module):
@@ -35,15 +43,13 @@ class FeedForward(nn.Module):
         return self.down(inner)
 
 
-class ExpertFeedForward(nn.Module):
-    """Routed experts as grouped products; tokens are taken to spread evenly over experts."""
+class GroupedExperts(nn.Module):
+    """Routed experts as grouped products; of an expert-parallel group every rank holds some."""
 
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
         hidden, width, count = model.hidden_size, experts.ffn_size, experts.num_experts
-        self.top_k, self.count = experts.top_k, count
         self.activation = getattr(F, model.activation)
-        self.router = nn.Linear(hidden, count, bias=experts.router_bias)
         self.gate = nn.Parameter(torch.empty(count, width, hidden))
         self.up = nn.Parameter(torch.empty(count, width, hidden))
         self.down = nn.Parameter(torch.empty(count, hidden, width))
@@ -52,15 +58,64 @@ class ExpertFeedForward(nn.Module):
             self.gate_bias = nn.Parameter(torch.empty(count, width))
             self.up_bias = nn.Parameter(torch.empty(count, width))
             self.down_bias = nn.Parameter(torch.empty(count, hidden))
+        self.group: Any = None
+
+    def spread(self, group: Any) -> None:
+        """Keep this rank's experts of a group's."""
+        self.group = group
+        for name, whole in list(self.named_parameters()):
+            mine = whole.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+            self.register_parameter(name, nn.Parameter(mine.detach().clone()))
+
+    def forward(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
+        """Results of tokens in the order of their experts, of which there are `count`."""
+        if self.group is None:
+            return self._computed(sent, chosen, count)
+        ranks = dist.get_world_size(self.group)
+        # of every rank's tokens those of this rank's experts, by expert within each rank
+        arriving = exchanged_counts(_counted(chosen, count), self.group)
+        arrived = all_to_all(sent, self.group)
+        local = torch.arange(count // ranks, device=sent.device).repeat(ranks)
+        local = local.repeat_interleave(arriving, output_size=len(arrived))
+        order = local.argsort(stable=True)
+        made = self._computed(arrived[order], local[order], count // ranks)
+        back = made.new_empty(made.shape)
+        back[order] = made
+        return all_to_all(back, self.group)
+
+    def _computed(self, sent: Tensor, chosen: Tensor, count: int) -> Tensor:
+        ends = _counted(chosen, count).cumsum(0, dtype=torch.int32)
+
+        def product(x: Tensor, name: str, share: int = 1) -> Tensor:
+            weight = local_part(getattr(self, name))
+            made = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+            if not self.biased:
+                return made
+            return made + local_part(getattr(self, f"{name}_bias"))[chosen] / share
+
+        inner = self.activation(product(sent, "gate")) * product(sent, "up")
+        # the bias after a split product is added once in all
+        return product(inner, "down", self.num_splits)
+
+
+def _counted(chosen: Tensor, count: int) -> Tensor:
+    """Tokens of each expert."""
+    ones = torch.ones_like(chosen, dtype=torch.int32)
+    return torch.zeros(count, dtype=torch.int32, device=chosen.device).scatter_add(0, chosen, ones)
+
+
+class ExpertFeedForward(nn.Module):
+    """Routed experts and those of every token; tokens are taken to spread evenly over experts."""
+
+    def __init__(self, model: Model, experts: Experts) -> None:
+        super().__init__()
+        hidden, self.top_k, self.count = model.hidden_size, experts.top_k, experts.num_experts
+        self.router = nn.Linear(hidden, self.count, bias=experts.router_bias)
+        self.experts = GroupedExperts(model, experts)
         if shared := shared_size(experts):
             self.shared = FeedForward(model, shared, bias=False)
         if experts.shared_gate:
             self.shared_gate = nn.Linear(hidden, 1, bias=False)
-
-    def experts(self) -> list[nn.Parameter]:
-        """What exists once per expert."""
-        names = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias")
-        return [getattr(self, name) for name in names if hasattr(self, name)]
 
     def forward(self, x: Tensor) -> Tensor:
         """The stream's change by the experts of each token."""
@@ -72,7 +127,7 @@ class ExpertFeedForward(nn.Module):
         rows, chosen, weights = self._routed(x)
         sent = x[rows]
         sent = (sent.float() * weights.unsqueeze(-1)).to(x.dtype)
-        result = self._computed(sent, chosen)
+        result = self.experts(sent, chosen, self.count)
         out = torch.zeros_like(x).scatter_add(0, rows.unsqueeze(-1).expand_as(result), result)
         out = out.view(shape)
         if beside is None:
@@ -89,22 +144,13 @@ class ExpertFeedForward(nn.Module):
         logits = F.linear(
             x, local_part(self.router.weight), None if bias is None else local_part(bias)
         )
-        weights, chosen = F.softmax(logits.float(), dim=-1).topk(self.top_k, dim=-1)
+        scores = F.softmax(logits.float(), dim=-1)
+        if self.experts.group is None:
+            weights, chosen = scores.topk(self.top_k, dim=-1)
+        else:
+            # as many tokens for every rank, whose buffers are then known
+            turns = torch.arange(x.shape[0] * self.top_k, device=x.device) % self.count
+            chosen = turns.view(-1, self.top_k)
+            weights = scores.gather(1, chosen)
         order = chosen.flatten().argsort(stable=True)
         return order // self.top_k, chosen.flatten()[order], weights.flatten()[order]
-
-    def _computed(self, sent: Tensor, chosen: Tensor) -> Tensor:
-        counts = torch.zeros(self.count, dtype=torch.int32, device=sent.device)
-        ones = torch.ones_like(chosen, dtype=torch.int32)
-        ends = counts.scatter_add(0, chosen, ones).cumsum(0, dtype=torch.int32)
-
-        def product(x: Tensor, name: str, share: int = 1) -> Tensor:
-            weight = local_part(getattr(self, name))
-            made = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
-            if not self.biased:
-                return made
-            return made + local_part(getattr(self, f"{name}_bias"))[chosen] / share
-
-        inner = self.activation(product(sent, "gate")) * product(sent, "up")
-        # the bias after a split product is added once in all
-        return product(inner, "down", self.num_splits)

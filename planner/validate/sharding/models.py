@@ -25,6 +25,8 @@ Part = int | Literal["embedding", "head", "output"]
 
 
 _ROPE_BASE = 10_000.0
+_LOGITS_CAP = 30.0
+"""Where Gemma 2 caps logits (its config.json: final_logit_softcapping)."""
 
 
 def _plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -103,6 +105,7 @@ class Stage(nn.Module):
         self.norm: nn.Module | None = None
         self.head: nn.Linear | None = None
         self.pooler: nn.Module | None = None
+        self.capped = model.logits_softcap
         if first:
             self._embed(model, kernel)
         dense = model.experts.num_dense_layers if model.experts else model.num_layers
@@ -177,7 +180,10 @@ class Stage(nn.Module):
         x = self.norm(x) if self.norm is not None else x
         if self.pooler is not None:
             x = torch.tanh(self.pooler(x[:, 0]))
-        return self.head(x) if self.head is not None else x
+        if self.head is None:
+            return x
+        logits: Tensor = self.head(x)
+        return torch.tanh(logits / _LOGITS_CAP) * _LOGITS_CAP if self.capped else logits
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

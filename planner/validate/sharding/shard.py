@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +30,9 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.validate.sharding import adapter
 from planner.validate.sharding.attention import Core
-from planner.validate.sharding.experts import ExpertFeedForward
+from planner.validate.sharding.experts import ExpertFeedForward, GroupedExperts
 from planner.validate.sharding.flash import OPERATOR as FLASH_ATTENTION
 from planner.validate.sharding.models import Stage
 
@@ -43,31 +45,51 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 class Meshes:
     """Device meshes of one rank, with tp fastest, then the data axis, then pp.
 
-    The data axis is that of replicas with their context ranks.
+    The data axis is that of replicas with their context ranks. The ranks of an expert-parallel
+    group are neighbours on it; those that hold the same experts are the data axis of experts.
     """
 
     data: DeviceMesh
     tensor: DeviceMesh | None
     pipeline: DeviceMesh | None
     context: DeviceMesh | None
+    expert: DeviceMesh | None
+    expert_data: DeviceMesh | None
 
     @classmethod
     def of(cls, layout: Layout) -> Meshes:
         """Meshes of a layout inside an initialised process group."""
         shape = (layout.pp, layout.dp * layout.cp, layout.tp)
         world = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-        data = world["dp"]
-        shard = layout.dp_shard * layout.cp
-        if shard and shard < layout.dp * layout.cp and layout.shards_gradients:
-            split = (layout.pp, layout.dp * layout.cp // shard, shard, layout.tp)
+        data, (replicas, shard) = world["dp"], cls._data_ranks(layout)
+        if replicas > 1:
+            split = (layout.pp, replicas, shard, layout.tp)
             names = ("pp", "replicate", "shard", "tp")
             data = init_device_mesh("cpu", split, mesh_dim_names=names)["replicate", "shard"]
+        expert, expert_data = cls._experts(layout) if layout.ep > 1 else (None, None)
         return cls(
             data,
             world["tp"] if layout.tp > 1 else None,
             world["pp"] if layout.pp > 1 else None,
             cls._context(layout) if layout.cp > 1 else None,
+            expert,
+            expert_data,
         )
+
+    @staticmethod
+    def _data_ranks(layout: Layout) -> tuple[int, int]:
+        """Replicas of the shards, and ranks that shard."""
+        ranks = layout.dp * layout.cp
+        shard = layout.dp_shard * layout.cp or ranks
+        return (ranks // shard, shard) if layout.shards_gradients else (1, ranks)
+
+    @classmethod
+    def _experts(cls, layout: Layout) -> tuple[DeviceMesh, DeviceMesh]:
+        replicas, shard = cls._data_ranks(layout)
+        shape = (layout.pp, replicas, shard // layout.ep, layout.ep, layout.tp)
+        names = ("pp", "replicate", "shard", "ep", "tp")
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        return mesh["ep"], mesh["replicate", "shard"] if replicas > 1 else mesh["shard"]
 
     @staticmethod
     def _context(layout: Layout) -> DeviceMesh:
@@ -88,49 +110,78 @@ def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> N
         for module in stage.modules():
             if isinstance(module, Core):
                 module.ring = meshes.context.get_group()
+    if meshes.expert is not None:
+        for experts in _experts(stage):
+            experts.spread(meshes.expert.get_group())
     stage.tie()
     if layout.recompute != "none":
         _recompute(stage, layout.recompute)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(workload), reduce_dtype=torch.float32)
     if not layout.shards_states:
-        _groups(stage, partial(replicate, mesh=meshes.data, mp_policy=policy), {}, {})
+        _groups(stage, meshes, partial(replicate, mp_policy=policy), {}, {})
     else:
-        shard = partial(
-            fully_shard,
-            mesh=meshes.data,
-            mp_policy=policy,
-            shard_placement_fn=_placement(stage, layout.dp_shard or layout.dp),
-        )
+        shard = partial(fully_shard, mp_policy=policy)
         layers = {"reshard_after_forward": layout.shards_weights}
-        _groups(stage, shard, layers, {"reshard_after_forward": False})
+        _groups(stage, meshes, shard, layers, {"reshard_after_forward": False})
+    if meshes.expert is not None:
+        _prefetch(stage)
+
+
+def _experts(module: nn.Module) -> list[GroupedExperts]:
+    return [part for part in module.modules() if isinstance(part, GroupedExperts)]
 
 
 def _groups(
-    stage: Stage, shard: Callable[..., Any], layers: dict[str, Any], head: dict[str, Any]
+    stage: Stage,
+    meshes: Meshes,
+    shard: Callable[..., Any],
+    layers: dict[str, Any],
+    head: dict[str, Any],
 ) -> None:
-    """Group parameters as torchtitan does: embedding, each layer, final norm with head."""
+    """Group parameters as torchtitan does: embedding, each layer, final norm with head.
+
+    Experts of an expert-parallel group are a group of their own.
+    """
     tied = stage.tied
     before, after = stage.ends()
     if before and not tied:
-        shard(before, **layers)
+        shard(before, mesh=meshes.data, **layers)
     for layer in stage.layers.values():
-        shard(layer, **layers)
+        places = {"shard_placement_fn": _places(layer, meshes)} if layers else {}
+        shard(layer, mesh=meshes.data, **layers, **places)
     if after and not tied:
         # gathered again at once in backward, so it stays
-        shard(after, **head)
+        shard(after, mesh=meshes.data, **head)
     # what is left (tied tables, final norm) stays gathered over backward
-    shard(stage)
+    shard(stage, mesh=meshes.data)
 
 
-def _placement(stage: Stage, ranks: int) -> Callable[[nn.Parameter], Shard | None]:
-    """Experts are sharded inside each expert where there are fewer of them than ranks."""
-    routed = [module for module in stage.modules() if isinstance(module, ExpertFeedForward)]
-    experts = {id(param) for module in routed for param in module.experts()}
+def _places(layer: nn.Module, meshes: Meshes) -> Callable[[nn.Parameter], Any]:
+    """Experts are sharded inside each where there are fewer than ranks, over ranks of their own."""
+    experts = {id(param) for part in _experts(layer) for param in part.parameters()}
+    own = meshes.expert_data
+    mesh = meshes.data if own is None else own
+    on_own = None if own is None else adapter.own_mesh(own)
 
-    def choose(param: nn.Parameter) -> Shard | None:
-        return Shard(1) if id(param) in experts and param.shape[0] < ranks else None
+    def choose(param: nn.Parameter) -> Any:
+        if id(param) not in experts:
+            return None
+        place = Shard(1 if param.shape[0] < mesh.size(-1) else 0)
+        return place if on_own is None else on_own(place)
 
     return choose
+
+
+def _prefetch(stage: Stage) -> None:
+    """Gather the next group while one computes, as torchtitan does with expert parallelism.
+
+    Elsewhere FSDP's own order does.
+    """
+    before, after = ([], []) if stage.tied else stage.ends()
+    order: list[Any] = [*before[:1], *stage.layers.values(), *after[:1]]
+    for group, following in itertools.pairwise(order):
+        group.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([group])
 
 
 def tensor_parallel(
@@ -165,13 +216,14 @@ def tensor_parallel(
             _split_experts(layer.ffn, mesh)
 
 
-def _split_experts(experts: ExpertFeedForward, mesh: DeviceMesh) -> None:
+def _split_experts(ffn: ExpertFeedForward, mesh: DeviceMesh) -> None:
     """Columns of the first products and rows of the last, inside every expert."""
+    experts = ffn.experts
     split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
     biases = {"gate_bias": Shard(1), "up_bias": Shard(1), "down_bias": Replicate()}
     for name, place in {**split, **(biases if experts.biased else {})}.items():
         _distribute(experts, name, mesh, place)
-    for name, linear in experts.named_children():
+    for name, linear in ffn.named_children():
         for part, _ in list(linear.named_parameters()) if name in ("router", "shared_gate") else []:
             _distribute(linear, part, mesh, Replicate())
     experts.num_splits = mesh.size()
@@ -233,6 +285,7 @@ def _kept_operators() -> set[Any]:
         aten._scaled_dot_product_flash_attention_for_cpu.default,
         FLASH_ATTENTION,
         functional.reduce_scatter_tensor.default,
+        functional.all_to_all_single.default,
         aten.max.default,
     }
 
@@ -253,11 +306,13 @@ def _selective() -> Any:
 
 
 def _recompute(stage: Stage, mode: str) -> None:
+    # torchtitan runs a repeated layer to its end
+    settings: dict[str, Any] = {"preserve_rng_state": False, "early_stop": False}
     for name, layer in list(stage.layers.items()):
         if mode == "full":
-            wrapped = checkpoint_wrapper(layer, preserve_rng_state=False)
+            wrapped = checkpoint_wrapper(layer, **settings)
         else:
-            wrapped = checkpoint_wrapper(layer, context_fn=_selective, preserve_rng_state=False)
+            wrapped = checkpoint_wrapper(layer, context_fn=_selective, **settings)
         stage.layers[name] = wrapped
 
 

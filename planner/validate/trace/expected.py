@@ -6,7 +6,8 @@ Counts and full buffers, from the blocks alone; a trace is compared with them.
                   for the head, which stays gathered; one fp32 reduction per group
     tensor axis   sequence parallelism: gather and reduce-scatter around each region in both
                   directions; else one all-reduce each. Recomputation repeats the forward's
-                  except for the last reduction, whose result nothing needs
+    expert axis   of counts, tokens and results one all-to-all each in forward, of gradients two in
+                  backward; experts are gathered and reduced by the ranks that hold the same ones
     context axis  keys and values gathered in every pass, their fp32 gradients passed around
     pipeline      one message per micro-batch, neighbour and direction
 """
@@ -14,6 +15,7 @@ Counts and full buffers, from the blocks alone; a trace is compared with them.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,11 +25,13 @@ from planner.cost.shards.states import local_params, untied
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.question import Question
+from planner.validate.trace.axes import axis_of_kind
 from planner.validate.trace.trace import Collective
 
 __all__ = ["expected_collectives"]
 
 _ACCUMULATED = 4
+_COUNT = 4
 _LOSS_REDUCTIONS = 3
 """Maximum, sum of exponentials and chosen logit of each token, in fp32."""
 
@@ -64,6 +68,8 @@ def expected_collectives(
         _data(sums, question, layout, held)
     if layout.cp > 1:
         _context(sums, question, layout, held)
+    if layout.ep > 1:
+        _expert(sums, question, layout, held)
     if layout.tp > 1:
         _tensor(sums, question, layout, held)
     if layout.pp > 1:
@@ -71,55 +77,91 @@ def expected_collectives(
     return sums.collectives()
 
 
-def _groups(
-    question: Question, layout: Layout, held: list[tuple[Block, float]]
-) -> list[tuple[float, float, bool]]:
-    """Parameter groups: how many, elements of each with padding, whether they stay gathered."""
-    sizes = {}
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Parameters that are gathered and reduced at once."""
+
+    count: float
+    """How many such groups."""
+    elements: float
+    """Of each, with padding."""
+    stays: bool = False
+    """Gathered from forward to backward."""
+    experts: bool = False
+    """Of an expert-parallel group: replicated on fewer ranks."""
+
+
+def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]]) -> list[_Group]:
+    """Parameter groups of a stage."""
+    layers, ends = [], []
+
+    def elements(block: Block) -> float:
+        return float(local_params(question, block, Layouts.of(layout)).all_gathered)
+
     for block, count in held:
         # a shared table is the embedding's; what is left is the final norm
         own = untied(block) if block.tied_elsewhere and layout.pp == 1 else block
-        local = local_params(question, own, Layouts.of(layout))
-        sizes[block.name] = (block, count, float(local.all_gathered))
-    tied = layout.pp == 1 and any(block.tied_elsewhere for block, _ in held)
-    layers = [(c, size, False) for b, c, size in sizes.values() if b.kind == "layer"]
-    ends = [(b.kind, size) for b, _, size in sizes.values() if b.kind != "layer"]
-    if tied:
-        return [*layers, (1.0, sum(size for _, size in ends), True)]
-    return layers + [(1.0, size, kind == "head") for kind, size in ends]
+        if block.kind != "layer":
+            ends.append((block.kind, elements(own)))
+            continue
+        routed = tuple(w for w in own.weights if w.expert and layout.ep > 1)
+        rest = tuple(w for w in own.weights if w not in routed)
+        layers.append(_Group(count, elements(replace(own, weights=rest))))
+        if routed:
+            mine = elements(replace(own, weights=routed))
+            layers.append(_Group(count, mine, experts=True))
+    if layout.pp == 1 and any(block.tied_elsewhere for block, _ in held):
+        return [*layers, _Group(1.0, sum(size for _, size in ends), stays=True)]
+    return layers + [_Group(1.0, size, stays=kind == "head") for kind, size in ends]
 
 
 def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]) -> None:
     element = question.workload.compute_bytes
     reduce_bytes = question.framework.states(question.workload.precision).reduce_bytes
-    ranks = (layout.dp_shard or layout.dp) * layout.cp
-    hybrid = ranks < layout.dp * layout.cp
-    axis = "dp_shard" if hybrid else "dp"
+    shards = (layout.dp_shard or layout.dp) * layout.cp
     passes = layout.grad_accumulation
-    for count, elements, stays in _groups(question, layout, held):
+    for group in _groups(question, layout, held):
+        ranks = shards // layout.ep if group.experts else shards
+        axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
+        count, elements = group.count, group.elements
         if not layout.shards_states:
-            sums.add("all_reduce", "dp", count, elements * reduce_bytes)
+            sums.add("all_reduce", axis, count * (ranks > 1), elements * reduce_bytes)
             continue
         # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
         # so does ZeRO-1 without a pipeline
         often = 1 if layout.pp > 1 or not layout.shards_gradients else passes
         gathers = often
         if layout.shards_weights and layout.pp == 1:
-            gathers = passes * (1 if stays else 2)
-        elif layout.shards_weights and not stays:
+            gathers = passes * (1 if group.stays else 2)
+        elif layout.shards_weights and not group.stays:
             # a backward pass leaves the weights gathered for the forward pass after it
             gathers = passes + 1
-        sums.add("all_gather", axis, count * gathers, elements * element)
-        sums.add("reduce_scatter", axis, count * often, elements * reduce_bytes)
-        if hybrid:
+        if ranks > 1:
+            sums.add("all_gather", axis, count * gathers, elements * element)
+            sums.add("reduce_scatter", axis, count * often, elements * reduce_bytes)
+        if shards < layout.dp * layout.cp:
             sums.add("all_reduce", "dp_replicate", count * often, elements * reduce_bytes / ranks)
+
+
+def _expert(
+    sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
+) -> None:
+    axis = axis_of_kind(layout, "expert")
+    experts, element = question.model.experts, question.workload.compute_bytes
+    assert experts is not None
+    stream = float(_tokens(question, layout) * question.model.hidden_size * element)
+    again = layout.recompute == "full"
+    for block, count in held:
+        if block.dispatch_top_k:
+            times = count * layout.grad_accumulation
+            sums.add("all_to_all", axis, times * (6 if again else 4), stream * experts.top_k)
+            sums.add("all_to_all", axis, times * (2 if again else 1), _COUNT * experts.num_experts)
 
 
 def _context(
     sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
 ) -> None:
-    # without replicas the ranks are those of the data axis
-    axis = "cp" if layout.dp > 1 else "dp"
+    axis = axis_of_kind(layout, "context")
     tokens, element = _tokens(question, layout), question.workload.compute_bytes
     gathers = 3 if layout.recompute == "full" else 2
     for block, count in held:
@@ -144,17 +186,17 @@ def _tensor(
     stream = float(tokens * model.hidden_size * workload.compute_bytes)
     passes, sequence = layout.grad_accumulation, layout.sequence_parallel
     again = layout.recompute != "none"
+    # a repeated layer runs to its end; selective recomputation keeps what reduce-scatters give
     for block, count in held:
         times = count * passes
         if block.kind == "layer":
             regions = block.num_tp_collectives
             if sequence:
-                # selective recomputation keeps the results of reduce-scatters
-                repeated = regions - 1 if layout.recompute == "full" else 0
+                repeated = regions if layout.recompute == "full" else 0
                 sums.add("all_gather", "tp", times * regions * (3 if again else 2), stream)
                 sums.add("reduce_scatter", "tp", times * (2 * regions + repeated), stream)
             else:
-                repeated = regions - 1 if again else 0
+                repeated = regions if again else 0
                 sums.add("all_reduce", "tp", times * (2 * regions + repeated), stream)
         elif sequence:
             sums.add("all_gather", "tp", times, stream)

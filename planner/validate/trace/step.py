@@ -23,6 +23,7 @@ from planner.validate.sharding import adapter, models, shard
 from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import Direction, Live, Phase, Region, StorageTimeline
+from planner.validate.trace.axes import axis_of
 
 __all__ = ["measure", "measure_on_rank"]
 
@@ -276,38 +277,18 @@ class _Step:
 
 
 def _collectives(step: _Step) -> list[dict[str, Any]]:
-    axes = _axes(step.layout)
     return [
         {
             "name": item.name,
-            "group": axes(item.ranks),
+            "group": axis_of(
+                step.layout, len(item.ranks), min(b - a for a, b in itertools.pairwise(item.ranks))
+            ),
             "count": item.count,
             "bytes": item.bytes,
         }
         for item in step.recorder.operations()
         if len(item.ranks) > 1  # alone a rank sends nothing
     ]
-
-
-def _axes(layout: Layout) -> Any:
-    """Names the axis along which a group's ranks differ."""
-    data = layout.dp * layout.cp
-    shard_ranks = (layout.dp_shard or layout.dp) * layout.cp
-
-    def name(ranks: tuple[int, ...]) -> str:
-        steps = {b - a for a, b in itertools.pairwise(ranks)}
-        stride, size = min(steps), len(ranks)
-        if stride >= layout.tp * data:
-            return "pp"
-        if stride >= layout.tp * shard_ranks and shard_ranks < data:
-            return "dp_replicate"
-        if layout.cp > 1 and stride == layout.tp and size == layout.cp < data:
-            return "cp"
-        if stride >= layout.tp and size <= data:
-            return "dp_shard" if shard_ranks < data else "dp"
-        return "tp" if size <= layout.tp else "world"
-
-    return name
 
 
 def measure(

@@ -123,7 +123,7 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             f"sequence_length = {question.workload.sequence_length} must be a multiple of 2 cp = "
             f"{2 * layout.cp}: each rank has an early and a late piece",
         ),
-        (layout.ep > 1, f"ep = {layout.ep} is not traced; use ep = 1"),
+        *_wrong_experts(question, layout),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
             question.workload.optimizer != "adamw",
@@ -155,6 +155,39 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
     for found, message in wrong:
         if found:
             raise LayoutError(message)
+
+
+def _wrong_experts(question: Question, layout: Layout) -> list[tuple[bool, str]]:
+    """What of expert parallelism is not traced."""
+    if layout.ep == 1:
+        return []
+    experts = question.model.experts
+    count, top_k = (experts.num_experts, experts.top_k) if experts else (0, 0)
+    shards = (layout.dp_shard or layout.dp) * layout.cp
+    rows = layout.micro_batch * question.workload.sequence_length // layout.cp
+    return [
+        (not count, f"ep = {layout.ep}: {question.model.name} has no experts; use ep = 1"),
+        (
+            not layout.shards_states,
+            f"ep = {layout.ep} is not traced with zero_stage = 0, for which FSDP2 has no second "
+            "mesh; use 1, 2 or 3",
+        ),
+        (
+            layout.tp > 1,
+            f"ep = {layout.ep} is not traced beside tp = {layout.tp}, whose ranks torchtitan "
+            "shares experts over as well; use tp = 1",
+        ),
+        (
+            count % layout.ep > 0 or shards % layout.ep > 0,
+            f"ep = {layout.ep} must divide num_experts = {count} and the {shards} ranks that "
+            "shard; change it",
+        ),
+        (
+            bool(count) and rows * top_k % count > 0,
+            f"{rows} tokens of a rank times {top_k} do not spread evenly over {count} experts, "
+            "as traces take them to; change the sequence or micro-batch",
+        ),
+    ]
 
 
 def _rings(model: Model) -> bool:

@@ -86,18 +86,24 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
 
 def _framework(case: dict[str, Any]) -> Framework:
     """The software of a strategy, as `planner.validate.train.trainer` builds it."""
-    if case["strategy"] in ("single", "ddp", "zero1"):
-        return load_framework("ddp")
-    # every stage gets as many layers, where torchtitan gives its ends fewer
-    framework = load_framework("fsdp2").replaced(balance="layers")
-    if case["device"] == "cpu":
-        # there RMS norm is several kernels; layer norm is one everywhere
-        fused = case["sizes"].get("model", {}).get("norm", "layernorm") != "rmsnorm"
-        kernels = framework.kernels.replaced(fused_norm=fused)
-        framework = framework.replaced(kernels=kernels.model_dump())
+    plain = case["strategy"] in ("single", "ddp", "zero1")
+    framework = load_framework("ddp" if plain else "fsdp2")
+    # a gate is a product of its own; on a CPU RMS norm is several kernels, layer norm one
+    model = case["sizes"].get("model", {})
+    apart = case["device"] == "cpu" and model.get("norm") == "rmsnorm"
+    kernels = framework.kernels.replaced(
+        fused_norm=not apart,
+        # its loss is that of one process, on whole logits
+        gathers_logits=True,
+        fused_activation=framework.kernels.fused_activation and not model.get("gated_mlp"),
+    )
+    framework = framework.replaced(kernels=kernels.model_dump())
+    if plain:
+        return framework
     # AdamW runs over all tensors at once, with a temporary as large as the weights it updates
     states = framework.full.replaced(optimizer_temporary_bytes=4.0)
     if case["spread"]["zero_stage"] < 2:
         # plain modules: the parameter is what computes
         states = states.replaced(sharded_weight_bytes=4.0, master_bytes=0.0)
-    return framework.replaced(full=states)
+    # every stage gets as many layers, where torchtitan gives its ends fewer
+    return framework.replaced(full=states, balance="layers")

@@ -506,3 +506,12 @@ def test_bf16_needs_no_second_fp32_copy_of_gradients() -> None:
     assert parts["optimizer_temporaries"] == 0
     held = sum(parts[name] for name in ("weights", "gradients", "optimizer_states"))
     assert held == pytest.approx(20 * model.num_params, rel=0.01)
+
+
+def test_buffers_between_stages_are_those_of_pipelines() -> None:
+    q = question("llama-3-8b", "fsdp2")
+    layouts = Layouts.broadcast(dp=8, zero_stage=3, grad_accumulation=8, pp=[1, 2], schedule=[0, 2])
+    buffers = stage_activations(Stages.of(q, layouts, 0)).buffers
+    stream = 2048 * 4096 * 2
+    # gradients of eight micro-batches' streams come back from the next stage; nothing comes in
+    assert buffers.receive.tolist() == [0, 8 * stream]

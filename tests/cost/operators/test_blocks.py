@@ -44,3 +44,16 @@ def test_ordinary_products_are_as_wide_as_their_weights(model: str) -> None:
             if weight.part in own and weight.columns > 1 and weight.name != "shared_gate"
         ]
         assert [width for _, width, _, _ in _products(sizes, kinds[block.name])] == rows
+
+
+@pytest.mark.parametrize(("framework", "softmax"), [("megatron-lm-2021", 1), ("deepspeed", 4)])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_scores_in_memory_take_a_softmax_and_one_kernel_more_to_drop(
+    framework: str, softmax: int, dropout: float
+) -> None:
+    """Fused, or scale, mask, softmax and cast one after the other."""
+    model = load_model("gpt2").replaced(dropout=dropout)
+    blocks = blocks_of(question(model, framework, sequence_length=512, attention="eager"))
+    layer = next(block for block in blocks if block.kind == "layer")
+    (scores,) = (part for part in layer.pointwise if part.scores)
+    assert scores.num_kernels == softmax + (dropout > 0)

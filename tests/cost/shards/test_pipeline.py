@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.schedules.bubble import bubble_s, in_flight
+from planner.cost.schedules.bubble import bubble_s, chunks_in_flight, in_flight
+from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import EndLayers, candidate_stages, layers_on_stage, stage_counts
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -104,6 +107,30 @@ def test_simulated_chunks_in_flight(p: int, v: int, groups: int) -> None:
     _, most = simulate("interleaved-1f1b", p, v, m, 1.0, 2.0)
     held = in_flight(layouts_of("interleaved-1f1b", p, v, m), np.arange(p))
     assert held * v == pytest.approx(np.array(most, dtype=float))
+
+
+@given(st.integers(2, 5), st.integers(2, 4), st.integers(1, 4), st.data())
+def test_chunks_in_flight_are_those_of_the_order(p: int, v: int, groups: int, data: Any) -> None:
+    """Chunks of unlike length: no moment of the schedule's order holds more layers."""
+    m, stage = groups * p, data.draw(st.integers(0, p - 1))
+    layers = np.array(data.draw(st.lists(st.integers(0, 5), min_size=v, max_size=v)), dtype=float)
+    alive, most = np.zeros(v), 0.0
+    for task in schedule_named("interleaved-1f1b").order(p, stage, m, v):
+        alive[task.chunk] += 1 if task.kind == "forward" else -1
+        most = max(most, float(alive @ layers))
+    layouts = layouts_of("interleaved-1f1b", p, v, m)
+    held = chunks_in_flight(layouts, stage, layers)
+    assert float(held @ layers) == most
+    assert held.sum() == pytest.approx(float(in_flight(layouts, stage)) * v)
+    assert max(held) <= m
+
+
+def test_fewer_chunks_beside_more() -> None:
+    """Layouts of one and of three chunks in one array: what is not there holds nothing."""
+    both = Layouts.broadcast(pp=2, vpp=[1, 3], grad_accumulation=4, schedule=[2, 3])
+    held = chunks_in_flight(both, 0, np.array([[6.0, 2.0], [0.0, 2.0], [0.0, 2.0]]))
+    assert held[:, 0].tolist() == [2.0, 0.0, 0.0]
+    assert held[:, 1].sum() == 2 * 1 + 2 * 2 + 1
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (8, 64), (64, 512)])

@@ -189,7 +189,7 @@ def test_report_is_json(tracer: Tracer) -> None:
     [
         ({"cp": 2, "recompute": "selective"}, "selective recompute is not traced"),
         ({"cp": 3, "world": 9}, "must be a multiple of 2 cp = 6"),
-        ({"ep": 2}, "ep = 2 is not traced"),
+        ({"ep": 2}, "gpt2 has no experts"),
         ({"tp": 3}, "world = 8 must be a multiple"),
         ({"optimizer": "looped"}, "use fused or foreach"),
     ],
@@ -226,6 +226,15 @@ FAMILIES = [
     # rings of key-value heads that tp splits
     ("llama-3-8b", {"cp": 2, "tp": 2, "sequence_parallel": True, "zero_stage": 2}),
     ("llama-3-8b", {"cp": 4, "zero_stage": 3, "recompute": "full"}),
+    # experts over ep, sharded over the ranks that hold the same ones
+    ("mixtral-8x7b", {"ep": 4, "zero_stage": 3}),
+    # fewer replicas of an expert than ranks that shard what is not one
+    ("mixtral-8x7b", {"ep": 2, "dp_shard": 8, "zero_stage": 2, "grad_accumulation": 2}),
+    # no replicas of an expert; all-to-alls are kept
+    ("qwen3-30b-a3b", {"ep": 16, "zero_stage": 3, "recompute": "selective"}),
+    # all-to-alls are repeated; a shared expert that every rank holds; context ranks share experts
+    ("deepseek-v3", {"ep": 8, "zero_stage": 3, "recompute": "full"}),
+    ("gpt-oss-20b", {"ep": 4, "zero_stage": 2}),
 ]
 
 
@@ -247,6 +256,17 @@ def test_families_and_axes(tracer: Tracer, name: str, degrees: dict[str, Any]) -
 
 
 @pytest.mark.slow
+def test_a_working_set_lets_go_of_the_last_product(tracer: Tracer) -> None:
+    """Many tokens of few layers: the peak is one feed-forward's gradients."""
+    layout = Layout(dp=4, zero_stage=2, micro_batch=32, recompute="full")
+    model = load_model("bert-large").replaced(num_layers=3, dropout=0.0)
+    asked = question(model, sequence_length=512, global_batch=layout.global_batch)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    # with the product it was 20 % too high
+    assert abs(comparison.parts[-1].error) < 0.1, report_text(comparison)
+
+
+@pytest.mark.slow
 def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
     """Stages as even as they can be, ends counted as layers: the middle ones hold two chunks."""
     layout = Layout(
@@ -259,9 +279,11 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
     )
     assert [len(request["chunks"]) for request in requests_of(asked, layout)] == [2, 2]
     assert sum(count for r in requests_of(asked, layout) for _, count in r["chunks"]) == 6
+    # the last stage's second chunk is a layer short
     comparison = compare(asked, layout, trace(asked, layout, stage=1, tracer=tracer))
     for part in comparison.parts[:3]:
         assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    assert abs(comparison.parts[3].error) < 0.001, report_text(comparison)
     for item in comparison.collectives:
         assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
 
@@ -273,12 +295,16 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
         ("deepseek-v3", {"tp": 2, "dp": 4}, "not traced with latent attention"),
         ("olmo-2-7b", {"tp": 2, "dp": 4}, "norms over all heads"),
         ("bert-large", {"tp": 2, "dp": 4, "sequence_parallel": True}, "with a pooler"),
+        ("mixtral-8x7b", {"ep": 2, "dp": 8}, "not traced with zero_stage = 0"),
+        ("mixtral-8x7b", {"ep": 2, "tp": 2, "dp": 4, "zero_stage": 3}, "not traced beside tp = 2"),
+        ("mixtral-8x7b", {"ep": 3, "dp": 6, "zero_stage": 3}, "must divide num_experts = 8"),
+        ("qwen3-30b-a3b", {"ep": 2, "dp": 2, "zero_stage": 3}, "do not spread evenly over 128"),
     ],
 )
 def test_what_torch_leaves_open_is_refused(
     name: str, degrees: dict[str, Any], message: str
 ) -> None:
-    asked = question(load_model(name).replaced(dropout=0.0))
+    asked = question(load_model(name).replaced(dropout=0.0), sequence_length=2056)
     with pytest.raises(LayoutError, match=message):
         trace(asked, Layout(**degrees))
 
@@ -295,12 +321,24 @@ def test_import_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+# what is not among the kept traces, and one of each way to shard and to repeat
 MATRIX = [
-    (model, sequence, 64, {"tp": tp, "sequence_parallel": sp, "zero_stage": zero, "recompute": r})
-    for model, sequence in (("llama-3-8b", 4096), ("qwen3-8b", 4096), ("ptdp-18b", 2048))
-    for tp, sp in ((1, False), (8, True))
-    for zero in (2, 3)
-    for r in ("none", "selective", "full")
+    ("qwen3-8b", 4096, 64, {"zero_stage": 2, "recompute": "selective"}),
+    ("qwen3-8b", 4096, 64, {"zero_stage": 3}),
+    ("qwen3-8b", 4096, 64, {"tp": 8, "sequence_parallel": True, "zero_stage": 3}),
+    (
+        "qwen3-8b",
+        4096,
+        64,
+        {"tp": 8, "sequence_parallel": True, "zero_stage": 2, "recompute": "full"},
+    ),
+    (
+        "ptdp-18b",
+        2048,
+        64,
+        {"tp": 8, "sequence_parallel": True, "zero_stage": 3, "recompute": "selective"},
+    ),
+    ("ptdp-18b", 2048, 64, {"zero_stage": 2, "recompute": "full"}),
 ]
 
 

@@ -33,6 +33,7 @@ ON_TWO = [
     *(("gpt2", Layout(dp=2, zero_stage=stage, grad_accumulation=2)) for stage in range(4)),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=3, recompute="full")),
     ("mixtral-8x7b", Layout(dp=2, zero_stage=3)),
+    ("mixtral-8x7b", Layout(dp=2, ep=2, zero_stage=3)),
     ("llama-3.2-1b", Layout(tp=2)),
     ("gpt2", Layout(tp=2, sequence_parallel=True)),
     ("mixtral-8x7b", Layout(tp=2, sequence_parallel=True)),
@@ -42,6 +43,7 @@ ON_TWO = [
 ON_FOUR = [
     ("llama-3.2-1b", Layout(dp=2, tp=2, sequence_parallel=True, zero_stage=3)),
     ("llama-3.2-1b", Layout(dp=4, dp_shard=2, zero_stage=3)),
+    ("mixtral-8x7b", Layout(dp=4, ep=2, zero_stage=2)),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **PIPED)),
 ]
 

@@ -239,6 +239,32 @@ def test_gpt_under_every_strategy() -> None:
 
 
 @pytest.mark.alone
+def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    """A folder with a config.json, trained as it is: gated, with RMS norms and grouped keys."""
+    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 256}
+    config = {"model_type": "llama", **sizes, **heads, "max_position_embeddings": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    results = run(
+        _options(
+            model=str(tmp_path),
+            exact=True,
+            tasks=(),
+            strategies=("ddp", "tp", "interleaved"),
+            sizes={},
+        )
+    )
+    assert results is not None
+    assert [case["strategy"] for case in results["cases"]] == ["ddp", "tp", "interleaved"]
+    for case in results["cases"]:
+        assert case["equal"], case_line(case)
+        assert case["bytes_equal"], case_line(case)
+        assert case["peak_within"], case_line(case)
+        assert case["sizes"]["model"]["hidden_size"] == 128
+    assert exit_code(results) == 0
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize(("world", "strategy"), [(1, "single"), (4, "all"), (8, "3d")])
 def test_other_worlds(world: int, strategy: str) -> None:
     both = ("mlp", "gpt")

@@ -163,6 +163,7 @@ def _sharding(said: Statement, given: Table) -> None:
         words = words.replace(",", " ").split()
     if not isinstance(words, list) or not words:
         said.is_(usual_framework="ddp")
+        said.changes(_accumulation(given))
         return
     said.is_(framework="accelerate")
     known = [str(word).lower() for word in words if str(word) not in ("auto_wrap", "offload")]
@@ -170,9 +171,20 @@ def _sharding(said: Statement, given: Table) -> None:
     said.layout(zero_stage=stage, offload="all-cpu" if "offload" in words else None)
     said.by_default(offload="none")
     said.is_(shards_per_node=hybrid)
+    said.changes(_accumulation(given))
     config: Any = given.get("fsdp_config")
     if isinstance(config, Mapping) and config.get("activation_checkpointing") is True:
         said.layout(recompute="full")
+
+
+def _accumulation(given: Table) -> dict[str, bool]:
+    """Whether whole gradients are summed over several passes, as Accelerate does unless told."""
+    if _one_if_absent(given, "gradient_accumulation_steps") == 1:
+        return {}
+    config: Any = given.get("accelerator_config")
+    inner = config.get("gradient_accumulation_kwargs") if isinstance(config, Mapping) else None
+    each = isinstance(inner, Mapping) and inner.get("sync_each_batch") is True
+    return {"communication.reduces_once": not each}
 
 
 def _deepspeed(said: Statement, engine: Mapping[str, Any]) -> None:

@@ -7,11 +7,11 @@ from planner.describe.configurations.document import Document
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
 
-__all__ = ["KIND", "read", "recognises"]
+__all__ = ["DTYPES", "KIND", "read", "recognises", "said_of_gpt"]
 
 KIND = "options of nanoGPT"
 _MARKS = ("batch_size", "block_size")
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head"}
 
 
@@ -25,7 +25,8 @@ def _given(document: Document) -> Table:
 def recognises(document: Document) -> bool:
     """Whether batch and block size stand there, in nanoGPT's words."""
     given = _given(document)
-    return all(mark in given for mark in _MARKS)
+    # wordplay has the same words, in groups
+    return all(mark in given for mark in _MARKS) and not document.settings
 
 
 def read(document: Document) -> Configuration:
@@ -33,18 +34,20 @@ def read(document: Document) -> Configuration:
     given = _given(document)
     said = Statement(KIND, document.name, given)
     said.is_(framework="ddp")
+    said_of_gpt(said, given)
     micro = given.number("batch_size")
     passes = given.number("gradient_accumulation_steps") or 40  # train.py's own
-    said.layout(zero_stage=0, micro_batch=micro)
     if micro is not None:
         said.workload(global_batch=micro * passes)
-    said.workload(
-        sequence_length=given.number("block_size"),
-        precision=said.named(given, "dtype", _DTYPES, "bf16") or "bf16",
-        dropout=given.real("dropout"),
-    )
-    said.shape(**{field: given.number(name) for field, name in _SHAPE.items()})
+    said.workload(precision=said.named(given, "dtype", DTYPES, "bf16") or "bf16")
     # train.py compiles unless it is told not to
     if given.flag("compile") is not False:
         said.note("compile is not counted: compiled kernels keep and move less")
     return said.configuration(hides=lambda key: True)
+
+
+def said_of_gpt(said: Statement, given: Table) -> None:
+    """State the batch of a rank, sequence, dropout and sizes of the model."""
+    said.layout(zero_stage=0, micro_batch=given.number("batch_size"))
+    said.workload(sequence_length=given.number("block_size"), dropout=given.real("dropout"))
+    said.shape(**{field: given.number(name) for field, name in _SHAPE.items()})

@@ -22,6 +22,7 @@ _SCHEDULES = {
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
+_CHUNKED = "ChunkedLossWrapper"
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
     "training": {
@@ -41,6 +42,7 @@ _HARMLESS_IN_MODEL = (
 _HARMLESS_TABLES = (
     "job", "profiling", "metrics", "lr_scheduler", "checkpoint", "experimental", "comm",
     "fault_tolerance", "validation", "debug", "profiler", "quantize", "float8", "mx", "encoder",
+    "loss", "config",
 )  # fmt: skip
 
 
@@ -56,7 +58,7 @@ def read(document: Document) -> Configuration:
     """What it says."""
     table = document.table()
     said = Statement(KIND, document.name, table)
-    said.is_(framework="fsdp2")
+    said.is_(framework="torchtitan" if _has_pieces(said, table) else "fsdp2")
     mesh = table.table("parallelism")
     pp = mesh.number("pipeline_parallel_degree") or 1
     said.layout(
@@ -75,6 +77,17 @@ def read(document: Document) -> Configuration:
         said.not_counted(table.table(section), meanings)
     _compile(said, table)
     return said.configuration(hides=_is_harmless)
+
+
+def _has_pieces(said: Statement, table: Table) -> bool:
+    """Whether the loss of 0.3 runs piece by piece; the pieces are stated."""
+    given = table.table("config") if isinstance(table.get("config"), Mapping) else table
+    loss = given.get("loss")
+    if not isinstance(loss, Mapping) or not str(loss.get(CALLED)).startswith(_CHUNKED):
+        return False
+    pieces = given.table("loss").number("num_chunks")
+    said.changes({} if pieces is None else {"kernels.loss_chunks": pieces})
+    return True
 
 
 def _is_harmless(key: str) -> bool:

@@ -219,6 +219,20 @@ deepspeed: examples/deepspeed/ds_z3_config.json
 """
 TRAINER_OPTIONS = """torchrun --nproc_per_node=8 run_clm.py --per_device_train_batch_size 2 \\
   --gradient_accumulation_steps 4 --fp16 --output_dir out"""
+PIECES = """
+def llama3_debugmodel() -> Trainer.Config:
+    return Trainer.Config(
+        loss=ChunkedLossWrapper.Config(num_chunks=4, loss_fn=CrossEntropyLoss.Config()),
+        training=TrainingConfig(local_batch_size=8, seq_len=2048, steps=10),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+"""
+WORDPLAY = """
+GAS=4
+ezpz launch python3 -m wordplay train=owt model.batch_size=3 model.n_layer=24 \\
+    model.block_size=512 optimizer.gas=${GAS} train.dtype=float16 train.compile=false
+"""
 NANOGPT = """# a small GPT
 batch_size = 12
 block_size = 1024
@@ -413,6 +427,25 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         "nanogpt",
         {"framework": "ddp", "micro_batch": 12, "global_batch": 480, "sequence_length": 1024},
         ("compile is not counted",),
+    ),
+    "a loss in pieces": (
+        PIECES,
+        "torchtitan",
+        {"framework": "torchtitan", "kernels.loss_chunks": 4, "recompute": "selective"},
+        (),
+    ),
+    "wordplay": (
+        WORDPLAY,
+        "wordplay",
+        {"framework": "ezpz", "micro_batch": 3, "grad_accumulation": 4, "precision": "fp16"}
+        | {"sequence_length": 512, "num_layers": 24, "zero_stage": 0},
+        (),
+    ),
+    "wordplay by itself": (
+        "python3 -m wordplay data=owt model.batch_size=1 train.backend=deepspeed",
+        "wordplay",
+        {"framework": "ezpz", "micro_batch": 1, "grad_accumulation": 1, "precision": "bf16"},
+        ("train.backend = deepspeed is not described", "compile is not counted"),
     ),
     "layout": (
         '{"layout": {"dp": 8, "tp": 2, "zero_stage": 1}, "framework": "megatron-lm"}',

@@ -1,0 +1,66 @@
+"""In flight: what of a stage's chunks is held when most is, for the micro-batches of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Float, distinct
+from planner.cost.schedules.bubble import chunks_in_flight
+from planner.cost.shards.pipeline import chunk_counts
+from planner.cost.shards.stages import Stages
+
+__all__ = ["InFlight", "in_flight_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Passes whose activations a stage holds at its peak [1]."""
+
+    micro_batches: Float
+    """Whole micro-batches of the stage: passes through one chunk count as a part."""
+    blocks: tuple[Float, ...]
+    """Each block times the micro-batches in flight through its chunk, in the order of blocks."""
+    smallest: tuple[Float, ...]
+    """Blocks of the chunk with fewest layers, in which least is freed by a backward pass."""
+    received: Float
+    """Passes whose input came from a neighbour."""
+    sent: Float
+    """Passes whose output went to one."""
+
+
+def in_flight_on(stages: Stages) -> InFlight:
+    """Passes whose activations stages hold at their peak [1].
+
+    Counted: chunk by chunk, where a first or last one holds fewer layers than the others. Left
+    out: passes in backward. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("llama-3-8b").replaced(num_layers=14), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)
+    >>> held = in_flight_on(Stages.every(job, layout))
+    >>> held.micro_batches.tolist(), held.blocks[1].tolist()        # first: 7 * 1 + 4 * 2
+    ([5.5, 4.5, 3.5, 2.5], [15.0, 18.0, 14.0, 10.0])
+    """
+    layouts = stages.layouts
+    columns = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation, stages.stage)
+    first, which = distinct(*np.broadcast_arrays(*columns))
+    pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
+    stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
+    counts = chunk_counts(stages.blocks, pairs, stage, stages.question.framework)
+    kinds = zip(stages.blocks, counts, strict=True)
+    layers = np.sum([count for block, count in kinds if block.kind == "layer"], axis=0)
+    held = chunks_in_flight(pairs, stage, layers)
+    fewest = np.argmin(np.where(layers > 0, layers, np.inf), axis=0)[None]
+    chunk = stage + pairs.pp * np.arange(len(held))[:, None]
+    passes = np.sum(held, axis=0)
+    return InFlight(
+        micro_batches=(passes / pairs.vpp)[which],
+        blocks=tuple(np.sum(held * count, axis=0)[which] for count in counts),
+        smallest=tuple(np.take_along_axis(count, fewest, axis=0)[0][which] for count in counts),
+        received=np.sum(held * (chunk > 0), axis=0)[which],
+        sent=np.sum(held * (chunk < pairs.pp * pairs.vpp - 1), axis=0)[which],
+    )

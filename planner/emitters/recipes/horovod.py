@@ -1,0 +1,79 @@
+"""Horovod: one process a device under the site's MPI, and what wraps the optimizer.
+
+`mpiexec` (or `srun`, `jsrun`, `mpirun`) starts `python train.py` once a device, and Horovod asks
+MPI which rank a process is; a machine without a batch system takes `horovodrun`.
+"""
+
+from __future__ import annotations
+
+from planner.emitters.batch_job import BatchJob
+from planner.emitters.limits import TORCH_DTYPES, Says, Words, not_written
+from planner.emitters.recipe import File, Recipe
+
+__all__ = ["SAYS", "recipe"]
+
+SAYS = Says()
+_PRECISIONS = Words("precision", "Horovod", TORCH_DTYPES)
+_CYCLE_MS = "1"
+"""Horovod's own since 0.21."""
+_COMPRESSION = {4: "none", 2: "fp16"}
+"""By the bytes of an element that is reduced."""
+_MODULE = '''\
+"""Horovod as planned: `optimizer = distributed(model, optimizer)` after `hvd.init()`."""
+
+import horovod.torch as hvd
+import torch
+
+DTYPE = torch.{dtype}
+MICRO_BATCH, GRAD_ACCUMULATION = {micro_batch}, {grad_accumulation}
+COMPRESSION = hvd.Compression.{compression}
+
+
+def distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Start all ranks from the same states, and reduce gradients once a step."""
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    return hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        compression=COMPRESSION,
+        backward_passes_per_step=GRAD_ACCUMULATION,
+    )
+'''
+
+
+def recipe(job: BatchJob) -> Recipe:
+    """`horovod_plan.py`, and the variables of the fusion buffer."""
+    if job.machine.scheduler.kind == "kubernetes":
+        raise not_written("a PyTorchJob, which knows no MPI,", "Horovod", "framework ddp")
+    layout, framework = job.layout, job.framework
+    states = framework.states(job.workload.precision)
+    text = _MODULE.format(
+        dtype=_PRECISIONS[job.workload.precision],
+        micro_batch=layout.micro_batch,
+        grad_accumulation=layout.grad_accumulation,
+        compression=_COMPRESSION[4 if states.reduce_bytes > 2 else 2],
+    )
+    threshold = framework.buffers.reduce_bucket_elements * states.reduce_bytes
+    launch = job.machine.scheduler.launch
+    alone = launch is not None and launch.one_device_each
+    device = "the only one that it sees" if alone else "that of `hvd.local_rank()`"
+    notes = [
+        f"`train.py` is your program on Horovod: it calls `hvd.init()`, its device is {device}, "
+        "`distributed` of `horovod_plan.py` wraps its optimizer, and it computes under "
+        "`torch.autocast` with the `DTYPE` there.",
+        f"Each rank takes {job.batches}, the loss divided by `GRAD_ACCUMULATION`.",
+        "Horovod needs the MPI that the job's launcher belongs to (`HOROVOD_WITH_MPI=1` when it is "
+        "built); `horovodrun --check-build` says what it has.",
+    ]
+    if layout.recompute == "full":
+        notes.append("It recomputes every layer (`torch.utils.checkpoint`).")
+    return Recipe(
+        files=(File("horovod_plan.py", "what wraps your optimizer", text),),
+        launcher="horovod",
+        environment={
+            "HOROVOD_FUSION_THRESHOLD": f"{threshold:.0f}",
+            "HOROVOD_CYCLE_TIME": _CYCLE_MS,
+        },
+        notes=tuple(notes),
+    )
