@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.choose.advice import learning_rate_note, notes
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import recommended
 from planner.choose.search import Found, order, search
-from planner.choose.strategies import judge
+from planner.choose.verdicts.advice import learning_rate_note, notes
+from planner.choose.verdicts.batches import batch_note, offered
+from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -59,7 +60,8 @@ def plan(
     world = nodes * place.node.num_devices
     found = {name: search(question, world) for name, question in questions.items()}
     ranked = _ranked(found, top)
-    first = next(iter(questions.values()))
+    best, verdicts = recommended(found.values()), judge(found, questions, nodes, bool(frameworks))
+    batches = offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
     for part in found.values():
         dropped.update(part.dropped)
@@ -72,14 +74,16 @@ def plan(
         workload=workload,
         num_candidates=sum(len(part.footprints) for part in found.values()),
         ranked=tuple(ranked),
-        recommended=recommended(found.values()),
-        strategies=tuple(judge(found, questions, nodes)),
+        recommended=best,
+        strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
-            *notes(first, nodes, ranked[0] if ranked else None),
+            *batch_note(batches, workload.global_batch),
+            *notes(asked, nodes, best, verdicts),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks),
         ),
+        batches=batches,
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.choose.plan import Plan
-from planner.choose.strategies import Verdict
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
