@@ -13,7 +13,7 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.choose.anatomy import Played
+from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
 from planner.choose.verdicts.guide import guide
 from planner.cost.estimate import Estimate

@@ -104,9 +104,14 @@ def _worth(
             yield Batch(size, found, None)
             continue
         speedup = found.tokens_per_s / answer.tokens_per_s
-        theirs, ours = effort(Layouts.stack([found.layout, answer.layout]))
+        theirs, ours = (_effort(questions, one) for one in (found, answer))
         if speedup >= (1 / (1 + TOLERANCE) if theirs < ours else 1 + TOLERANCE):
             yield Batch(size, found, speedup)
+
+
+def _effort(questions: Mapping[str, Question], one: Estimate) -> float:
+    """What a layout costs the people who run it, its framework included."""
+    return effort(Layouts.of(one.layout)).item() + questions[one.framework].framework.effort
 
 
 def _with_batch(question: Question, size: int, axes: Sequence[str]) -> Question:
