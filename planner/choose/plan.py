@@ -48,6 +48,8 @@ class Plan:
     notes: tuple[str, ...]
     batches: tuple[Batch, ...]
     """Global batches next to this one that the devices share evenly, where that is much faster."""
+    queued: bool
+    """Whether the machine is known to have queues at all."""
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
 
@@ -138,6 +140,7 @@ class Plan:
             "dropped": [asdict(d) for d in self.dropped],
             "notes": list(self.notes),
             "batches": [{**asdict(b), "estimate": estimate_dict(b.estimate)} for b in self.batches],
+            "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
 
@@ -174,6 +177,7 @@ class Plan:
                     Batch(b["global_batch"], _estimate_from(b["estimate"]), b["speedup"])
                     for b in data["batches"]
                 ),
+                data["queued"],
                 tuple(Queue.described(q) for q in data["queues"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:

@@ -84,6 +84,7 @@ def plan(
             *left_out(described, place, workload, frameworks, found),
         ),
         batches=batches,
+        queued=bool(place.scheduler.queues),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )
 

@@ -54,7 +54,8 @@ def verdict(plan: Plan) -> Text:
         f"MFU {100 * found.mfu:.1f} %   {format_amount(found.tokens_per_s)} tokens/s "
         f"({format_amount(found.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
-        f"  {amount}: {duration}, {node_hours}. {words.queues(plan, found)}\n",
+        + f"  {amount}: {duration}, {node_hours}. {words.queues(plan, found)}".rstrip()
+        + "\n",
         style="not bold default",
     )
     if found.tight:

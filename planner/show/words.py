@@ -288,7 +288,12 @@ def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
 
 
 def queues(plan: Plan, estimate: Estimate) -> str:
-    """Which queues admit the job, and into how many runs its length must be cut."""
+    """Which queues admit the job, and into how many runs its length must be cut.
+
+    Empty where the machine has none that are known.
+    """
+    if not plan.queued:
+        return ""
     if not plan.queues:
         return f"No queue of {plan.machine} is known to admit {counted(plan.nodes, 'node')}."
     named = ", ".join(f"{q.name} (up to {q.max_hours:g} h)" for q in plan.queues)

@@ -47,6 +47,8 @@ def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
     )
     no_queue = replace(plan, queues=())
     assert words.queues(no_queue, plan.best).startswith("No queue of polaris")
+    # a workstation has none that could refuse
+    assert words.queues(replace(no_queue, queued=False), plan.best) == ""
     short = replace(plan, workload=_JOB.replaced(tokens=1.0))
     assert "runs in" not in words.queues(short, plan.best)
 
