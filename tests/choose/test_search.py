@@ -41,7 +41,13 @@ def brute_force(q: Question, world: int) -> set[Layout]:
             continue  # slices below 1024 tokens
         dp = world // (tp * pp * cp)
         for vpp, sequence, zero, micro, recompute, schedule, offload in itertools.product(
-            range(1, q.model.num_layers // 2 + 1), (False, True), range(4), divisors(batch), RECOMPUTE, SCHEDULES, OFFLOAD
+            range(1, q.model.num_layers // 2 + 1),
+            (False, True),
+            range(4),
+            divisors(batch),
+            RECOMPUTE,
+            SCHEDULES,
+            OFFLOAD,
         ):
             if (vpp > 1) != (schedule == "interleaved-1f1b") or (pp > 1) != (schedule != "none"):
                 continue  # no schedule: refused by `check` as well, skipped here for speed
