@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.choose.asking import searched
 from planner.choose.search import TILES, Found, order, search
 from planner.choose.verdicts.changes import cheapest_change, excess, nearest, slack
 from planner.choose.verdicts.enough import doublings, shared_batch
@@ -73,6 +74,8 @@ def judge(
     bench = _Bench(questions, found, nodes * first.machine.node.num_devices, chosen, {})
     verdicts = [_judged(strategy, bench) for strategy in CLASSIC]
     if not any(len(source.estimates) for source in found.values()):
+        if chosen:
+            verdicts = _with_others(verdicts, first, nodes)
         verdicts = _on_more_nodes(verdicts, questions, nodes)
     return _with_a_batch(verdicts, questions, nodes)
 
@@ -118,6 +121,20 @@ def _in_tiles(strategy: Strategy, found: Found) -> Found:
     return replace(
         found, footprints=taken, estimates=timed(question, taken.take(np.flatnonzero(taken.fits)))
     )
+
+
+def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[Verdict]:
+    """The verdicts with what fits in frameworks that were not asked for."""
+    found = searched(first.model, first.machine, nodes, first.workload)
+    questions = {name: part.question for name, part in found.items()}
+    world = nodes * first.machine.node.num_devices
+    others = [_judged(strategy, _Bench(questions, found, world, False, {})) for strategy in CLASSIC]
+    return [
+        replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
+        if theirs.fits and theirs.estimate is not None
+        else mine
+        for mine, theirs in zip(verdicts, others, strict=True)
+    ]
 
 
 def _on_more_nodes(
