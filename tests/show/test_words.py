@@ -74,6 +74,7 @@ def test_what_comes_closest_is_said() -> None:
     assert words.verdict(answer) in verdict(answer).plain
 
 
+@pytest.mark.slow
 def test_what_helps_is_what_would() -> None:
     # DDP alone: no number of nodes helps, another framework does
     job = Workload(sequence_length=4096, global_batch=64)

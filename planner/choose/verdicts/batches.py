@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from planner.choose.recommending import TOLERANCE, effort, recommended
 from planner.choose.search import search
+from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
@@ -90,14 +93,16 @@ def _worth(
     asked, per_node = first.workload.global_batch, first.machine.node.num_devices
     # where there is no layout at all, every axis may help
     axes = _AXES if answer else ()
+
+    def no_worse(x: Layouts) -> Mask:
+        """Without what is no better than the cut layers that it is to replace."""
+        return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
+
     for size in sizes:
         if answer and abs(size - asked) > _NEAR * asked:
             continue
         some = [_with_batch(question, size, axes) for question in questions.values()]
-        # tensor parallelism between nodes would be no better than what it is to replace
-        found = recommended(
-            search(question, world).only(lambda x: x.tp <= per_node) for question in some
-        )
+        found = recommended(search(question, world).only(no_worse) for question in some)
         if found is None:
             continue
         if answer is None:

@@ -32,6 +32,8 @@ _CHANGES = (
     ("tiles", 3),
 )
 # what a change costs the user: a flag first, then sharding, offload, and parallel code last
+_OUTSIDE = 6
+# the same for tensor parallelism that leaves the node
 
 
 def _pairs(taken: Footprints) -> tuple[tuple[Float, float], ...]:
@@ -95,6 +97,7 @@ def cheapest_change(estimate: Estimate, found: Mapping[str, Found]) -> str:
         cost = effort(fitting.layouts) + (0.0 if name == estimate.framework else 2.0)
         for column, weight in _CHANGES:
             cost = cost + weight * (getattr(fitting.layouts, column) != getattr(wanted, column))
+        cost = cost + _OUTSIDE * (fitting.layouts.tp > source.question.machine.node.num_devices)
         time = fitting.step_time_s
         cost = cost + np.log2(time / min(time.min(), estimate.step_time_s))
         pick = int(np.lexsort((time, cost))[0])

@@ -6,13 +6,14 @@ that makes it fit; for what has no legal layout, the obstacle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.choose.asking import searched
-from planner.choose.search import TILES, Found, order, search
+from planner.choose.legality import legal
+from planner.choose.search import Found, order, search
 from planner.choose.verdicts.changes import cheapest_change, excess, nearest, slack
 from planner.choose.verdicts.enough import doublings, shared_batch
 from planner.choose.verdicts.obstacles import at_hand, obstacle
@@ -20,6 +21,7 @@ from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
 from planner.describe.question import Question
 from planner.units import counted
 
@@ -104,20 +106,30 @@ def _members(strategy: Strategy, bench: _Bench) -> Iterator[Found]:
     found = bench.of(strategy)
     for name in at_hand(strategy, bench.questions, bench.chosen):
         kind = found[name].only(strategy.holds)
-        if strategy.tiled and not len(kind.footprints):
-            kind = _in_tiles(strategy, found[name])
+        if strategy.of_sharded is not None and not len(kind.footprints):
+            kind = _made(strategy.of_sharded, strategy, found[name])
         if len(kind.footprints):
             yield kind
 
 
-def _in_tiles(strategy: Strategy, found: Found) -> Found:
-    """The fastest layout with sharded weights, in tiles: the search tries them as a last resort."""
+def _made(
+    change: Callable[[Question, Layouts], Layouts], strategy: Strategy, found: Found
+) -> Found:
+    """A strategy's layouts made of those with sharded weights, where the search tries none.
+
+    Of the fastest that fits, or of the one that exceeds its limits least.
+    """
     question = found.question
-    whole = found.only(lambda x: x.shards_weights & strategy.holds(replace(x, tiles=x.tiles * 2)))
-    ranked = order(whole.estimates, 1) if question.framework.tiling else np.zeros(0, dtype=int)
-    some = whole.estimates.layouts.take(ranked)
-    tiled = Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
-    taken = footprints(question, tiled)
+    sharded = found.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
+    if len(sharded.estimates):
+        some = sharded.estimates.layouts.take(order(sharded.estimates, 1))
+    elif len(sharded.footprints):
+        some = nearest(sharded)[2].layouts
+    else:
+        return sharded
+    changed = change(question, some)
+    allowed, _ = legal(question, changed, set(Layout.model_fields))
+    taken = footprints(question, changed.take(np.flatnonzero(allowed & strategy.holds(changed))))
     return replace(
         found, footprints=taken, estimates=timed(question, taken.take(np.flatnonzero(taken.fits)))
     )

@@ -81,7 +81,9 @@ def _written(strategy: Strategy, question: Question, world: int) -> Layouts:
     )
     tp, pp = np.array(pairs).T[:, degrees]
     dp = world // (tp * pp)
-    group = np.where((grouped > 0) & (dp % per_node == 0), per_node, dp)
+    # groups of one are none
+    least = per_node if per_node > 1 else 2
+    group = np.where((grouped > 0) & (dp % least == 0), least, dp)
     layouts = Layouts.broadcast(
         dp=dp,
         dp_shard=group,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from planner.choose.search import TILES
 from planner.cost.arrays import Mask
 from planner.cost.shards.layouts import Layouts
+from planner.describe.question import Question
 
 __all__ = ["CLASSIC", "Strategy"]
 
@@ -31,6 +35,17 @@ def _model_parallel(x: Layouts) -> Mask:
     return (x.tp > 1) & x.piped & (x.cp == 1) & x.keeps_states
 
 
+def _in_tiles(question: Question, x: Layouts) -> Layouts:
+    """The largest matrix in tiles."""
+    return Layouts.joined([replace(x, tiles=np.full(len(x), count)) for count in TILES])
+
+
+def _in_nodes(question: Question, x: Layouts) -> Layouts:
+    """Sharded inside a node, and replicated across them."""
+    kept = replace(x, offload=np.zeros(len(x), dtype=np.int64))
+    return replace(kept, dp_shard=np.gcd(x.dp, question.machine.node.num_devices))
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A classic strategy: its name, frameworks in order of preference, its layouts."""
@@ -42,8 +57,8 @@ class Strategy:
     """The devices without which there is no such layout, whatever the job."""
     single: bool = False
     """Whether it uses one device only."""
-    tiled: bool = False
-    """Whether it splits the largest matrix into tiles."""
+    of_sharded: Callable[[Question, Layouts], Layouts] | None = None
+    """How its layouts are made of those with sharded weights, where the search tries none."""
 
 
 _MODEL_PARALLEL = ("megatron-lm", "megatron-deepspeed", "fsdp2")
@@ -67,8 +82,9 @@ CLASSIC: tuple[Strategy, ...] = (
     Strategy(
         "hybrid FSDP",
         ("fsdp2",),
-        lambda x: _shared(x) & x.shards_weights & (x.dp_shard < x.dp),
+        lambda x: _shared(x) & x.shards_weights & (x.dp_shard < x.dp) & (x.dp_shard > 1),
         "several nodes that groups of whole nodes divide",
+        of_sharded=_in_nodes,
     ),
     Strategy(
         "ZeRO + CPU offload",
@@ -87,7 +103,7 @@ CLASSIC: tuple[Strategy, ...] = (
         ("deepspeed",),
         lambda x: _plain(x) & x.shards_weights & (x.tiles > 1),
         "one device",
-        tiled=True,
+        of_sharded=_in_tiles,
     ),
     Strategy("TP", _MODEL_PARALLEL, lambda x: _unsharded(x) & (x.tp > 1) & ~x.piped),
     Strategy("PP", _MODEL_PARALLEL, lambda x: _unsharded(x) & (x.tp == 1) & x.piped),

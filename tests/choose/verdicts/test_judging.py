@@ -155,3 +155,20 @@ def test_frameworks_asked_for_are_judged_where_they_are_not_the_usual_ones() -> 
     assert verdict.estimate is not None
     assert verdict.estimate.framework == "torchtitan"
     assert "-f leaves out deepspeed" in answer.strategies[NAMES.index("ZeRO-1")].why
+
+
+@pytest.mark.slow
+def test_hybrid_groups_are_judged_where_the_search_tries_none() -> None:
+    # 405B on four devices: two of them hold less than all, and all are not enough
+    answer = plan("llama-3.1-405b", "vsc-5", nodes=2, workload=Workload(global_batch=16))
+    verdict = answer.strategies[NAMES.index("hybrid FSDP")]
+    assert verdict.estimate is not None
+    assert (verdict.estimate.layout.dp, verdict.estimate.layout.dp_shard) == (4, 2)
+    assert "more than the device has" in verdict.why
+    whole = answer.strategies[NAMES.index("ZeRO-3 / FSDP")].estimate
+    assert whole is not None
+    assert verdict.estimate.memory_bytes["total"] > whole.memory_bytes["total"]
+    # with one device a node no group of nodes is smaller than all
+    job = Workload(global_batch=16, sequence_length=1024, precision="fp32")
+    single = plan("gpt2", "vsc-4", nodes=2, workload=job)
+    assert "groups of whole nodes" in single.strategies[NAMES.index("hybrid FSDP")].why
