@@ -159,9 +159,11 @@ def _print_estimate(
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.show.report import console, show_estimate, show_reading
+        from planner.choose.verdicts.advice import utilisation
+        from planner.show.report import console, show_estimate, show_notes, show_reading
 
         out = console()
         show_estimate(answer, question.machine, stages, out)
+        show_notes(utilisation(question, answer), out)
         if read:
             show_reading(answer, *read, out)

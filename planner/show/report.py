@@ -22,7 +22,15 @@ from planner.describe.machine import Machine
 from planner.show import words
 from planner.units import counted, format_amount, format_bytes, format_rate, format_seconds
 
-__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan", "show_reading"]
+__all__ = [
+    "console",
+    "estimate_csv",
+    "show_estimate",
+    "show_machine",
+    "show_notes",
+    "show_plan",
+    "show_reading",
+]
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
@@ -136,14 +144,19 @@ def show_plan(plan: Plan, out: Console) -> None:
         out.print()
     out.print(_strategies(plan))
     out.print()
-    for note in plan.notes:
-        out.print(Text(f"- {note}"))
+    show_notes(plan.notes, out)
     fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
     out.print(
         f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",
         style="dim",
         highlight=False,
     )
+
+
+def show_notes(notes: Iterable[str], out: Console) -> None:
+    """Print sentences beside an answer, one a line."""
+    for note in notes:
+        out.print(Text(f"- {note}"))
 
 
 def _parts(title: str, parts: dict[str, float], form: Any) -> Table:

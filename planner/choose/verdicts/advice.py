@@ -21,7 +21,7 @@ from planner.describe.layout import Layout
 from planner.describe.question import Question
 from planner.units import either, format_rate, format_seconds
 
-__all__ = ["learning_rate_note", "notes"]
+__all__ = ["learning_rate_note", "notes", "utilisation"]
 
 _IN_TASTE = 0.05
 _MUCH_ATTENTION = 0.2
@@ -48,7 +48,7 @@ def notes(
         *lines,
         *_difference(advice, answer, verdicts),
         *_outside(question, answer.layout),
-        *_utilisation(question, answer),
+        *utilisation(question, answer),
     ]
 
 
@@ -113,7 +113,7 @@ def _outside(question: Question, layout: Layout) -> list[str]:
     ]
 
 
-def _utilisation(question: Question, answer: Estimate) -> list[str]:
+def utilisation(question: Question, answer: Estimate) -> list[str]:
     """What a utilisation counts, where that makes it look too good."""
     workload, machine, lines = question.workload, question.machine, []
     base = machine.peak(workload.base_precision)
