@@ -35,6 +35,8 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """
     tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
     pipeline = tp * replicas
+    # ranks that share the states of an expert; what is left of its replicas holds them again
+    expert_shards = np.maximum(shards // layouts.ep, 1)
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
@@ -43,6 +45,8 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
         "replica": (replicas // shards, tp * shards),
         "expert": (layouts.ep, tp),
         "expert_data": (layouts.expert_dp, tp * layouts.ep),
+        "expert_shard": (expert_shards, tp * layouts.ep),
+        "expert_replica": (layouts.expert_dp // expert_shards, tp * layouts.ep * expert_shards),
         "stage": (np.minimum(layouts.pp, 2), pipeline),
         "pipeline": (layouts.pp, pipeline),
     }
@@ -63,6 +67,10 @@ class Groups(Arrays):
     expert: GroupView
     expert_data: GroupView
     """Replicas of one expert."""
+    expert_shard: GroupView
+    """Those of them that share one expert's states."""
+    expert_replica: GroupView
+    """Those that hold the same shard of it (hybrid sharding)."""
     stage: GroupView
     """Neighbouring pipeline stages."""
 

@@ -146,6 +146,14 @@ class Layouts(Sharding, Arrays):
             often = often & ~self.piped
         return np.where(often, self.num_microbatches, 1)
 
+    def gathers_per_step(self, framework: Framework) -> Int:
+        """How often a step gathers its weights for a forward pass: before each, or once below
+        ZeRO-3, where they stay until gradients are reduced.
+        """
+        return np.where(
+            self.shards_weights, self.num_microbatches, self.reductions_per_step(framework)
+        )
+
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
         return np.isin(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,20 +12,23 @@ from hypothesis import strategies as st
 
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
+from planner.cost.network.topology import unit_view
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import TIME_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import expert_share
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
     expert_s,
+    repeated_tensor_s,
     send_stage_s,
     tensor_s,
     transfer_wait_s,
 )
 from planner.cost.step.passes import block_passes, stage_transfer
-from planner.describe.catalogue import load_machine
+from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
 from planner.describe.question import Question
 from tests import descriptions
@@ -164,6 +168,78 @@ def test_zero_moves_twice_the_weights_and_stage_3_three_times(stage: int) -> Non
         gathers = traffic.before_forward_s + traffic.before_backward_s
         moved = float(gathers + traffic.after_backward_s) * fraction
         assert moved == pytest.approx(3 * psi, rel=0.05)
+
+
+def counting(layouts: Layouts) -> Groups:
+    """Groups in which a collective takes one second and an all-reduce two, whatever they send."""
+    one = replace(
+        unit_view(2),
+        network_bytes_per_s=np.asarray(np.inf),
+        network_latency_s=np.asarray(2.0),
+    )
+    return replace(Groups.unit(layouts), data=one, shard=one)
+
+
+@pytest.mark.parametrize("lora", [{}, {"lora_rank": 8}])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_fsdp_gathers_and_reduces_every_layer_alone(stage: int, lora: dict[str, int]) -> None:
+    """fully_shard of each of 32 layers, of the embedding and of the head: 34 collectives.
+
+    The frozen weights of LoRA are gathered as the others are. The program counts the two ends by
+    their size in layers, hence the tolerance.
+    """
+    q = question("llama-3-8b", "fsdp2", **lora)
+    layouts = Layouts.of(Layout(dp=2, zero_stage=stage))
+    sent = data_traffic(Stages.of(q, layouts, 0), counting(layouts))
+    assert float(sent.before_forward_s) == pytest.approx(34, rel=0.1)
+    assert float(sent.before_backward_s) == pytest.approx(34 if stage == 3 else 0, rel=0.1)
+    assert float(sent.gradients_s + sent.after_backward_s) == pytest.approx(34, rel=0.1)
+    assert float(sent.parameters_s) == 0
+
+
+def test_one_buffer_is_one_collective() -> None:
+    """Megatron-LM reduces in one contiguous buffer; a dense model sends nothing of experts."""
+    q = question("llama-3-8b", "megatron-lm")
+    layouts = Layouts.of(Layout(dp=2, zero_stage=1))
+    sent = data_traffic(Stages.of(q, layouts, 0), counting(layouts))
+    assert float(sent.gradients_s) == pytest.approx(1, rel=1e-3)
+    assert float(sent.parameters_s) == pytest.approx(1, rel=1e-3)
+
+
+def test_hybrid_sharding_gathers_experts_inside_its_group() -> None:
+    """16 replicas sharded by fours: an expert's two shards lie in one node of eight, as do all."""
+    layouts = Layouts.of(Layout(dp=16, dp_shard=4, ep=2, zero_stage=3))
+    fast, slow = (
+        question("mixtral-8x7b", "fsdp2", machine=load_machine("selene", changes))
+        for changes in ((), ("node.nic_bytes_per_s=1GB/s",))
+    )
+    sent = [
+        data_traffic(Stages.of(q, layouts, 0), Groups.of(layouts, q.machine)) for q in (fast, slow)
+    ]
+    assert float(sent[0].before_forward_s) == float(sent[1].before_forward_s) > 0
+    # the shards are reduced between the nodes
+    assert float(sent[1].after_backward_s) > 2 * float(sent[0].after_backward_s)
+    # a rank gathers a half of its experts, and three quarters of the rest
+    params = Stages.of(fast, layouts, 0).params
+    unit = data_traffic(Stages.of(fast, layouts, 0), Groups.unit(layouts))
+    share = float(expert_share(blocks_of(fast), layouts))
+    part = share / 2 + (1 - share) * 3 / 4
+    assert float(unit.before_forward_s) == pytest.approx(2 * part * float(params.unsharded))
+
+
+@pytest.mark.parametrize(("to_end", "halves"), [(True, 4), (False, 3)])
+def test_recompute_repeats_the_last_reduction_where_it_runs_to_the_end(
+    to_end: bool, halves: int
+) -> None:
+    """Two regions of a layer, each a gather and a reduce-scatter in forward."""
+    known = load_framework("fsdp2")
+    kernels = known.kernels.model_copy(update={"repeats_to_end": to_end})
+    q = question(framework=known.model_copy(update={"kernels": kernels}))
+    layouts = Layouts.of(Layout(tp=4, sequence_parallel=True, recompute="full"))
+    layer = blocks_of(q)[1]
+    forward, _ = tensor_s(q, layer, layouts, Groups.unit(layouts))
+    again = repeated_tensor_s(q, layer, layouts, forward)
+    assert float(again) == pytest.approx(halves / 4 * float(forward))
 
 
 LAYOUTS = st.builds(
