@@ -227,8 +227,9 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
-    overlap_pipeline: bool
-    """Whether stage-to-stage transfers run behind computation."""
+    overlap_pipeline: Literal["never", "steady", "interleaved"]
+    """Which stage-to-stage transfers run behind computation: none; those of stages with several
+    chunks, but for warm-up and flush; all of these. A stage of one chunk awaits its transfers."""
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share

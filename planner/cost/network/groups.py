@@ -25,8 +25,8 @@ gradients are reduced over dp and cp together."""
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """Size and stride of the groups of every kind, in ranks [1].
 
-    Counted: every axis, with tp fastest, then cp, dp and pp; "stage" is a pair of neighbours,
-    "pipeline" all of them. Left out: other orders of ranks. method.md#what-a-group-sees.
+    Counted: every axis, with tp fastest, then cp, dp and pp. Left out: other orders of ranks.
+    method.md#what-a-group-sees.
 
     >>> from planner.describe.layout import Layout
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
@@ -47,7 +47,6 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
         "expert_data": (layouts.expert_dp, tp * layouts.ep),
         "expert_shard": (expert_shards, tp * layouts.ep),
         "expert_replica": (layouts.expert_dp // expert_shards, tp * layouts.ep * expert_shards),
-        "stage": (np.minimum(layouts.pp, 2), pipeline),
         "pipeline": (layouts.pp, pipeline),
     }
 
@@ -71,8 +70,8 @@ class Groups(Arrays):
     """Those of them that share one expert's states."""
     expert_replica: GroupView
     """Those that hold the same shard of it (hybrid sharding)."""
-    stage: GroupView
-    """Neighbouring pipeline stages."""
+    pipeline: GroupView
+    """The stages of a pipeline, each a neighbour of the next."""
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:

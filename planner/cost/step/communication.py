@@ -17,6 +17,7 @@ from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
+    hand_on_s,
     reduce_scatter_s,
     send_s,
 )
@@ -115,8 +116,8 @@ def context_s(
 ) -> tuple[Float, Float]:
     """Ring attention: keys and values pass around the context group, gradients back [s].
 
-    Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward. Left out:
-    overlap with attention. Liu et al. 2023, arXiv:2310.01889.
+    Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward, each as slow
+    as the ring's slowest hop. Left out: overlap with attention. Liu et al. 2023, arXiv:2310.01889.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -165,7 +166,8 @@ def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
     """One transfer of a micro-batch's activations to the next stage [s].
 
     Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan
-    et al. 2021, arXiv:2104.04473, section 4.1). Left out: gathering the slices, overlap.
+    et al. 2021, arXiv:2104.04473, section 4.1), at the pace of the stage whose neighbours are
+    farthest. Left out: gathering the slices, overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
@@ -175,7 +177,7 @@ def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
     4.0
     """
     size = _stream(question, layouts) / layouts.tp
-    return np.where(layouts.piped, send_s(groups.stage, size), 0.0)
+    return np.where(layouts.piped, hand_on_s(groups.pipeline, size), 0.0)
 
 
 def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
