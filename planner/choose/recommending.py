@@ -1,4 +1,4 @@
-"""Recommending: of what fits, the simplest layout that is about as fast as the fastest.
+"""Recommending: of what fits, the fastest of every idea, and the one to run.
 
 The fastest by an estimate is not what an expert runs: a second axis for a percent, a device filled
 to its last gigabyte. Of the layouts whose memory is safe, those within a tolerance of the fastest
@@ -12,18 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.search import Found
-from planner.cost.arrays import Float, Mask
+from planner.choose.search import Found, order
+from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 
-__all__ = ["RISK", "TOLERANCE", "effort", "recommended"]
+__all__ = ["RISK", "TOLERANCE", "effort", "ideas", "recommended"]
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
 RISK = 0.05
 """Probability of running out of memory that is taken."""
+_SLICE_TOKENS = 4096
+# published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
+# (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
+# estimate leaves out, take most where slices are short
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,13 @@ _AXES = (
     # larger ones gain little, take memory and leave few steps to a batch
     _Effort("micro_batch", 0.0, 0.25),
 )
-_OFFLOAD = {"none": 0.0, "optimizer-cpu": 2.0, "all-cpu": 3.0, "optimizer-nvme": 3.0, "all-nvme": 4.0}
+_OFFLOAD = {
+    "none": 0.0,
+    "optimizer-cpu": 2.0,
+    "all-cpu": 3.0,
+    "optimizer-nvme": 3.0,
+    "all-nvme": 4.0,
+}
 _SHARDING, _GROUPS = 0.5, 0.5
 
 
@@ -56,8 +66,9 @@ def effort(layouts: Layouts) -> Float:
     """How much there is to set up and to keep alive, beyond plain data parallelism [1].
 
     Counted: parallel axes and their degrees, chunks, sharding of states, offload, tiles. Left out:
-    recompute, which is a switch; the framework. An order of preference, no measurement: what the
-    people of the field take first where several ways are as fast.
+    recompute, which is a switch; the framework, which has an effort of its own. An order of
+    preference, no measurement: what people take first where several ways are as fast.
+    method.md#recommended.
 
     >>> from planner import Layout
     >>> rising = [Layout(dp=8), Layout(dp=8, zero_stage=3), Layout(dp=4, tp=2), Layout(tp=2, pp=4)]
@@ -69,35 +80,85 @@ def effort(layouts: Layouts) -> Float:
     for axis in _AXES:
         degree = getattr(layouts, axis.column)
         total = total + np.where(degree > 1, axis.used, 0.0) + axis.doubling * np.log2(degree)
-    total = total + np.array([_OFFLOAD[name] for name in OFFLOAD])[layouts.offload]
+    total = total + np.array([_OFFLOAD.get(name, 0.0) for name in OFFLOAD])[layouts.offload]
     total = total + np.where(layouts.zero_stage > 0, _SHARDING, 0.0)
     return np.asarray(total + np.where(layouts.dp_shard < layouts.dp, _GROUPS, 0.0))
+
+
+def ideas(found: Iterable[Found], top: int) -> list[Estimate]:
+    """The fastest layout of every idea, fastest first; ties go to the framework searched first.
+
+    An idea is a framework with its parallel degrees and what it shards and offloads; micro-batch,
+    chunks, schedule and recompute are its shades. Offload is none where the same framework and
+    degrees are as fast and as safe without it.
+    """
+    firsts: list[tuple[float, int, Estimate]] = []
+    for position, part in enumerate(found):
+        estimates = part.estimates
+        indices = order(estimates, None)
+        _, first = np.unique(_idea(estimates.layouts.take(indices)), axis=0, return_index=True)
+        # as many as are asked for, and as many again that may be twins
+        for index in indices[np.sort(first)][: 2 * top]:
+            one = estimates[int(index)]
+            firsts.append((round(one.step_time_s, 9), position, one))
+    firsts.sort(key=lambda entry: entry[:2])
+    kept: list[Estimate] = []
+    for _, _, one in firsts:
+        if not any(_needless(one, faster) for faster in kept):
+            kept.append(one)
+    return kept[:top]
+
+
+_DEGREES = ("tp", "pp", "cp", "ep")
+
+
+def _idea(layouts: Layouts) -> Int:
+    """What tells ideas apart, a row a layout."""
+    hybrid = layouts.dp_shard < layouts.dp
+    degrees = [getattr(layouts, name) for name in _DEGREES]
+    return np.stack([*degrees, layouts.zero_stage, hybrid, layouts.offload], axis=1)
+
+
+def _needless(one: Estimate, faster: Estimate) -> bool:
+    """Whether a layout offloads what a faster one of its kind leaves on the device, as safely."""
+    if one.layout.offload == "none" or faster.layout.offload != "none":
+        return False
+    alike = all(getattr(one.layout, name) == getattr(faster.layout, name) for name in _DEGREES)
+    safe = faster.out_of_memory_probability <= max(RISK, one.out_of_memory_probability)
+    return alike and one.framework == faster.framework and safe
 
 
 def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimate | None:
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
-    None where nothing fits. Where no layout is safe, the tolerance is of those that are as safe as
-    any.
+    None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
+    slices of sequences are recommended only where there is nothing else.
     """
-    sets = [part.estimates for part in found if len(part.estimates)]
+    sets = [part for part in found if len(part.estimates)]
     if not sets:
         return None
-    risk = max(RISK, min(float(np.min(some.out_of_memory_probability)) for some in sets))
-    safe = [some.out_of_memory_probability <= risk for some in sets]
-    fastest = min(_least(some, mask) for some, mask in zip(sets, safe, strict=True))
-    best: tuple[tuple[float, float], Estimates, int] | None = None
-    for some, mask in zip(sets, safe, strict=True):
+    least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
+    safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
+    usual = [mask & ~_short(part) for mask, part in zip(safe, sets, strict=True)]
+    masks = usual if any(np.any(mask) for mask in usual) else safe
+    fastest = min(_least(part.estimates, mask) for part, mask in zip(sets, masks, strict=True))
+    picks: list[tuple[float, float, int, Estimate]] = []
+    for position, (part, mask) in enumerate(zip(sets, masks, strict=True)):
+        some = part.estimates
         near = np.flatnonzero(mask & (some.step_time_s <= (1 + tolerance) * fastest))
-        if not len(near):
-            continue
-        efforts, times = effort(some.layouts.take(near)), some.step_time_s[near]
-        pick = int(np.lexsort((times, efforts))[0])
-        rank = (float(efforts[pick]), float(times[pick]))
-        if best is None or rank < best[0]:
-            best = rank, some, int(near[pick])
-    assert best is not None, "the fastest safe layout is near itself"
-    return best[1][best[2]]
+        if len(near):
+            efforts = effort(some.layouts.take(near)) + part.question.framework.effort
+            pick = int(np.lexsort((some.step_time_s[near], efforts))[0])
+            one = some[int(near[pick])]
+            picks.append((float(efforts[pick]), one.step_time_s, position, one))
+    return min(picks, key=lambda entry: entry[:3])[3]
+
+
+def _short(part: Found) -> Mask:
+    """Where sequences are cut into slices that nobody trains with."""
+    tokens = part.question.workload.sequence_length
+    cp = part.estimates.layouts.cp
+    return (cp > 1) & (tokens < cp * _SLICE_TOKENS)
 
 
 def _least(some: Estimates, mask: Mask) -> float:
