@@ -154,6 +154,13 @@ class Layouts(Sharding, Arrays):
             self.shards_weights, self.num_microbatches, self.reductions_per_step(framework)
         )
 
+    def gathers_again_per_step(self, framework: Framework) -> Int:
+        """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once
+        where a pipeline leaves them gathered for the pass that follows.
+        """
+        stay = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(stay, 1, self.num_microbatches)
+
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
         return np.isin(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)

@@ -63,7 +63,8 @@ def exposed_traffic(
     first = np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0)
     # where a pipeline reduces once a step, that is a share per micro-batch
     reduced = traffic.after_backward_s * np.where(shards_weights, reductions, m) / m
-    around_backward = traffic.before_backward_s + reduced
+    again = layouts.gathers_again_per_step(framework) / m
+    around_backward = traffic.before_backward_s * again + reduced
     ahead = _behind(traffic.before_forward_s, forward_s, first, contention)
     back = _behind(around_backward, backward_s, first, contention)
     updates = traffic.parameters_s

@@ -71,6 +71,11 @@ class Pass(Arrays):
         )
 
     @property
+    def behind_s(self) -> Float:
+        """Traffic between nodes behind the computation of both passes [s]."""
+        return self.behind_forward_s + self.behind_backward_s
+
+    @property
     def drawn_forward_s(self) -> Float:
         """The forward pass with its traffic and its share of waiting for the host [s]."""
         return (self.compute.forward_s + self.forward_traffic_s) * self._stretch
@@ -205,13 +210,13 @@ class Transfer(Arrays):
     """The part that leaves the node behind computation."""
 
 
-def stage_transfer(question: Question, layouts: Layouts, groups: Groups, pass_s: Float) -> Transfer:
+def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
     """One transfer between stages, as it delays the next stage and its own [s].
 
-    `pass_s` is the time of one micro-batch on the stage, both ways. Counted: the message, and the
-    wait that runs on the machine have shown; behind computation, where the framework overlaps those
-    of stages with several chunks, what a chunk's pass does not cover. Left out: contention with
-    other traffic. method.md#pipeline.
+    `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
+    behind it. Counted: the message, and the wait that runs on the machine have shown; behind
+    computation, where the framework overlaps those of stages with several chunks, what a chunk's
+    pass does not cover. Left out: latency of launching it. method.md#pipeline.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
@@ -226,7 +231,7 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, pass_s:
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
     awaited = one + wait * np.minimum(p - 1, 2)
     hides = (overlap != "never") & (v > 1)
-    left = np.maximum(one - pass_s / (2 * v), 0.0)
+    left = np.maximum(one - free_s / (2 * v), 0.0)
     # warm-up runs (v - 1) p passes of the last stage ahead of its first backward pass
     ahead = np.minimum((v - 1) * p, v * layouts.num_microbatches)
     awaits_ahead = hides & (overlap == "steady")
@@ -271,7 +276,8 @@ def stage_passes(question: Question, layout: Layout) -> StagePass:
     forward = stages.total([work.drawn_forward_s for work in passes])
     recompute = stages.total([work.drawn_recompute_s for work in passes])
     whole = stages.total([work.total_s for work in passes])
-    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), whole)
+    free = whole - stages.total([work.behind_s for work in passes])
+    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free)
     return StagePass(
         forward_s=forward,
         backward_s=whole - forward - recompute,

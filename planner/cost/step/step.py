@@ -47,7 +47,8 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     recompute = slowest.total([work.recompute_s for work in compute])
     weights = slowest.total([work.weight_gradient_s for work in compute])
     host = slowest.total([work.host_s for work in passes])
-    transfer = stage_transfer(question, layouts, groups, pace_s)
+    free_s = pace_s - slowest.total([work.behind_s for work in passes])
+    transfer = stage_transfer(question, layouts, groups, free_s)
     # traffic also runs while the devices wait for the host, but not where other traffic is on the
     # interfaces of its nodes
     longer = 1 + host / (forward + backward + recompute)

@@ -159,12 +159,12 @@ def test_a_stage_on_the_edge_of_a_node_has_one_neighbour_far_away() -> None:
 
 
 def transfer_of(
-    framework: str, pass_s: float = 1e9, machine: str = "polaris", **degrees: Any
+    framework: str, free_s: float = 1e9, machine: str = "polaris", **degrees: Any
 ) -> Transfer:
     q = question(framework=framework, machine=machine)
     layouts = Layouts.of(Layout.described({"tp": 4, "grad_accumulation": 64, **degrees}))
     groups = Groups.of(layouts, q.machine)
-    return stage_transfer(q, layouts, groups, np.asarray(pass_s))
+    return stage_transfer(q, layouts, groups, np.asarray(free_s))
 
 
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2"])
@@ -186,7 +186,7 @@ def test_interleaved_transfers_run_behind_computation(framework: str, awaited: i
     assert float(long.behind_s) == one
     assert float(long.warm_up_s) == pytest.approx(awaited * one)
     # four chunks forward and back take 4 transfers' time: half of each has nothing to hide behind
-    short = transfer_of(framework, pass_s=4 * one, **interleaved)
+    short = transfer_of(framework, free_s=4 * one, **interleaved)
     assert float(short.blocks_s) == pytest.approx(one / 2)
     assert float(short.behind_s) == pytest.approx(one / 2)
 
