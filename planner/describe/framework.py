@@ -227,9 +227,9 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
-    overlap_pipeline: Literal["never", "steady", "interleaved"]
-    """Which stage-to-stage transfers run behind computation: none; those of stages with several
-    chunks, but for warm-up and flush; all of these. A stage of one chunk awaits its transfers."""
+    overlap_pipeline: bool
+    """Whether transfers between stages of several chunks run behind computation; a stage of one
+    chunk awaits its own."""
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share

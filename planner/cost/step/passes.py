@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
 from planner.cost.shards.layouts import Layouts
@@ -202,10 +202,10 @@ class Transfer(Arrays):
 
     arrives_s: Float
     """Until they are there."""
+    fills: Int
+    """How often a pipeline waits for that, to fill and once more to drain."""
     blocks_s: Float
     """While the stage can do nothing else; less where transfers run behind computation."""
-    warm_up_s: Float
-    """What a stage waits besides in the first and last passes of a step, which hide nothing."""
     behind_s: Float
     """The part that leaves the node behind computation."""
 
@@ -227,19 +227,17 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
     626
     """
     one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
-    overlap, p, v = question.framework.communication.overlap_pipeline, layouts.pp, layouts.vpp
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
-    awaited = one + wait * np.minimum(p - 1, 2)
-    hides = (overlap != "never") & (v > 1)
-    left = np.maximum(one - free_s / (2 * v), 0.0)
-    # warm-up runs (v - 1) p passes of the last stage ahead of its first backward pass
-    ahead = np.minimum((v - 1) * p, v * layouts.num_microbatches)
-    awaits_ahead = hides & (overlap == "steady")
+    awaited = one + wait * np.minimum(layouts.pp - 1, 2)
+    hides = question.framework.communication.overlap_pipeline & (layouts.vpp > 1)
+    left = np.maximum(one - free_s / (2 * layouts.vpp), 0.0)
     across = hides & (groups.pipeline.nodes > 1)
     return Transfer(
         arrives_s=one + wait,
+        # the first micro-batch passes all chunks before its backward pass; where stages await
+        # their transfers, those of their own passes last as long as its way round
+        fills=np.where(hides, layouts.pp * layouts.vpp, layouts.pp) - 1,
         blocks_s=np.where(hides, left, awaited),
-        warm_up_s=np.where(awaits_ahead, 2 * ahead * (one - left), 0.0),
         behind_s=np.where(across, one - left, 0.0),
     )
 

@@ -107,5 +107,5 @@ def _behind(
 
 def _transfers(layouts: Layouts, transfer: Transfer) -> Float:
     """Stage-to-stage transfers that nothing hides: forward and backward of every chunk [s]."""
-    fill = 2 * transfer.arrives_s * (layouts.pp - 1) + transfer.warm_up_s
-    return fill + 2 * transfer.blocks_s * layouts.vpp * layouts.num_microbatches
+    passes = layouts.vpp * layouts.num_microbatches
+    return 2 * (transfer.arrives_s * transfer.fills + transfer.blocks_s * passes)
