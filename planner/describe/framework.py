@@ -216,6 +216,9 @@ class Communication(Description):
     """Whether gradient reduction runs behind the last backward pass."""
     overlap_parameters: bool
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
+    every_layer_alone: bool = False
+    """Whether every layer is a unit that gathers its weights and reduces its gradients in one
+    collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     reduces_once: bool | None = None
@@ -226,7 +229,8 @@ class Communication(Description):
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
     overlap_pipeline: bool
-    """Whether stage-to-stage transfers run behind computation."""
+    """Whether transfers between stages of several chunks run behind computation; a stage of one
+    chunk awaits its own."""
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share
