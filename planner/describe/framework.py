@@ -260,8 +260,13 @@ class Code(Description):
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Why a job cannot be written at all; empty where it can."""
-        alone = self.other_models == "none"
-        return self.unsaid(workload) or (self.odd(model, workload.sequence_length) if alone else "")
+        if unsaid := self.unsaid(workload):
+            return unsaid
+        if self.other_models != "none" or not self.models:
+            return ""
+        if workload.adapted:
+            return "its code trains no adapters and freezes no parts"
+        return self.odd(model, workload.sequence_length)
 
     def unsaid(self, workload: Workload) -> str:
         """What of a workload its files cannot ask for; empty where they can all."""
@@ -277,7 +282,9 @@ class Code(Description):
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
 
     def builds(self, model: Model, workload: Workload) -> Decoders | None:
-        """The code that builds a job's model; None where the model's own runs."""
+        """The code that builds a job's model; None where the model's own runs, adapted or not."""
+        if workload.adapted:
+            return None
         for decoders in self.models:
             precise = workload.precision in decoders.precisions
             trains = precise and workload.optimizer in decoders.optimizers
