@@ -182,6 +182,18 @@ def _hybrid(q: Question, x: Layouts) -> Mask:
     return whole | ((x.dp % x.dp_shard == 0) & q.framework.hybrid_sharding & x.shards_gradients)
 
 
+def _hybrid_message(q: Question, x: Layout) -> str:
+    if not q.framework.hybrid_sharding:
+        return (
+            f"dp_shard = {x.dp_shard}: {q.framework.name} shards over all replicas; use "
+            f"dp_shard = {x.dp}, or a framework with hybrid sharding such as fsdp2"
+        )
+    return (
+        f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding shards gradients "
+        "too; use stage 2 or 3"
+    )
+
+
 def _schedule(q: Question, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
     chunked = (x.vpp > 1) == interleaved(x)
@@ -312,11 +324,7 @@ RULES: tuple[Rule, ...] = (
         "hybrid sharding is not offered by the framework",
         ("dp", "dp_shard", "zero_stage"),
         _hybrid,
-        lambda q, x: (
-            f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding needs a "
-            f"framework that has it (fsdp2, accelerate), stage 2 or 3, and a divisor of "
-            f"dp = {x.dp}: {listed(divisors(x.dp))}"
-        ),
+        _hybrid_message,
     ),
     _coded("recompute", RECOMPUTE, "recompute", "none"),
     _coded("schedule", SCHEDULES, "schedules", "none"),

@@ -76,7 +76,17 @@ def test_a_legal_layout_passes() -> None:
             r"ZeRO stage 2 with pp = 2 .*; use zero_stage = 0, 1 or pp = 1",
         ),
         ({"framework": "deepspeed"}, {}, r"deepspeed has no tp axis"),
-        ({}, {"dp_shard": 2}, r"hybrid sharding needs"),
+        ({}, {"dp_shard": 2}, r"dp_shard = 2: megatron-lm shards over all replicas"),
+        (
+            {"framework": "fsdp2"},
+            {"tp": 1, "dp": 4, "dp_shard": 2, "zero_stage": 0},
+            r"ZeRO stage 0: hybrid sharding shards gradients too; use stage 2 or 3",
+        ),
+        (
+            {"framework": "deepspeed"},
+            {"tp": 1, "zero_stage": 2, "offload": "all-cpu"},
+            r"offload 'all-cpu' of deepspeed needs ZeRO stage 3, not 2",
+        ),
         (
             {"framework": "ddp"},
             {"tp": 1, "zero_stage": 0, "recompute": "selective"},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from planner.choose.search import candidates
 from planner.choose.verdicts.obstacles import obstacle
 from planner.choose.verdicts.strategies import CLASSIC
 from planner.describe.question import Question
@@ -70,3 +72,20 @@ def test_a_framework_that_would_not_help_is_not_named() -> None:
     # DeepSpeed has no layout for this batch either
     found = obstacle(BY_NAME["ZeRO-1"], asked("fsdp2", global_batch=512), 12, chosen=True)
     assert "-f leaves out" not in found
+
+
+@pytest.mark.parametrize("framework", ["ddp", "deepspeed", "fsdp2", "megatron-lm"])
+@pytest.mark.parametrize("batch", [60, 64])
+def test_an_obstacle_is_said_exactly_where_the_search_has_nothing(
+    framework: str, batch: int
+) -> None:
+    asked = question("gpt2", framework, sequence_length=1024, global_batch=batch)
+    for world in (1, 4, 5, 8, 12, 16):
+        layouts, _ = candidates(asked, world)
+        for strategy in CLASSIC:
+            if strategy.single or strategy.of_sharded is not None:
+                continue
+            there = bool(np.any(strategy.holds(layouts)))
+            said = obstacle(strategy, {framework: asked}, world, chosen=True)
+            # without a broken rule there is nothing to say of the layouts
+            assert there == ("none that is worth searching" in said), (strategy.name, world, said)
