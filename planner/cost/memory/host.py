@@ -34,9 +34,8 @@ def host_memory(stages: Stages) -> dict[str, Float]:
     load = _load_bytes(stages)
     # the optimizer's share of the gradients lies beside its states, in fp32
     states = stages.optimizer_state_bytes + 4.0 * params.trainable_sharded
-    weights = params.sharded * stages.states.sharded_weight_bytes
     moved = np.where(layouts.states_on_host, states, 0.0)
-    moved = moved + np.where(layouts.weights_on_host, weights, 0.0)
+    moved = moved + np.where(layouts.weights_on_host, stages.weight_shard_bytes, 0.0)
     pinned = np.where(layouts.keeps_states, 0.0, buffers.pinned_host_bytes)
     step = per_node * (moved + pinned)
     loading = load > step
@@ -84,8 +83,7 @@ def disk_bytes(stages: Stages) -> Float:
     >>> disk_bytes(stages).item() / model.num_params        # Adam and its fp32 copy 12, weights 2
     14.0
     """
-    layouts, params = stages.layouts, stages.params
+    layouts = stages.layouts
     swapped = np.where(layouts.states_on_disk, stages.optimizer_state_bytes, 0.0)
-    weights = params.sharded * stages.states.sharded_weight_bytes
-    swapped = swapped + np.where(layouts.weights_on_disk, weights, 0.0)
+    swapped = swapped + np.where(layouts.weights_on_disk, stages.weight_shard_bytes, 0.0)
     return _ranks_per_node(stages) * swapped
