@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from planner.choose.completing import complete
+from planner.choose.given.completing import complete
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
+from planner.choose.search import order, search
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
+from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import PlannerError
@@ -68,7 +72,7 @@ class Advice:
     job: Job
     answer: Plan
     production: Estimate | None
-    """The published layout, with the least recompute with which it fits, else with the most."""
+    """The published layout, with the choices that nobody published as they are fastest."""
     refused: str
     """Why the published layout cannot be estimated; empty where it can."""
     files: str
@@ -84,7 +88,7 @@ class Advice:
 def _habits(found: Estimate, advice: Advice) -> Iterator[str]:
     layout, job = found.layout, advice.job
     tokens, params = job.workload.sequence_length, job.model.num_params
-    if layout.cp > 1 and tokens <= 4096 or layout.cp > 2 and tokens <= 8192:
+    if (layout.cp > 1 and tokens <= 4096) or (layout.cp > 2 and tokens <= 8192):
         yield f"cp {layout.cp} at {tokens} tokens"
     if layout.vpp >= 8 and (job.published or {}).get("vpp", 1) < layout.vpp:
         yield f"vpp {layout.vpp}"
@@ -118,23 +122,39 @@ def _files(job: Job, answer: Plan) -> str:
 
 
 def _production(job: Job) -> Estimate | None:
+    """The published layout, with the choices that nobody published as they are fastest.
+
+    Where it fits with none of them, as it is estimated with the most recompute; PlannerError where
+    it is no layout of its framework.
+    """
     if not job.published:
         return None
     framework = load_framework(job.framework)
-    stated = job.workload.model_dump()
-    last = None
-    for recompute in framework.recompute:
-        layout = {"recompute": recompute, **job.published}
-        done = complete(
-            job.model, job.machine, nodes=job.nodes, layout=layout, workload=stated,
-            framework=framework,
-        )  # fmt: skip
-        last = estimate(
-            job.model, job.machine, done.layout, workload=done.workload, framework=framework
-        )
-        if last.fits:
-            return last
-    return last
+    question = Question(job.model, job.machine, job.workload, framework)
+    wanted = _stated(job.published)
+    kind = search(question, job.nodes * job.machine.node.num_devices).only(
+        lambda x: np.logical_and.reduce([getattr(x, name) == value for name, value in wanted])
+    )
+    first = order(kind.estimates, 1)
+    if len(first):
+        return kind.estimates[int(first[0])]
+    done = complete(
+        job.model,
+        job.machine,
+        nodes=job.nodes,
+        layout={"recompute": framework.recompute[-1], **job.published},
+        workload=job.workload.model_dump(),
+        framework=framework,
+    )
+    return estimate(
+        job.model, job.machine, done.layout, workload=done.workload, framework=framework
+    )
+
+
+def _stated(published: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Columns of layouts and their values."""
+    codes = {"recompute": RECOMPUTE}
+    return [(k, codes[k].index(v) if k in codes else v) for k, v in published.items()]
 
 
 def main(
@@ -157,8 +177,9 @@ def _line(advice: Advice) -> str:
         return f"{advice.job.name}: nothing fits"
     slower = found.step_time_s / best.step_time_s - 1
     text = (
-        f"{advice.job.name}: {found.layout} [{found.framework}] {format_seconds(found.step_time_s)} "
-        f"(+{100 * slower:.0f} %; {best.layout} [{best.framework}])"
+        f"{advice.job.name}: {found.layout} [{found.framework}] "
+        f"{format_seconds(found.step_time_s)} (+{100 * slower:.0f} %; {best.layout} "
+        f"[{best.framework}])"
     )
     if ran:
         text += f"; ran {ran.layout} {format_seconds(ran.step_time_s)}"

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.choose.completing import Completed, complete
+from planner.choose.given.completing import Completed, complete
 from planner.choose.legality import check
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate, estimate_layouts

@@ -14,7 +14,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, LayoutError
 
 __all__ = ["Dropped", "Plan", "estimate_dict"]
 
@@ -39,7 +39,7 @@ class Plan:
     workload: Workload
     num_candidates: int
     ranked: tuple[Estimate, ...]
-    """Fastest layouts that fit, best first."""
+    """The fastest layout of every idea that fits, best first."""
     recommended: Estimate | None
     """The simplest of the layouts that are safe in memory and about as fast as the fastest."""
     strategies: tuple[Verdict, ...]
@@ -59,9 +59,23 @@ class Plan:
         return self.ranked[0] if self.ranked else None
 
     @property
-    def roomy(self) -> Estimate | None:
-        """The fastest of the ranked layouts that is not tight."""
-        return next((estimate for estimate in self.ranked if not estimate.tight), None)
+    def listed(self) -> tuple[Estimate, ...]:
+        """What to look at: the recommended layout, and the ranked ones beside it."""
+        first = () if self.recommended is None else (self.recommended,)
+        return (*first, *(one for one in self.ranked if one not in first))
+
+    def ranked_at(self, rank: int | None = None) -> Estimate:
+        """The layout of a rank, from 1; None is the recommended one. LayoutError beyond them."""
+        if not self.ranked or self.recommended is None:
+            raise LayoutError(f"nothing fits on {self.nodes} nodes, so there is nothing to run")
+        if rank is None:
+            return self.recommended
+        if not 1 <= rank <= len(self.ranked):
+            raise LayoutError(
+                f"rank = {rank} is not among the {len(self.ranked)} layouts of the plan; use 1 to "
+                f"{len(self.ranked)}"
+            )
+        return self.ranked[rank - 1]
 
     @property
     def enough_nodes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Recommending: of what fits, the simplest layout that is about as fast as the fastest.
+"""Recommending: of what fits, the fastest of every idea, and the one to run.
 
 The fastest by an estimate is not what an expert runs: a second axis for a percent, a device filled
 to its last gigabyte. Of the layouts whose memory is safe, those within a tolerance of the fastest
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.search import Found
-from planner.cost.arrays import Float, Mask
+from planner.choose.search import Found, order
+from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 
-__all__ = ["RISK", "TOLERANCE", "effort", "recommended"]
+__all__ = ["RISK", "TOLERANCE", "effort", "ideas", "recommended"]
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
@@ -48,7 +48,13 @@ _AXES = (
     # larger ones gain little, take memory and leave few steps to a batch
     _Effort("micro_batch", 0.0, 0.25),
 )
-_OFFLOAD = {"none": 0.0, "optimizer-cpu": 2.0, "all-cpu": 3.0, "optimizer-nvme": 3.0, "all-nvme": 4.0}
+_OFFLOAD = {
+    "none": 0.0,
+    "optimizer-cpu": 2.0,
+    "all-cpu": 3.0,
+    "optimizer-nvme": 3.0,
+    "all-nvme": 4.0,
+}
 _SHARDING, _GROUPS = 0.5, 0.5
 
 
@@ -56,8 +62,9 @@ def effort(layouts: Layouts) -> Float:
     """How much there is to set up and to keep alive, beyond plain data parallelism [1].
 
     Counted: parallel axes and their degrees, chunks, sharding of states, offload, tiles. Left out:
-    recompute, which is a switch; the framework. An order of preference, no measurement: what the
-    people of the field take first where several ways are as fast.
+    recompute, which is a switch; the framework, which has an effort of its own. An order of
+    preference, no measurement: what people take first where several ways are as fast.
+    method.md#recommended.
 
     >>> from planner import Layout
     >>> rising = [Layout(dp=8), Layout(dp=8, zero_stage=3), Layout(dp=4, tp=2), Layout(tp=2, pp=4)]
@@ -69,9 +76,52 @@ def effort(layouts: Layouts) -> Float:
     for axis in _AXES:
         degree = getattr(layouts, axis.column)
         total = total + np.where(degree > 1, axis.used, 0.0) + axis.doubling * np.log2(degree)
-    total = total + np.array([_OFFLOAD[name] for name in OFFLOAD])[layouts.offload]
+    total = total + np.array([_OFFLOAD.get(name, 0.0) for name in OFFLOAD])[layouts.offload]
     total = total + np.where(layouts.zero_stage > 0, _SHARDING, 0.0)
     return np.asarray(total + np.where(layouts.dp_shard < layouts.dp, _GROUPS, 0.0))
+
+
+def ideas(found: Iterable[Found], top: int) -> list[Estimate]:
+    """The fastest layout of every idea, fastest first; ties go to the framework searched first.
+
+    An idea is a framework with its parallel degrees and what it shards and offloads; micro-batch,
+    chunks, schedule and recompute are its shades. Offload is none where the same framework and
+    degrees are as fast and as safe without it.
+    """
+    firsts: list[tuple[float, int, Estimate]] = []
+    for position, part in enumerate(found):
+        estimates = part.estimates
+        indices = order(estimates, None)
+        _, first = np.unique(_idea(estimates.layouts.take(indices)), axis=0, return_index=True)
+        # as many as are asked for, and as many again that may be twins
+        for index in indices[np.sort(first)][: 2 * top]:
+            one = estimates[int(index)]
+            firsts.append((round(one.step_time_s, 9), position, one))
+    firsts.sort(key=lambda entry: entry[:2])
+    kept: list[Estimate] = []
+    for _, _, one in firsts:
+        if not any(_needless(one, faster) for faster in kept):
+            kept.append(one)
+    return kept[:top]
+
+
+_DEGREES = ("tp", "pp", "cp", "ep")
+
+
+def _idea(layouts: Layouts) -> Int:
+    """What tells ideas apart, a row a layout."""
+    hybrid = layouts.dp_shard < layouts.dp
+    degrees = [getattr(layouts, name) for name in _DEGREES]
+    return np.stack([*degrees, layouts.zero_stage, hybrid, layouts.offload], axis=1)
+
+
+def _needless(one: Estimate, faster: Estimate) -> bool:
+    """Whether a layout offloads what a faster one of its kind leaves on the device, as safely."""
+    if one.layout.offload == "none" or faster.layout.offload != "none":
+        return False
+    alike = all(getattr(one.layout, name) == getattr(faster.layout, name) for name in _DEGREES)
+    safe = faster.out_of_memory_probability <= max(RISK, one.out_of_memory_probability)
+    return alike and one.framework == faster.framework and safe
 
 
 def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimate | None:
@@ -80,24 +130,21 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     None where nothing fits. Where no layout is safe, the tolerance is of those that are as safe as
     any.
     """
-    sets = [part.estimates for part in found if len(part.estimates)]
+    sets = [(part, part.estimates) for part in found if len(part.estimates)]
     if not sets:
         return None
-    risk = max(RISK, min(float(np.min(some.out_of_memory_probability)) for some in sets))
-    safe = [some.out_of_memory_probability <= risk for some in sets]
-    fastest = min(_least(some, mask) for some, mask in zip(sets, safe, strict=True))
-    best: tuple[tuple[float, float], Estimates, int] | None = None
-    for some, mask in zip(sets, safe, strict=True):
+    risk = max(RISK, min(float(np.min(some.out_of_memory_probability)) for _, some in sets))
+    safe = [some.out_of_memory_probability <= risk for _, some in sets]
+    fastest = min(_least(some, mask) for (_, some), mask in zip(sets, safe, strict=True))
+    picks: list[tuple[float, float, int, Estimate]] = []
+    for position, ((part, some), mask) in enumerate(zip(sets, safe, strict=True)):
         near = np.flatnonzero(mask & (some.step_time_s <= (1 + tolerance) * fastest))
-        if not len(near):
-            continue
-        efforts, times = effort(some.layouts.take(near)), some.step_time_s[near]
-        pick = int(np.lexsort((times, efforts))[0])
-        rank = (float(efforts[pick]), float(times[pick]))
-        if best is None or rank < best[0]:
-            best = rank, some, int(near[pick])
-    assert best is not None, "the fastest safe layout is near itself"
-    return best[1][best[2]]
+        if len(near):
+            efforts = effort(some.layouts.take(near)) + part.question.framework.effort
+            pick = int(np.lexsort((some.step_time_s[near], efforts))[0])
+            one = some[int(near[pick])]
+            picks.append((float(efforts[pick]), one.step_time_s, position, one))
+    return min(picks, key=lambda entry: entry[:3])[3]
 
 
 def _least(some: Estimates, mask: Mask) -> float:

@@ -42,7 +42,9 @@ __all__ = [
     "MachineName",
     "ModelName",
     "Overrides",
+    "Tolerance",
     "read_files",
+    "share_of",
     "spread",
     "workload_of",
 ]
@@ -63,6 +65,17 @@ LeaveFree = Annotated[
         max=90,
         metavar="PERCENT",
         help="Percent of every device's memory that the layout must not need.",
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        show_default="5",
+        help="By how much the recommended layout may be slower than the fastest, if it is simpler.",
     ),
 ]
 Files = Annotated[
@@ -202,6 +215,11 @@ def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
         else:
             given[parameter.name] = values[parameter.name]
     return group(**given)
+
+
+def share_of(percent: float | None) -> float | None:
+    """A share from percent."""
+    return None if percent is None else percent / 100
 
 
 def read_files(files: Sequence[str] | None) -> Configuration | None:

@@ -20,7 +20,9 @@ from planner.cli.options import (
     MachineName,
     ModelName,
     Overrides,
+    Tolerance,
     read_files,
+    share_of,
     spread,
 )
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -54,6 +56,7 @@ def register(app: typer.Typer) -> None:
 def plan_command(
     job: Job,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
+    tolerance: Tolerance = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -62,7 +65,13 @@ def plan_command(
 
     model, machine, workload, frameworks = job.described()
     answer = plan(
-        model, machine, nodes=job.nodes, workload=workload, frameworks=frameworks, top=top
+        model,
+        machine,
+        nodes=job.nodes,
+        workload=workload,
+        frameworks=frameworks,
+        top=top,
+        tolerance=share_of(tolerance),
     )
     if as_json:
         print(answer.to_json())
@@ -99,8 +108,8 @@ def estimate_command(
     torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
     before them.
     """
-    from planner.choose.completing import complete
-    from planner.choose.configured import improved
+    from planner.choose.given.completing import complete
+    from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
     from planner.describe.question import Question
 

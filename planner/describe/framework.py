@@ -304,6 +304,9 @@ class Framework(Description):
     configuration: str = "none"
     """The recipe that writes its files (`planner emit`): the name of a module of
     `planner.emitters.recipes`; none: it is described for comparison only."""
+    effort: float = Field(default=0, ge=0, le=10)
+    """What it costs people to take up, beyond DDP around their own model: an order of preference on
+    the scale of `planner.choose.recommending` [1]."""
     searched: bool = False
     """Whether it is searched where no framework is named."""
     stands_in_for: str = ""

@@ -22,8 +22,8 @@ from planner.evidence.scores import Score
 __all__ = [
     "MISSING_RANKS",
     "Group",
-    "group",
     "distribution",
+    "group",
     "quantiles",
     "rank_correlation",
     "ranks_are_known",

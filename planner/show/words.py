@@ -12,6 +12,7 @@ from planner.units import counted, format_amount, format_bytes, format_count, fo
 __all__ = [
     "CODE",
     "alternative",
+    "beside_fastest",
     "closest",
     "cost",
     "doubt",
@@ -22,6 +23,7 @@ __all__ = [
     "memory_interval",
     "metrics",
     "nearest",
+    "probability",
     "queues",
     "strategies",
     "verdict",
@@ -94,28 +96,73 @@ def job(plan: Plan) -> str:
 
 def verdict(plan: Plan) -> str:
     """The answer in one sentence, and whether it is sure."""
-    best = plan.best
-    if best is None:
+    found = plan.recommended
+    if found is None:
         return nearest(plan)
     said = (
-        f"{plan.model} fits on {_place(plan)}; fastest is {layout_words(best.layout)} with "
-        f"{best.framework}: {format_seconds(best.step_time_s)} per step."
+        f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(found.layout)} with "
+        f"{found.framework}: {format_seconds(found.step_time_s)} per step."
     )
-    return f"{said} {doubt(plan)}".strip()
+    return " ".join(part for part in (said, doubt(found), beside_fastest(plan)) if part)
 
 
-def doubt(plan: Plan) -> str:
-    """Where the fastest layout is tight: by how much runs have missed, and what surely fits."""
-    best, roomy = plan.best, plan.roomy
-    if best is None or not best.tight:
+def doubt(estimate: Estimate) -> str:
+    """Of a tight layout: by how much runs have missed."""
+    if not estimate.tight:
         return ""
-    text = f"It is tight: {memory_interval(best)}. Run it once first"
-    if roomy is None:
-        return text + "."
+    return f"It is tight: {memory_interval(estimate)}. Run it once first."
+
+
+def beside_fastest(plan: Plan) -> str:
+    """What the fastest layout would gain over the recommended one, and at what price."""
+    best, found = plan.best, plan.recommended
+    if best is None or found is None or best.step_time_s >= found.step_time_s:
+        return "No layout is faster." if found else ""
+    less, price = 1 - best.step_time_s / found.step_time_s, _price(best, found)
     return (
-        f"{text}, or take {roomy.layout} with {roomy.framework}: "
-        f"{format_seconds(roomy.step_time_s)} per step, with room to spare."
+        f"The fastest, {best.layout} with {best.framework}, takes "
+        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less)"
+        + (f", for {price}." if price else ".")
     )
+
+
+_MORE = (
+    ("tp", "tensor parallelism over {}"),
+    ("pp", "{} pipeline stages"),
+    ("vpp", "{} chunks a stage"),
+    ("cp", "context parallelism over {}"),
+    ("ep", "expert parallelism over {}"),
+    ("zero_stage", "ZeRO stage {}"),
+    ("micro_batch", "micro-batches of {}"),
+)
+
+
+def _price(best: Estimate, found: Estimate) -> str:
+    """What a layout takes that another does not, in words."""
+    more = [
+        text.format(getattr(best.layout, name))
+        for name, text in _MORE
+        if getattr(best.layout, name) > getattr(found.layout, name)
+    ]
+    if best.layout.offload not in ("none", found.layout.offload):
+        more.append(f"offload ({best.layout.offload})")
+    if best.framework != found.framework:
+        more.append(best.framework)
+    if best.out_of_memory_probability > found.out_of_memory_probability:
+        chance = probability(best.out_of_memory_probability)
+        more.append(f"a chance of {chance} to run out of memory")
+    return ", ".join(more[:-1]) + " and " + more[-1] if len(more) > 1 else "".join(more)
+
+
+def probability(value: float) -> str:
+    """A probability in percent, none of them certain.
+
+    >>> probability(0.0021), probability(0.347), probability(0.998)
+    ('< 1 %', '35 %', '> 99 %')
+    """
+    if value < 0.005:
+        return "< 1 %"
+    return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
 
 
 def memory_interval(estimate: Estimate) -> str:

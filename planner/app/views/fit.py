@@ -56,14 +56,14 @@ def page(asked: Asked) -> None:
 
 
 def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
-    tight = plan.best is not None and plan.best.tight
+    tight = plan.recommended is not None and plan.recommended.tight
     say = (st.warning if tight else st.success) if plan.fits else st.error
     say(escape(words.verdict(plan)))
     if found is None:
         return
     limit = job.machine.device.memory_bytes.value
     # always a line, so that nothing below moves when a layout is found
-    which = "chosen" if job.layout else "fastest"
+    which = "chosen" if job.layout else "recommended"
     st.caption(escape(f"Numbers of the {which} layout: {found.layout} with {found.framework}."))
     rows = words.metrics(plan, found, limit)
     with st.container(horizontal=True):
@@ -100,10 +100,11 @@ def _strategies(plan: Plan, job: Job) -> None:
 
 
 def _ranked(plan: Plan, job: Job) -> None:
-    st.header("Layouts that fit, fastest first", anchor=False)
+    st.header("Layouts that fit, one of a kind", anchor=False)
     limit = job.machine.device.memory_bytes.value
-    rows = [_row(e, limit) for e in plan.ranked]
-    packed = [link.of(e) for e in plan.ranked]
+    shown = plan.listed
+    rows = [_row(e, limit, _role(e, plan)) for e in shown]
+    packed = [link.of(e) for e in shown]
     start = [packed.index(job.layout)] if job.layout in packed else []
     # another job has another table: a row of the one before says nothing about it
     table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
@@ -129,8 +130,8 @@ def _ranked(plan: Plan, job: Job) -> None:
         },
     )
     st.caption(
-        f"{plan.num_candidates:,} layouts were evaluated. Select one to study it below and on the "
-        "page *One layout*."
+        f"{plan.num_candidates:,} layouts were evaluated; of each framework, degrees and sharding "
+        "the fastest is here. Select one to study it below and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
         st.table(
@@ -139,14 +140,20 @@ def _ranked(plan: Plan, job: Job) -> None:
 
 
 def _select(key: str, packed: list[str]) -> None:
-    """Take the selected row's layout; no row is the fastest."""
+    """Take the selected row's layout; no row is the recommended one."""
     rows = st.session_state[key]["selection"]["rows"]
     address.wish(layout=packed[rows[0]] if rows else None)
 
 
-def _row(found: Estimate, limit: float) -> dict[str, object]:
+def _role(found: Estimate, plan: Plan) -> str:
+    roles = {"recommended": plan.recommended, "fastest": plan.best}
+    return ", ".join(role for role, one in roles.items() if one == found)
+
+
+def _row(found: Estimate, limit: float, role: str) -> dict[str, object]:
     parts = found.step_time_parts_s
     return {
+        "": role,
         "framework": found.framework,
         "layout": str(found.layout),
         "step [s]": found.step_time_s,
@@ -154,7 +161,7 @@ def _row(found: Estimate, limit: float) -> dict[str, object]:
         "tokens/s": round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
-        "fits": "tight" if found.tight else "yes",
+        "out of memory": words.probability(found.out_of_memory_probability),
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
@@ -247,12 +254,12 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
 
 
 def _with_files(plan: Plan, job: Job) -> None:
-    """Offer the fastest layout that files can be written for."""
-    for number, other in enumerate(plan.ranked, 1):
+    """Offer the first layout of the list that files can be written for."""
+    for other in plan.listed:
         if cached.files_of(job, link.of(other))[0]:
-            said = f"{number}. {other.layout} with {other.framework}"
+            said = f"{other.layout} with {other.framework}"
             st.button(
-                escape(f"Take the fastest that has files: {said}"),
+                escape(f"Take the first that has files: {said}"),
                 key="take_files",
                 on_click=address.wish,
                 kwargs={"layout": link.of(other)},

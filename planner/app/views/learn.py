@@ -14,7 +14,7 @@ from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.advice import guide
-from planner.choose.anatomy import Played
+from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate
 from planner.cost.schedules.simulate import StageTime, simulate

@@ -65,10 +65,10 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
     >>> from planner.describe.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=2))
+    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3))
     >>> found = reduction(stages, stage_activations(stages), np.zeros(()))
-    >>> found.buckets.item()                                # two of 5e8 elements in 16 bits
-    2000000000.0
+    >>> found.buckets.item()                                # one of 5e8 elements in 16 bits
+    1000000000.0
     """
     return _Sizes(stages, kept, gradients).reduction()
 

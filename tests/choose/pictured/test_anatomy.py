@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose.anatomy import stage_times
+from planner.choose.pictured.anatomy import stage_times
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework import Framework

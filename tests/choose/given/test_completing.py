@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.choose.completing import Completed, complete
-from planner.choose.configured import estimate_configuration
+from planner.choose.given.completing import Completed, complete
+from planner.choose.given.configured import estimate_configuration
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text

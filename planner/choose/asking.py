@@ -1,0 +1,94 @@
+"""Asking: which frameworks a job is searched with, and what each of them can do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from planner.choose.search import Found, search
+from planner.describe.catalogue import load_framework, names
+from planner.describe.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+
+__all__ = ["frameworks_for", "left_out", "searched"]
+
+
+def searched(
+    model: Model,
+    machine: Machine,
+    nodes: int,
+    workload: Workload,
+    chosen: Sequence[str | Framework] = (),
+) -> dict[str, Found]:
+    """Every layout of a job, by framework.
+
+    Searched first is what files can be written for; where none of it fits, the rest too: an answer
+    without files is better than none.
+    """
+    world = nodes * machine.node.num_devices
+    asked = _questions(model, machine, workload, chosen)
+    found = {question.framework.name: search(question, world) for question in asked}
+    if not any(len(part.estimates) for part in found.values()):
+        for framework in frameworks_for(chosen, machine):
+            name = framework.name
+            if name not in found or found[name].question.framework != framework:
+                whole = Question(model, machine, workload, framework)
+                found[name] = search(whole, world)
+    return found
+
+
+def _questions(
+    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework]
+) -> list[Question]:
+    """Every framework, as far as its layouts can be written for the job.
+
+    One that is named is searched whole where its own code does not build the model; of the others
+    none is searched that can write nothing.
+    """
+    asked = []
+    for framework in frameworks_for(chosen, machine):
+        lacks = framework.code.lacks(model, workload)
+        built = framework.code.builds(model, workload) is not None
+        if not chosen and lacks:
+            continue
+        whole = chosen and framework.code.models and not built
+        part = framework if whole else framework.written(model, workload)
+        asked.append(Question(model, machine, workload, part))
+    return asked
+
+
+def left_out(
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    chosen: Sequence[str | Framework],
+    found: Collection[str],
+) -> list[str]:
+    """A sentence for every framework whose files cannot be written for a job, searched or not."""
+    why = {f.name: f.code.lacks(model, workload) for f in frameworks_for(chosen, machine)}
+    return [
+        f"{'No files can be written for' if name in found else 'Not searched:'} {name}: {reason}."
+        for name, reason in why.items()
+        if reason
+    ]
+
+
+def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[Framework]:
+    """The chosen frameworks, or those that are searched by default and run on the machine."""
+    runtime = machine.device.runtime
+    if chosen:
+        frameworks = [f if isinstance(f, Framework) else load_framework(f) for f in chosen]
+        for framework in frameworks:
+            if runtime not in framework.runtimes:
+                raise LayoutError(
+                    f"{framework.name} does not run on {runtime} devices ({machine.name}); use "
+                    "another framework"
+                )
+        return frameworks
+    described = [load_framework(name) for name in names("framework")]
+    running = [f for f in described if f.searched and runtime in f.runtimes]
+    here = {framework.name for framework in running}
+    return [framework for framework in running if framework.stands_in_for not in here]
