@@ -17,7 +17,7 @@ __all__ = ["chosen", "closest", "kept_batch"]
 
 
 def chosen(job: Job, plan: Plan) -> Estimate | None:
-    """The layout of the job, else the recommended; says where it is of another size than the job."""
+    """The layout of the job, else the recommended one; says where it is of another size."""
     if not job.layout:
         return plan.recommended
     try:

@@ -24,6 +24,10 @@ TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
 RISK = 0.05
 """Probability of running out of memory that is taken."""
+_SLICE_TOKENS = 4096
+# published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
+# (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
+# estimate leaves out, take most where slices are short
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +131,20 @@ def _needless(one: Estimate, faster: Estimate) -> bool:
 def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimate | None:
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
-    None where nothing fits. Where no layout is safe, the tolerance is of those that are as safe as
-    any.
+    None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
+    slices of sequences are recommended only where there is nothing else.
     """
-    sets = [(part, part.estimates) for part in found if len(part.estimates)]
+    sets = [part for part in found if len(part.estimates)]
     if not sets:
         return None
-    risk = max(RISK, min(float(np.min(some.out_of_memory_probability)) for _, some in sets))
-    safe = [some.out_of_memory_probability <= risk for _, some in sets]
-    fastest = min(_least(some, mask) for (_, some), mask in zip(sets, safe, strict=True))
+    least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
+    safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
+    usual = [mask & ~_short(part) for mask, part in zip(safe, sets, strict=True)]
+    masks = usual if any(np.any(mask) for mask in usual) else safe
+    fastest = min(_least(part.estimates, mask) for part, mask in zip(sets, masks, strict=True))
     picks: list[tuple[float, float, int, Estimate]] = []
-    for position, ((part, some), mask) in enumerate(zip(sets, safe, strict=True)):
+    for position, (part, mask) in enumerate(zip(sets, masks, strict=True)):
+        some = part.estimates
         near = np.flatnonzero(mask & (some.step_time_s <= (1 + tolerance) * fastest))
         if len(near):
             efforts = effort(some.layouts.take(near)) + part.question.framework.effort
@@ -145,6 +152,13 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
             one = some[int(near[pick])]
             picks.append((float(efforts[pick]), one.step_time_s, position, one))
     return min(picks, key=lambda entry: entry[:3])[3]
+
+
+def _short(part: Found) -> Mask:
+    """Where sequences are cut into slices that nobody trains with."""
+    tokens = part.question.workload.sequence_length
+    cp = part.estimates.layouts.cp
+    return (cp > 1) & (tokens < cp * _SLICE_TOKENS)
 
 
 def _least(some: Estimates, mask: Mask) -> float:

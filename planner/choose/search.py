@@ -213,7 +213,7 @@ def _chunks(grid: _Grid) -> None:
 
 
 def _in_groups(question: Question, taken: Footprints) -> Layouts:
-    """Layouts whose weights are sharded inside groups of whole nodes, from those sharded over all.
+    """Layouts whose weights are sharded inside groups of any size, from those sharded over all.
 
     A smaller group takes more memory: only what fits over all ranks is tried, and of the rest what
     is closest to it, so that the answer can say by how much it does not fit.
@@ -224,12 +224,9 @@ def _in_groups(question: Question, taken: Footprints) -> Layouts:
     fits = taken.fits.copy()
     fits[np.argmin(taken.memory_bytes)] = True
     whole = layouts.take(np.flatnonzero(fits & layouts.shards_weights & layouts.keeps_states))
-    per_node = question.machine.node.num_devices
-    inside = np.maximum(per_node // (whole.tp * whole.cp), 1)
     groups = []
     for size in divisors(int(np.max(whole.dp, initial=1)))[1:]:
-        fills = (whole.dp % size == 0) & (size < whole.dp) & (size % inside == 0)
-        some = whole.take(np.flatnonzero(fills))
+        some = whole.take(np.flatnonzero((whole.dp % size == 0) & (size < whole.dp)))
         groups.append(replace(some, dp_shard=np.full(len(some), size)))
     joined = Layouts.joined(groups or [whole])
     mask, _ = legal(question, joined, set(Layout.model_fields))

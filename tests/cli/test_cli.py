@@ -77,7 +77,7 @@ def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
     assert code == FITS
     assert err == ""
     assert out.startswith(("Fits: ", "Fits, but tight: "))
-    for word in ("Fastest: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
+    for word in ("Recommended: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
         assert word in out
     if "--tokens" in line:
         assert re.search(r"2 T tokens: [\d.]+ d, ", out)

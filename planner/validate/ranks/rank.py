@@ -184,6 +184,11 @@ def _meeting_point(env: Mapping[str, str], world: int, launcher: str) -> str:
     return f"tcp://{host}:{_port(env)}"
 
 
+_LEFT: list[Any] = []
+"""Groups that ranks have left. A group must not die with the last model that DDP wrapped: its
+destructor holds Python's lock while it waits for gloo's thread, which may want that lock."""
+
+
 @contextlib.contextmanager
 def joined(rank: Rank) -> Iterator[None]:
     """Inside, torch.distributed is initialised; RankError where the ranks cannot meet."""
@@ -207,6 +212,7 @@ def joined(rank: Rank) -> Iterator[None]:
         )
     except (RuntimeError, ValueError, OSError) as error:
         raise RankError(_why_not(rank, error)) from error
+    _LEFT.append(dist.group.WORLD)
     try:
         yield
     finally:

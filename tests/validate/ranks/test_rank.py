@@ -7,7 +7,7 @@ import math
 import pytest
 
 from planner.validate.ranks.launch import launch
-from planner.validate.ranks.rank import RankError, external_rank
+from planner.validate.ranks.rank import Rank, RankError, external_rank, joined
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,19 @@ def test_a_limit_is_one_that_ranks_can_keep(limit_s: float) -> None:
         external_rank(limit_s, {"PMI_RANK": "0", "PMI_SIZE": "2"})
     with pytest.raises(RankError, match="limit = "):
         launch("nothing:nothing", 1, {}, limit_s=limit_s)
+
+
+def group_that_is_left(rank: Rank, payload: object, send: object) -> bool:
+    import weakref
+
+    from torch import distributed as dist
+
+    with joined(rank):
+        group = weakref.ref(dist.group.WORLD)
+    return group() is not None
+
+
+@pytest.mark.alone
+def test_a_group_outlives_what_was_trained_with_it() -> None:
+    """Else a model of DDP is its last owner, whose destructor may wait for ever."""
+    assert launch("tests.validate.ranks.test_rank:group_that_is_left", 1, {}) == [True]
