@@ -223,6 +223,12 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    experts_once_per_node: bool = False
+    """Whether a token goes once to every node that its experts are on and is copied there
+    (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
+    overlap_experts: bool = False
+    """Whether dispatch and combine run behind the other direction's computation of the next
+    micro-batch: without a pipeline or with an interleaved one, and without full recompute."""
     overlap_pipeline: bool
     """Whether stage-to-stage transfers run behind computation."""
     gather_fraction: Fraction
