@@ -137,7 +137,7 @@ def _written(case: Case) -> Emitted | None:
     estimate = estimate_layouts(question, Layouts.stack([case.layout]))[0]
     plan = Plan(
         question.model.name, 0, question.machine.name, case.nodes, 0, question.workload, 0,
-        ranked=(), strategies=(), dropped=(), notes=(), queues=(),
+        ranked=(), recommended=None, strategies=(), dropped=(), notes=(), queues=(),
     )  # fmt: skip
     files = {
         name: text

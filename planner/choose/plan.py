@@ -14,7 +14,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError, LayoutError
+from planner.errors import DescriptionError, EmitError
 
 __all__ = ["Dropped", "Plan", "estimate_dict"]
 
@@ -65,13 +65,13 @@ class Plan:
         return (*first, *(one for one in self.ranked if one not in first))
 
     def ranked_at(self, rank: int | None = None) -> Estimate:
-        """The layout of a rank, from 1; None is the recommended one. LayoutError beyond them."""
+        """The layout of a rank, from 1; None is the recommended one. EmitError beyond them."""
         if not self.ranked or self.recommended is None:
-            raise LayoutError(f"nothing fits on {self.nodes} nodes, so there is nothing to run")
+            raise EmitError(f"nothing fits on {self.nodes} nodes, so there is nothing to run")
         if rank is None:
             return self.recommended
         if not 1 <= rank <= len(self.ranked):
-            raise LayoutError(
+            raise EmitError(
                 f"rank = {rank} is not among the {len(self.ranked)} layouts of the plan; use 1 to "
                 f"{len(self.ranked)}"
             )

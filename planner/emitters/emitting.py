@@ -27,8 +27,8 @@ def emit(
     """Files (name to text) that run the recommended layout of a plan, or its `rank`-th.
 
     A plan knows its model, machine and framework by name; give those that are not in the
-    catalogue, or were changed. Raises EmitError where the files cannot express the layout,
-    LayoutError where the plan has none of that rank.
+    catalogue, or were changed. Raises EmitError where the files cannot express the layout, or
+    the plan has none of that rank.
 
     >>> import planner
     >>> workload = planner.Workload(sequence_length=1024, global_batch=64)

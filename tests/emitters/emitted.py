@@ -48,8 +48,8 @@ def files_of(
 def plan_of(model: str, machine: str, nodes: int, workload: planner.Workload) -> planner.Plan:
     """A plan without a search: only its question."""
     return planner.Plan(
-        model, 0, machine, nodes, 0, workload, 0, ranked=(), strategies=(), dropped=(), notes=(),
-        queues=(),
+        model, 0, machine, nodes, 0, workload, 0, ranked=(), recommended=None, strategies=(),
+        dropped=(), notes=(), queues=(),
     )  # fmt: skip
 
 

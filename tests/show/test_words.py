@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -102,18 +103,34 @@ def test_a_layout_that_fits_by_the_estimate_alone_is_tight(tight: Plan) -> None:
         low, high = estimate.interval_memory_bytes
         assert low < estimate.memory_bytes["total"] < high
         assert estimate.tight is (high > limit)
-    best, roomy = tight.best, tight.roomy
+    best = tight.best
     assert best is not None
-    assert roomy is not None
     assert best.tight
-    said = words.verdict(tight)
+    forced = dataclasses.replace(tight, recommended=best)
+    said = words.verdict(forced)
     assert "It is tight" in said
     assert "Run it once first" in said
-    assert str(roomy.layout) in said
-    assert "Fits, but tight" in verdict(tight).plain
+    assert "No layout is faster." in said
+    assert "Fits, but tight" in verdict(forced).plain
     assert words.fate(best, load_machine("vsc-5")).startswith("Fits, but tight")
     fates = {row["strategy"]: row["fits"] for row in words.strategies(tight)}
     assert {"yes", "tight", "no"} == set(fates.values())
+
+
+def test_what_the_fastest_would_gain_and_cost(tight: Plan) -> None:
+    best, found = tight.best, tight.recommended
+    assert best is not None
+    assert found is not None
+    assert not found.tight
+    said = words.beside_fastest(tight)
+    assert str(best.layout) in said
+    less = 100 * (1 - best.step_time_s / found.step_time_s)
+    assert f"({less:.0f} % less)" in said
+    assert f"{best.layout.pp} pipeline stages" in said
+    risk = words.probability(best.out_of_memory_probability)
+    assert f"a chance of {risk} to run out of memory" in said
+    assert said in verdict(tight).plain
+    assert words.doubt(found) == ""
 
 
 def test_a_plan_with_intervals_is_read_back(tight: Plan) -> None:
