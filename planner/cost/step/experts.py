@@ -77,8 +77,8 @@ def exposed_experts_s(
     """What dispatch and combine of a block add to its computation, forward and backward [s].
 
     Counted: all of it, or where it runs behind another micro-batch's computation what that does
-    not hide, and contention. Left out: memory of the second micro-batch. Megatron-LM,
-    transformer_config.py: overlap_moe_expert_parallel_comm.
+    not hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
+    transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
@@ -89,9 +89,7 @@ def exposed_experts_s(
     >>> float(exposed_experts_s(job, Layouts.of(layout), second, 3 * second))   # contention alone
     0.2
     """
-    rules = question.framework.communication
-    several = layouts.num_microbatches > 1
-    hides = several & (~layouts.piped | (layouts.vpp > 1)) & ~layouts.recomputes_layers
+    framework = question.framework
     left = np.maximum(traffic_s - compute_s, 0.0)
-    left = left + rules.contention.value * np.minimum(traffic_s, compute_s)
-    return np.where(hides & rules.overlap_experts, left, traffic_s)
+    left = left + framework.communication.contention.value * np.minimum(traffic_s, compute_s)
+    return np.where(layouts.merges_passes(framework), left, traffic_s)

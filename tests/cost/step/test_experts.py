@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from planner.cost.estimate import estimate_layouts
+from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
 from planner.cost.step.experts import crossing_part, expert_s, exposed_experts_s
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.framework import Framework
@@ -99,6 +101,24 @@ def test_dispatch_hides_where_megatron_can_merge_passes(
     assert float(exposed_experts_s(job, layouts, four, three)) == pytest.approx(left)
     plain = question("mixtral-8x7b", PLAIN)
     assert float(exposed_experts_s(plain, layouts, four, three)) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({}, 1),  # two micro-batches in place of one
+        ({"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b"}, 0.5),  # one chunk of two
+        ({"recompute": "full"}, 0),
+    ],
+)
+def test_merged_passes_hold_one_more(changes: dict[str, object], more: float) -> None:
+    # Megatron-LM, schedules.py: num_warmup_microbatches + 1; combined_1f1b.py without a pipeline
+    layout = Layout(dp=8, ep=8, grad_accumulation=8).replaced(**changes)
+    plain, merged = (
+        in_flight_on(Stages.every(question("mixtral-8x7b", framework), layout)).micro_batches
+        for framework in (PLAIN, OVERLAPPED)
+    )
+    assert (merged - plain).tolist() == [more] * layout.pp
 
 
 def timed(job: Question, layout: Layout) -> float:
