@@ -211,7 +211,8 @@ _TIME = (
     TimePart(
         name="parameter_gathering",
         hue="pink",
-        meaning="ZeRO-3: exposed gathers of weights and reductions of gradients",
+        meaning="exposed gathers of weights for use (ZeRO-3; FSDP below it too), reductions of "
+        "gradients (ZeRO-3)",
         spread=0.50,
     ),
     TimePart(

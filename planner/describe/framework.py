@@ -34,6 +34,7 @@ from planner.describe.workload import (
     TrainingPrecision,
     Workload,
 )
+from planner.units import either
 
 __all__ = [
     "Buffers",
@@ -214,6 +215,9 @@ class Communication(Description):
     """Whether gradient reduction runs behind the last backward pass."""
     overlap_parameters: bool
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
+    every_layer_alone: bool = False
+    """Whether every layer is a unit that gathers its weights and reduces its gradients in one
+    collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     reduces_once: bool | None = None
@@ -230,7 +234,8 @@ class Communication(Description):
     """Whether dispatch and combine run behind the other direction's computation of the next
     micro-batch: without a pipeline or with an interleaved one, and without full recompute."""
     overlap_pipeline: bool
-    """Whether stage-to-stage transfers run behind computation."""
+    """Whether transfers between stages of several chunks run behind computation; a stage of one
+    chunk awaits its own."""
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share
@@ -284,9 +289,9 @@ class Code(Description):
     def unsaid(self, workload: Workload) -> str:
         """What of a workload its files cannot ask for; empty where they can all."""
         if workload.precision not in self.precisions:
-            return f"precision {workload.precision} is not written; use {_either(self.precisions)}"
+            return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
-            return f"optimizer {workload.optimizer} is not written; use {_either(self.optimizers)}"
+            return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
         return ""
 
     def odd(self, model: Model, sequence_length: int) -> str:
@@ -302,10 +307,6 @@ class Code(Description):
             if trains and not decoders.lacks(model, workload.sequence_length):
                 return decoders
         return None
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
 
 
 class Framework(Description):

@@ -153,6 +153,21 @@ class Layouts(Sharding, Arrays):
         several = (self.num_microbatches > 1) & (self.ep > 1)
         return several & piped & ~self.recomputes_layers & framework.communication.overlap_experts
 
+    def gathers_per_step(self, framework: Framework) -> Int:
+        """How often a step gathers its weights for a forward pass: before each, or once below
+        ZeRO-3, where they stay until gradients are reduced.
+        """
+        return np.where(
+            self.shards_weights, self.num_microbatches, self.reductions_per_step(framework)
+        )
+
+    def gathers_again_per_step(self, framework: Framework) -> Int:
+        """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once
+        where a pipeline leaves them gathered for the pass that follows.
+        """
+        stay = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(stay, 1, self.num_microbatches)
+
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
         return np.isin(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.groups import Groups
+from planner.cost.network.topology import GroupView
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -48,6 +49,10 @@ class Pass(Arrays):
     expert_s: Float
     forward_traffic_s: Float
     """What of the traffic stands in the forward pass."""
+    behind_forward_s: Float
+    """Traffic between nodes that runs behind the computation of the forward pass."""
+    behind_backward_s: Float
+    """The same of the backward pass, recompute included."""
     host_s: Float
     """Waiting for the host."""
 
@@ -64,6 +69,11 @@ class Pass(Arrays):
             + self.expert_s
             + self.host_s
         )
+
+    @property
+    def behind_s(self) -> Float:
+        """Traffic between nodes behind the computation of both passes [s]."""
+        return self.behind_forward_s + self.behind_backward_s
 
     @property
     def drawn_forward_s(self) -> Float:
@@ -110,29 +120,73 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
 
 def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
     compute, full = block_time(question, block, layouts), layouts.recomputes_layers
-    visible = 1 - question.framework.communication.overlap_tensor.value
-    forward, backward = tensor_s(question, block, layouts, groups)
-    again = repeated_tensor_s(question, block, layouts, forward)
-    tensor = visible * (forward + backward + again)
-    in_forward = visible * forward
-    ahead, back = context_s(question, block, layouts, groups)
-    # a rank's transfers of keys and values run behind its own attention and projections
-    ahead = np.maximum(ahead - compute.forward_s / 2, 0)
-    context = ahead + np.maximum(back - compute.backward_s / 2, 0)
-    context = context + np.where(full, ahead, 0.0)
-    in_forward = in_forward + ahead
-    expert = np.zeros_like(tensor)
+    tensor = _tensor(question, block, layouts, groups)
+    ring = _ring(question, block, layouts, groups, compute)
+    again = np.where(full, ring.forward_s, 0.0)
+    in_forward = tensor.forward_s + ring.forward_s
+    expert = np.zeros_like(in_forward)
     if block.dispatch_top_k:
         ahead, back = expert_s(question, block, layouts, groups)
         sent = ahead + back + np.where(full, ahead, 0.0)
         busy_s = compute.forward_s + compute.backward_s
         expert = exposed_experts_s(question, layouts, sent, busy_s)
         in_forward = in_forward + ahead * expert / np.maximum(sent, np.finfo(float).tiny)
-    busy = Pass(compute, tensor, context, expert, in_forward, np.zeros_like(tensor))
+    behind = np.where(full, ring.behind_forward_s, 0.0) + ring.behind_backward_s
+    busy = Pass(
+        compute=compute,
+        tensor_s=tensor.forward_s + tensor.backward_s,
+        context_s=ring.forward_s + ring.backward_s + again,
+        expert_s=expert,
+        forward_traffic_s=in_forward,
+        behind_forward_s=tensor.behind_forward_s + ring.behind_forward_s,
+        behind_backward_s=tensor.behind_backward_s + behind,
+        host_s=np.zeros_like(expert),
+    )
     if block.kind != "layer":
         return busy
     least = _host_s(question.framework, layouts, groups)
     return replace(busy, host_s=np.maximum(least - busy.total_s, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis(Arrays):
+    """Traffic of one axis in a block: what nothing hides, and what leaves the node behind
+    computation [s]."""
+
+    forward_s: Float
+    backward_s: Float
+    behind_forward_s: Float
+    behind_backward_s: Float
+
+    @classmethod
+    def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> _Axis:
+        """Of what is `sent` forward and backward, what is `left` over beside computation."""
+        across = group.nodes > 1
+        behind = (
+            np.where(across, whole - part, 0.0) for whole, part in zip(sent, left, strict=True)
+        )
+        return cls(*left, *behind)
+
+
+def _tensor(question: Question, block: Block, layouts: Layouts, groups: Groups) -> _Axis:
+    """Tensor-parallel traffic, recompute's with the backward pass."""
+    visible = 1 - question.framework.communication.overlap_tensor.value
+    forward, backward = tensor_s(question, block, layouts, groups)
+    backward = backward + repeated_tensor_s(question, block, layouts, forward)
+    left = (visible * forward, visible * backward)
+    return _Axis.split(groups.tensor, (forward, backward), left)
+
+
+def _ring(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> _Axis:
+    """Keys and values that pass around behind attention to those that are there: all but one of
+    the cp pieces."""
+    sent = context_s(question, block, layouts, groups)
+    pieces = 1 - 1 / layouts.cp
+    ahead = np.maximum(sent[0] - pieces * compute.core_forward_s, 0.0)
+    back = np.maximum(sent[1] - pieces * compute.core_backward_s, 0.0)
+    return _Axis.split(groups.context, sent, (ahead, back))
 
 
 def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
@@ -151,30 +205,44 @@ class Transfer(Arrays):
 
     arrives_s: Float
     """Until they are there."""
+    fills: Int
+    """How often a pipeline waits for that, to fill and once more to drain."""
     blocks_s: Float
-    """While the stage can do nothing else; 0 where transfers run behind computation."""
+    """While the stage can do nothing else; less where transfers run behind computation."""
+    behind_s: Float
+    """The part that leaves the node behind computation."""
 
 
-def stage_transfer(question: Question, layouts: Layouts, groups: Groups) -> Transfer:
+def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
     """One transfer between stages, as it delays the next stage and its own [s].
 
-    Counted: the message, and the wait that runs on the machine have shown. Left out: contention
-    with other traffic. method.md#pipeline.
+    `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
+    behind it. Counted: the message, and the wait that runs on the machine have shown; behind
+    computation, where the framework overlaps those of stages with several chunks, what a chunk's
+    pass does not cover. Left out: latency of launching it. method.md#pipeline.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
-    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine))
+    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine), np.asarray(0.1))
     >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
     626
     """
     one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
-    arrives = one + wait
-    if question.framework.communication.overlap_pipeline:
-        return Transfer(arrives, np.zeros_like(arrives))
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
-    return Transfer(arrives, one + wait * np.minimum(layouts.pp - 1, 2))
+    awaited = one + wait * np.minimum(layouts.pp - 1, 2)
+    hides = question.framework.communication.overlap_pipeline & (layouts.vpp > 1)
+    left = np.maximum(one - free_s / (2 * layouts.vpp), 0.0)
+    across = hides & (groups.pipeline.nodes > 1)
+    return Transfer(
+        arrives_s=one + wait,
+        # the first micro-batch passes all chunks before its backward pass; where stages await
+        # their transfers, those of their own passes last as long as its way round
+        fills=np.where(hides, layouts.pp * layouts.vpp, layouts.pp) - 1,
+        blocks_s=np.where(hides, left, awaited),
+        behind_s=np.where(across, one - left, 0.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +276,12 @@ def stage_passes(question: Question, layout: Layout) -> StagePass:
     passes = block_passes(question, stages.blocks, layouts)
     forward = stages.total([work.drawn_forward_s for work in passes])
     recompute = stages.total([work.drawn_recompute_s for work in passes])
-    groups = Groups.of(layouts, question.machine)
-    transfer = stage_transfer(question, layouts, groups)
+    whole = stages.total([work.total_s for work in passes])
+    free = whole - stages.total([work.behind_s for work in passes])
+    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free)
     return StagePass(
         forward_s=forward,
-        backward_s=stages.total([work.total_s for work in passes]) - forward - recompute,
+        backward_s=whole - forward - recompute,
         recompute_s=recompute,
         weight_gradient_s=stages.total([work.compute.weight_gradient_s for work in passes]),
         transfer=transfer.map(lambda values: np.broadcast_to(values, stages.shape)),

@@ -72,8 +72,11 @@ def test_the_drawn_pipeline_lasts_as_long_as_its_parts(
     chunks = 4 if schedule == "interleaved-1f1b" else 1
     layout = layout_of(framework, pp=4, tp=tp, vpp=chunks).replaced(schedule=schedule)
     drawn, estimated = drawn_and_estimated(framework, layout, model)
-    # where stages differ the closed form of the bubble takes each to wait for all others
-    assert drawn == pytest.approx(estimated, rel=0.005 if framework.balance == "layers" else 0.02)
+    # where stages differ the closed form of the bubble takes each to wait for all others, and no
+    # transfer to arrive while the slowest one works
+    equal = framework.balance == "layers"
+    within = (0.01 if chunks > 1 else 0.005) if equal else 0.02
+    assert drawn == pytest.approx(estimated, rel=within)
 
 
 def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:

@@ -168,6 +168,21 @@ def test_transfers_delay_gpipe_by_its_fill() -> None:
     assert sent == pytest.approx(plain + 2 * 3 * 0.25)
 
 
+@pytest.mark.parametrize(("chunks", "micro_batches"), [(2, 12), (4, 16), (2, 4)])
+def test_interleaved_transfers_delay_by_the_way_through_all_chunks(
+    chunks: int, micro_batches: int
+) -> None:
+    """The first micro-batch comes round v times before its backward pass, and so does the last
+    one's gradient; where every transfer blocks its stage, these are what it waits for."""
+    p, sent = 4, 0.125
+    shape = (micro_batches, "interleaved-1f1b", chunks)
+    plain = simulate([StageTime(1, 2)] * p, *shape).makespan_s
+    hidden = simulate([StageTime(1, 2, send_s=sent)] * p, *shape).makespan_s
+    assert hidden == pytest.approx(plain + 2 * (chunks * p - 1) * sent)
+    awaited = simulate([StageTime(1, 2, send_s=sent, blocked_s=sent)] * p, *shape).makespan_s
+    assert awaited == pytest.approx(plain + 2 * (p - 1 + chunks * micro_batches) * sent)
+
+
 def test_activations_are_freed_when_their_backward_ends() -> None:
     """However short a step is."""
     timeline = simulate([StageTime(1e-4, 2e-4)] * 2, 3, "1f1b")
