@@ -7,6 +7,7 @@ tensor and expert parallelism go: what is offered is a legal layout, evaluated a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -68,16 +69,21 @@ def offered(
         return ()
     sharing = [_sharing(nodes, asked), _sharing(world, asked), *([] if answer else [world])]
     sizes = sorted({size for ranks in sharing for size in nearest_batches(asked, ranks)})
-    worth = list(_worth(questions, world, sizes, answer))
-    below = [batch for batch in reversed(worth) if batch.global_batch < asked]
-    above = [batch for batch in worth if batch.global_batch > asked]
-    return tuple(_nearest(side) for side in (below, above) if side)
+    found = []
+    for side in (
+        [size for size in reversed(sizes) if size < asked],
+        [size for size in sizes if size > asked],
+    ):
+        worth = _worth(questions, world, side, answer)
+        # where there is no layout, the nearest that has one is enough
+        found.append(list(worth if answer else itertools.islice(worth, 1)))
+    return tuple(_nearest(side) for side in found if side)
 
 
 def _nearest(side: Sequence[Batch]) -> Batch:
     """Of batches, nearest first, the first that no farther one beats by much."""
     found = side[0]
-    for farther in side[1:] if found.speedup else ():
+    for farther in side[1:]:
         if farther.estimate.tokens_per_s > _FARTHER * found.estimate.tokens_per_s:
             found = farther
     return found
