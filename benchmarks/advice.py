@@ -36,6 +36,16 @@ from planner.show.words import probability
 from planner.units import format_seconds
 
 ROOT = Path(__file__).parent.parent
+_ABOUT = """\
+Written by `benchmarks/advice.py`; do not edit by hand. Jobs that were published, and some of every
+day: what `planner plan` recommends, the fastest layout by its own clock, and the layout that ran,
+with the choices that nobody published (recompute, ZeRO stage, chunks) as they are fastest. All
+times are estimates: the page says whether the advice is sane, not whether the clock is right
+([accuracy.md](accuracy.md) does).
+
+*Habits* that nobody has: context parallelism at 4,096 tokens or less, or over more than 2 at 8,192;
+8 chunks a stage or more where production had less; 24 stages or more below 300 B parameters;
+micro-batches of 32 or more above 1 B; more than 95 % of memory."""
 
 
 @dataclass(frozen=True)
@@ -224,13 +234,7 @@ def report(found: list[Advice]) -> str:
     lines = [
         "# Advice beside real jobs",
         "",
-        "Written by `benchmarks/advice.py`; do not edit by hand. Jobs that were published, and some of",
-        "every day: what `planner plan` recommends, the fastest layout by its own clock, and the layout",
-        "that ran, with the choices that nobody published (recompute, ZeRO stage, chunks) as they are",
-        "fastest. All times are estimates: the page says whether the advice is sane, not whether the clock",
-        "is right ([accuracy.md](accuracy.md) does). *Habits*: context parallelism at 4,096 tokens or",
-        "less, or over more than 2 at 8,192; 8 chunks a stage or more where production had less; 24 stages",
-        "or more below 300 B parameters; micro-batches of 32 or more above 1 B; more than 95 % of memory.",
+        _ABOUT,
         "",
         *(f"- {line}" for line in score(found)),
         "",
