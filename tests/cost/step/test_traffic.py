@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner import Layout, Workload
@@ -103,6 +105,19 @@ def test_fully_sharded_below_zero_3_gathers_before_every_forward_pass() -> None:
         most = float(stages.params.unsharded.max())
         sent = step_traffic(question, layout)["dp"].device_bytes
         assert sent == pytest.approx((2 * gathered + 4 * reduced) * 7 / 8 * most, rel=1e-9)
+
+
+def test_weights_are_freed_where_gradients_are_summed_whole() -> None:
+    """Accelerate without sync_each_batch: FSDP2 gathers for four passes, and reduces once."""
+    question = _question("llama-3-8b", "accelerate", sequence_length=4096, global_batch=32)
+    framework, layout = question.framework, Layout(dp=8, zero_stage=2, grad_accumulation=4)
+    rules = framework.communication.model_copy(update={"reduces_once": True})
+    summed = replace(question, framework=framework.model_copy(update={"communication": rules}))
+    params = float(Stages.every(question, layout).params.unsharded[0])
+    sent = [step_traffic(q, layout)["dp"].device_bytes for q in (question, summed)]
+    reduced = framework.states("bf16").reduce_bytes
+    assert sent[0] == pytest.approx((4 * 2 + 4 * reduced) * 7 / 8 * params)
+    assert sent[1] == pytest.approx((4 * 2 + reduced) * 7 / 8 * params)
 
 
 def test_only_what_trains_is_gathered_after_the_step() -> None:
