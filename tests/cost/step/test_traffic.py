@@ -67,6 +67,18 @@ def test_recompute_dispatches_and_passes_on_once_more() -> None:
             assert full / once == pytest.approx(again, rel=1e-12)
 
 
+@pytest.mark.parametrize(("recompute", "gathers"), [("none", 2), ("full", 3)])
+def test_torch_gathers_keys_and_values_and_passes_gradients_on(
+    recompute: str, gathers: int
+) -> None:
+    """As traced: a gather in every pass, cp transfers of fp32 gradients in backward."""
+    question = _question("llama-3-8b", "fsdp2", sequence_length=8192, global_batch=8)
+    layout = Layout.described({"dp": 2, "cp": 4, "zero_stage": 3, "grad_accumulation": 4})
+    sent = step_traffic(question, layout.replaced(recompute=recompute))["cp"].device_bytes
+    held = 8192 // 4 * 8 * (128 + 128)  # elements of a rank's keys and values
+    assert sent == pytest.approx(4 * 32 * (gathers * 3 * 2 * held + 4 * 4 * held))
+
+
 def test_zero_3_moves_half_as_much_again_as_data_parallelism() -> None:
     """Rajbhandari et al. 2020, section 7: 2 psi for stages up to 2, 3 psi for stage 3."""
     question = _question("gpt2-xl", "deepspeed", sequence_length=1024, global_batch=64)
