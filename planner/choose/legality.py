@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.choose.job import check_sequence, listed
+from planner.choose.offloading import offload_message, offloads
+from planner.cost.arrays import Mask
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
@@ -20,8 +21,6 @@ from planner.describe.question import Question
 from planner.errors import LayoutError
 
 __all__ = ["RULES", "Rule", "check", "legal"]
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +98,11 @@ def _batch(q: Question, x: Layouts) -> Mask:
 def _batch_message(q: Question, x: Layout) -> str:
     batch = q.workload.global_batch
     per_replica = batch / x.dp
+    if batch < x.dp:
+        return (
+            f"global batch {batch} is less than dp = {x.dp}, so some replicas get none; "
+            f"use {x.dp} sequences, or one of dp = {listed(divisors(batch))}"
+        )
     if batch % x.dp:
         below = batch // x.dp * x.dp
         return (
@@ -198,31 +202,6 @@ def _schedule_message(q: Question, x: Layout) -> str:
     return (
         f"grad_accumulation = {x.grad_accumulation} is not a multiple of pp = {x.pp}, which the "
         "interleaved schedule demands; change micro_batch or use 1f1b"
-    )
-
-
-def _offload(q: Question, x: Layouts) -> Mask:
-    fw, disk = q.framework, q.machine.node.local_disk is not None
-    staged = np.isin(x.zero_stage, fw.offload_stages)
-    to_host = staged & ("cpu" in fw.offload_optimizer)
-    to_disk = staged & x.shards_weights & ("nvme" in fw.offload_optimizer) & disk
-    all_to_host = x.shards_weights & ("cpu" in fw.offload_parameters)
-    all_to_disk = x.shards_weights & ("nvme" in fw.offload_parameters) & disk
-    host = np.where(x.weights_on_host, all_to_host, to_host)
-    off = np.where(x.weights_on_disk, all_to_disk, to_disk)
-    return x.keeps_states | np.where(x.states_on_host, host, off)
-
-
-def _offload_message(q: Question, x: Layout) -> str:
-    if "nvme" in x.offload and q.machine.node.local_disk is None:
-        return (
-            f"offload {x.offload!r}: {q.machine.name} has no node-local NVMe; use optimizer-cpu "
-            "or all-cpu"
-        )
-    return (
-        f"offload {x.offload!r} at ZeRO stage {x.zero_stage} is not offered by "
-        f"{q.framework.name}; optimizer-cpu needs stage "
-        f"{listed(list(q.framework.offload_stages))} and the others stage 3"
     )
 
 
@@ -347,7 +326,7 @@ RULES: tuple[Rule, ...] = (
         _schedule,
         _schedule_message,
     ),
-    Rule("offload is not offered", ("offload", "zero_stage"), _offload, _offload_message),
+    Rule("offload is not offered", ("offload", "zero_stage"), offloads, offload_message),
     Rule(
         "tiling is not offered by the framework",
         ("tiles", "zero_stage"),

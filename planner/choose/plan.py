@@ -9,7 +9,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from planner.choose.strategies import Verdict
+from planner.choose.verdicts.batches import Batch
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
@@ -45,6 +46,10 @@ class Plan:
     strategies: tuple[Verdict, ...]
     dropped: tuple[Dropped, ...]
     notes: tuple[str, ...]
+    batches: tuple[Batch, ...]
+    """Global batches next to this one that the devices share evenly, where that is much faster."""
+    queued: bool
+    """Whether the machine is known to have queues at all."""
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
 
@@ -134,6 +139,8 @@ class Plan:
             ],
             "dropped": [asdict(d) for d in self.dropped],
             "notes": list(self.notes),
+            "batches": [{**asdict(b), "estimate": estimate_dict(b.estimate)} for b in self.batches],
+            "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
 
@@ -166,6 +173,11 @@ class Plan:
                 ),
                 tuple(Dropped(**d) for d in data["dropped"]),
                 tuple(data["notes"]),
+                tuple(
+                    Batch(b["global_batch"], _estimate_from(b["estimate"]), b["speedup"])
+                    for b in data["batches"]
+                ),
+                data["queued"],
                 tuple(Queue.described(q) for q in data["queues"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:

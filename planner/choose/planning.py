@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.choose.advice import learning_rate_note, notes
 from planner.choose.asking import frameworks_for, left_out, searched
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended
-from planner.choose.strategies import judge
+from planner.choose.verdicts.advice import learning_rate_note, notes
+from planner.choose.verdicts.batches import batch_note, offered
+from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -58,8 +59,9 @@ def plan(
     place.peak(workload.base_precision)
     found = searched(described, place, nodes, workload, frameworks)
     questions = {name: part.question for name, part in found.items()}
-    ranked = ideas(found.values(), top)
-    first = next(iter(questions.values()))
+    best = recommended(found.values(), TOLERANCE if tolerance is None else tolerance)
+    verdicts = judge(found, questions, nodes, bool(frameworks))
+    batches = offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
     for part in found.values():
         dropped.update(part.dropped)
@@ -71,15 +73,18 @@ def plan(
         num_devices=nodes * place.node.num_devices,
         workload=workload,
         num_candidates=sum(len(part.footprints) for part in found.values()),
-        ranked=tuple(ranked),
-        recommended=recommended(found.values(), TOLERANCE if tolerance is None else tolerance),
-        strategies=tuple(judge(found, questions, nodes)),
+        ranked=tuple(ideas(found.values(), top)),
+        recommended=best,
+        strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
-            *notes(first, nodes, ranked[0] if ranked else None),
+            *batch_note(batches, workload.global_batch),
+            *notes(tuple(questions.values()), nodes, best, verdicts),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),
         ),
+        batches=batches,
+        queued=bool(place.scheduler.queues),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )
 

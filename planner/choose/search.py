@@ -27,14 +27,15 @@ from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divis
 from planner.describe.question import Question
 from planner.errors import LayoutError
 
-__all__ = ["Found", "candidates", "order", "search"]
+__all__ = ["TILES", "Found", "candidates", "order", "search"]
 
 Int = NDArray[np.int64]
 
 _Taken = TypeVar("_Taken", bound=Footprints)
 
 _MAX_MICRO_BATCH = 64
-_TILES = (4, 16)
+TILES = (4, 16)
+"""Tiles of the largest matrix that are tried."""
 _FULLEST_CHUNK = 1.05
 # layers of the fullest chunk over their mean: what interleaving saves is lost where it is more
 _LEAST_CONTEXT_TOKENS = 1024
@@ -238,7 +239,7 @@ def _in_tiles(question: Question, taken: Footprints) -> Layouts:
     layouts = taken.layouts
     tried = question.framework.tiling and len(layouts) and not taken.fits.any()
     some = layouts.take(np.flatnonzero(layouts.shards_weights & bool(tried)))
-    return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in _TILES])
+    return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
 
 
 def search(question: Question, world: int) -> Found:

@@ -21,7 +21,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_tokens
-from planner.errors import PlannerError
+from planner.errors import LayoutError, PlannerError
 
 if TYPE_CHECKING:
     from planner.describe.configurations.configuration import Configuration
@@ -66,6 +66,10 @@ LeaveFree = Annotated[
         metavar="PERCENT",
         help="Percent of every device's memory that the layout must not need.",
     ),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option("--devices", min=1, help="Devices of one node, where the job has a part of it."),
 ]
 Tolerance = Annotated[
     float | None,
@@ -242,6 +246,21 @@ def workload_of(model: Model, fields: dict[str, Any]) -> Workload:
     return Workload.described(fields, where="workload")
 
 
+def machine_of(
+    name: str,
+    overrides: list[str] | None,
+    leave_free: float,
+    devices: int | None,
+    nodes: int | None,
+) -> Machine:
+    """The machine of a command's options, or a part of one of its nodes."""
+    if devices is not None and (nodes or 1) > 1:
+        raise LayoutError(
+            f"--devices {devices} is a part of one node, but --nodes says {nodes}; leave one out"
+        )
+    return load_machine(name, tuple(overrides or ()), leave_free, devices)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A model on some nodes of a machine, and how it is trained."""
@@ -255,10 +274,13 @@ class Job:
     ] = None
     overrides: Overrides = None
     leave_free: LeaveFree = 0.0
+    devices: Devices = None
 
     def described(self) -> tuple[Model, Machine, Workload, list[Framework]]:
         """What the options name."""
         model = load_model(self.model)
-        machine = load_machine(self.machine, tuple(self.overrides or ()), self.leave_free)
+        machine = machine_of(
+            self.machine, self.overrides, self.leave_free, self.devices, self.nodes
+        )
         frameworks = [load_framework(name) for name in self.framework or ()]
         return model, machine, workload_of(model, self.workload), frameworks

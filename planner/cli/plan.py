@@ -13,6 +13,7 @@ from planner.cli.options import (
     OWN_SEQUENCE,
     AsCsv,
     AsJson,
+    Devices,
     FieldsOf,
     Files,
     Job,
@@ -21,11 +22,12 @@ from planner.cli.options import (
     ModelName,
     Overrides,
     Tolerance,
+    machine_of,
     read_files,
     share_of,
     spread,
 )
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
@@ -99,6 +101,7 @@ def estimate_command(
     files: Files = None,
     overrides: Overrides = None,
     leave_free: LeaveFree = 0.0,
+    devices: Devices = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -114,12 +117,12 @@ def estimate_command(
     from planner.describe.question import Question
 
     described = load_model(model)
-    place = load_machine(machine, tuple(overrides or ()), leave_free)
+    place = machine_of(machine, overrides, leave_free, devices, nodes)
     job = complete(
         described,
         place,
         read_files(files),
-        nodes=nodes,
+        nodes=1 if devices and nodes is None else nodes,
         layout=layout,
         workload=workload,
         framework=framework,
@@ -156,9 +159,11 @@ def _print_estimate(
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.show.report import console, show_estimate, show_reading
+        from planner.choose.verdicts.advice import utilisation
+        from planner.show.report import console, show_estimate, show_notes, show_reading
 
         out = console()
         show_estimate(answer, question.machine, stages, out)
+        show_notes(utilisation(question, answer), out)
         if read:
             show_reading(answer, *read, out)

@@ -34,6 +34,7 @@ from planner.describe.workload import (
     TrainingPrecision,
     Workload,
 )
+from planner.units import either
 
 __all__ = [
     "Buffers",
@@ -268,9 +269,9 @@ class Code(Description):
     def unsaid(self, workload: Workload) -> str:
         """What of a workload its files cannot ask for; empty where they can all."""
         if workload.precision not in self.precisions:
-            return f"precision {workload.precision} is not written; use {_either(self.precisions)}"
+            return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
-            return f"optimizer {workload.optimizer} is not written; use {_either(self.optimizers)}"
+            return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
         return ""
 
     def odd(self, model: Model, sequence_length: int) -> str:
@@ -286,10 +287,6 @@ class Code(Description):
             if trains and not decoders.lacks(model, workload.sequence_length):
                 return decoders
         return None
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
 
 
 class Framework(Description):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from planner.choose.plan import Plan
 from planner.choose.recommending import RISK
-from planner.choose.strategies import Verdict
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description, Quantity
@@ -22,7 +22,15 @@ from planner.describe.machine import Machine
 from planner.show import words
 from planner.units import counted, format_amount, format_bytes, format_rate, format_seconds
 
-__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan", "show_reading"]
+__all__ = [
+    "console",
+    "estimate_csv",
+    "show_estimate",
+    "show_machine",
+    "show_notes",
+    "show_plan",
+    "show_reading",
+]
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
@@ -54,7 +62,8 @@ def verdict(plan: Plan) -> Text:
         f"MFU {100 * found.mfu:.1f} %   {format_amount(found.tokens_per_s)} tokens/s "
         f"({format_amount(found.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
-        f"  {amount}: {duration}, {node_hours}. {words.queues(plan, found)}\n",
+        + f"  {amount}: {duration}, {node_hours}. {words.queues(plan, found)}".rstrip()
+        + "\n",
         style="not bold default",
     )
     if found.tight:
@@ -135,14 +144,19 @@ def show_plan(plan: Plan, out: Console) -> None:
         out.print()
     out.print(_strategies(plan))
     out.print()
-    for note in plan.notes:
-        out.print(Text(f"- {note}"))
+    show_notes(plan.notes, out)
     fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
     out.print(
         f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",
         style="dim",
         highlight=False,
     )
+
+
+def show_notes(notes: Iterable[str], out: Console) -> None:
+    """Print sentences beside an answer, one a line."""
+    for note in notes:
+        out.print(Text(f"- {note}"))
 
 
 def _parts(title: str, parts: dict[str, float], form: Any) -> Table:

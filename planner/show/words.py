@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from planner.choose.plan import Plan
-from planner.choose.strategies import Verdict
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
+from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
     "CODE",
@@ -175,25 +175,44 @@ def nearest(plan: Plan) -> str:
     """Of a plan that does not fit: what comes closest, and what would help."""
     entry = closest(plan)
     if entry is None or entry.estimate is None:
-        batches = [found.batch for found in plan.strategies if found.batch]
-        batch = f" of {min(batches):,}" if batches else " that is a multiple of the devices"
+        sizes = [found.global_batch for found in plan.batches]
+        sizes = sizes or sorted({found.batch for found in plan.strategies if found.batch})[:1]
+        batch = f"of {_either(sizes)}" if sizes else "that is a multiple of the devices"
         return (
             f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
-            f"layout; try a global batch{batch}."
-        )
-    if plan.enough_nodes:
-        help_text = f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
-    elif entry.fix:
-        help_text = f"Cheapest fix: {entry.fix}."
-    else:
-        help_text = (
-            "No doubling of the nodes was found to help, up to 64 times as many or all of the "
-            "machine; change the batch, shorten the sequence, or take devices of more memory."
+            f"layout; try a global batch {batch}."
         )
     return (
         f"{plan.model} does not fit on {_place(plan)}. Closest is {entry.name}: it {entry.why}. "
-        f"{help_text}"
+        f"{_help(plan, entry)}"
     )
+
+
+def _help(plan: Plan, entry: Verdict) -> str:
+    """What would make a job fit that does not."""
+    if plan.enough_nodes:
+        return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
+    if plan.batches:
+        sizes = [found.global_batch for found in plan.batches]
+        return f"It fits with {_either(sizes)} sequences a step."
+    able = [found.fix for found in (entry, *plan.strategies) if found.fix and _fills(plan, found)]
+    if able:
+        return f"Cheapest fix: {able[0]}."
+    if "per rank" in entry.why:
+        return (
+            "More nodes, as far as there are, were not found to help; shorten the sequence, or "
+            "take devices of more memory."
+        )
+    return "Take nodes of more memory or disk."
+
+
+def _fills(plan: Plan, entry: Verdict) -> bool:
+    """Whether a strategy uses all devices, or would."""
+    return entry.estimate is None or entry.estimate.layout.world == plan.num_devices
+
+
+def _either(sizes: list[int]) -> str:
+    return either(f"{size:,}" for size in sizes)
 
 
 def strategies(plan: Plan) -> list[dict[str, str]]:
@@ -218,11 +237,14 @@ def strategies(plan: Plan) -> list[dict[str, str]]:
 
 
 def closest(plan: Plan) -> Verdict | None:
-    """The strategy whose best layout needs the least memory; None where none is legal."""
+    """Of the strategies for all devices, the one whose best layout needs the least memory.
+
+    None where none is legal.
+    """
     found = [
         (entry.estimate.memory_bytes["total"], number, entry)
         for number, entry in enumerate(plan.strategies)
-        if entry.estimate is not None
+        if entry.estimate is not None and _fills(plan, entry)
     ]
     return min(found)[2] if found else None
 
@@ -288,7 +310,12 @@ def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
 
 
 def queues(plan: Plan, estimate: Estimate) -> str:
-    """Which queues admit the job, and into how many runs its length must be cut."""
+    """Which queues admit the job, and into how many runs its length must be cut.
+
+    Empty where the machine has none that are known.
+    """
+    if not plan.queued:
+        return ""
     if not plan.queues:
         return f"No queue of {plan.machine} is known to admit {counted(plan.nodes, 'node')}."
     named = ", ".join(f"{q.name} (up to {q.max_hours:g} h)" for q in plan.queues)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from planner.choose.job import check_division, check_sequence
 from planner.choose.legality import RULES, check, legal
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError, LayoutError
@@ -53,7 +54,7 @@ def test_a_legal_layout_passes() -> None:
             r"num_kv_heads = 8",
         ),
         (
-            {"framework": "megatron-deepspeed"},
+            {"framework": "megatron-lm-2021"},
             {"pp": 5, "schedule": "1f1b"},
             r"pp \* vpp = 5 does not divide the 32 layers",
         ),
@@ -95,7 +96,11 @@ def test_a_legal_layout_passes() -> None:
             },
             r"not a multiple of pp = 2",
         ),
-        ({}, {"offload": "optimizer-nvme"}, r"offload 'optimizer-nvme' at ZeRO stage 1"),
+        (
+            {},
+            {"offload": "optimizer-nvme"},
+            r"offload 'optimizer-nvme' is not offered by megatron-lm; use none",
+        ),
         (
             {"machine": "aurora", "framework": "deepspeed"},
             {"tp": 1, "zero_stage": 3, "offload": "all-nvme"},
@@ -180,3 +185,27 @@ def test_dp_follows_from_nodes() -> None:
         check_division(polaris, 4, 3, 8)
     with pytest.raises(LayoutError, match="nodes = 0 must be at least 1"):
         check_division(polaris, 0, None, 8)
+
+
+@pytest.mark.parametrize(
+    ("layers", "machine", "layout", "fullest"),
+    [
+        # BLOOM (arXiv:2211.05100, section 3.4): 70 layers on 12 stages of 384 A100 of 80 GB
+        (70, "jean-zay-a100", Layout(dp=8, tp=4, pp=12, zero_stage=1, schedule="1f1b"), 6),
+        # Poro 34B on LUMI: 54 layers on 4 stages
+        (54, "lumi-g", Layout(dp=64, tp=2, pp=4, zero_stage=1, schedule="1f1b"), 14),
+    ],
+)
+def test_a_pipeline_that_deals_layers_itself_takes_any_number(
+    layers: int, machine: str, layout: Layout, fullest: int
+) -> None:
+    model = load_model("bloom-176b").replaced(name="bloom", num_layers=layers)
+    asked = question(
+        model, "megatron-deepspeed", machine, sequence_length=2048, global_batch=8 * layout.dp
+    )
+    layout = layout.replaced(grad_accumulation=8)
+    check(asked, layout)
+    counts = Stages.every(asked, layout).counts[1]
+    # DeepSpeed 0.19.8, runtime/utils.py partition_balanced with weight 1 for every layer
+    shorter = fullest * layout.pp - layers
+    assert counts.tolist() == [fullest] * (layout.pp - shorter) + [fullest - 1] * shorter

@@ -48,6 +48,8 @@ def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
     )
     no_queue = replace(plan, queues=())
     assert words.queues(no_queue, plan.best).startswith("No queue of polaris")
+    # a workstation has none that could refuse
+    assert words.queues(replace(no_queue, queued=False), plan.best) == ""
     short = replace(plan, workload=_JOB.replaced(tokens=1.0))
     assert "runs in" not in words.queues(short, plan.best)
 
@@ -70,6 +72,25 @@ def test_what_comes_closest_is_said() -> None:
     )
     assert f"Closest is {least.name}: it {least.why}." in words.verdict(answer)
     assert words.verdict(answer) in verdict(answer).plain
+
+
+@pytest.mark.slow
+def test_what_helps_is_what_would() -> None:
+    # DDP alone: no number of nodes helps, another framework does
+    job = Workload(sequence_length=4096, global_batch=64)
+    alone = planner.plan("llama-3-8b", "polaris", nodes=4, workload=job, frameworks=["ddp"])
+    assert "Cheapest fix: with deepspeed: dp16 " in words.verdict(alone)
+    # 16 GiB of RAM do not hold a checkpoint of 15 while it is loaded: no device is short
+    laptop = planner.plan("llama-3-8b", "laptop", nodes=1, workload=Workload(global_batch=8))
+    assert words.verdict(laptop).endswith("Take nodes of more memory or disk.")
+    # 12,000 devices: the one device of a classic strategy is not what comes closest
+    wide = planner.plan(
+        "gpt2", "aurora", nodes=1000, workload=Workload(sequence_length=1024, global_batch=7)
+    )
+    assert "cannot be laid out on 1,000 nodes" in words.verdict(wide)
+    sizes = [f"{offer.global_batch:,}" for offer in wide.batches]
+    assert sizes
+    assert all(size in words.verdict(wide) for size in sizes)
 
 
 def test_the_fate_of_a_layout() -> None:

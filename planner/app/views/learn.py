@@ -13,9 +13,9 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.choose.advice import guide
 from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
+from planner.choose.verdicts.guide import guide
 from planner.cost.estimate import Estimate
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -277,9 +277,11 @@ def _choosing(job: Job | None) -> None:
     st.markdown(
         "1. Fits one device? Plain data parallelism.\n"
         "2. Not quite? Recompute, a smaller micro-batch, ZeRO-1 or 2.\n"
-        "3. Still not, on one node? ZeRO-3, tensor parallelism in the node, then offload.\n"
-        "4. Several nodes, fast network? ZeRO-3, or tensor in the node with pipeline and data.\n"
-        "5. Several nodes, slow network? Data, pipeline and tensor parallel with ZeRO-1."
+        "3. Still not, and there is one device? ZeRO with offload to the host, then to NVMe.\n"
+        "4. One node? PP, ZeRO-3 or TP; over PCIe PP before ZeRO before TP.\n"
+        "5. Not even one layer? TP, or ZeRO-3 in tiles.\n"
+        "6. Several nodes, fast network? ZeRO-3, or tensor in the node with pipeline and data.\n"
+        "7. Several nodes, slow network? Data, pipeline and tensor parallel with ZeRO-1."
     )
     if job is None:
         example = _small(_LARGER, 64)
@@ -289,7 +291,7 @@ def _choosing(job: Job | None) -> None:
         escape(
             f"The guide for {job.model.name} on {counted(job.nodes, 'node')} of "
             f"{job.machine.name}: "
-            f"{guide(question, job.nodes)[1]}."
+            f"{guide([question], job.nodes)[1]}."
         )
     )
     st.caption(

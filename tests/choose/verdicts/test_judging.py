@@ -6,8 +6,9 @@ import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.strategies import CLASSIC, Strategy
+from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_machine
 from planner.describe.workload import Workload
 
 NAMES = [
@@ -19,6 +20,7 @@ NAMES = [
     "hybrid FSDP",
     "ZeRO + CPU offload",
     "ZeRO + NVMe offload",
+    "ZeRO-3 in tiles",
     "TP",
     "PP",
     "TP + PP",
@@ -113,3 +115,60 @@ def test_no_disk_no_nvme_offload() -> None:
     verdict = answer.strategies[NAMES.index("ZeRO + NVMe offload")]
     assert (verdict.fits, verdict.estimate) == (False, None)
     assert "NVMe" in verdict.why
+
+
+def test_the_change_for_one_device_stays_on_it(mistral: Plan) -> None:
+    verdict = mistral.strategies[NAMES.index("single device")]
+    assert "offload none -> " in verdict.fix
+    for word in ("tp ", "pp ", "devices"):
+        assert word not in verdict.fix
+
+
+def test_a_disk_that_is_too_small_is_said() -> None:
+    # offloaded states of 8.03e9 parameters in DeepSpeed are 14 B each: 112 GB
+    machine = load_machine("workstation-1x4090", ("node.local_disk.capacity_bytes=50GB",))
+    answer = plan(
+        "llama-3.1-8b", machine, nodes=1, workload=Workload(sequence_length=2048, global_batch=8)
+    )
+    verdict = answer.strategies[NAMES.index("ZeRO + NVMe offload")]
+    assert not verdict.fits
+    assert "on the node's disk" in verdict.why
+    assert "more than it holds" in verdict.why
+
+
+def test_tiles_are_judged_where_matrices_fit_whole_too(mistral: Plan) -> None:
+    verdict = mistral.strategies[NAMES.index("ZeRO-3 in tiles")]
+    assert verdict.fits
+    assert verdict.estimate is not None
+    assert verdict.estimate.layout.tiles > 1
+
+
+def test_frameworks_asked_for_are_judged_where_they_are_not_the_usual_ones() -> None:
+    answer = plan(
+        "llama-3-8b",
+        "polaris",
+        nodes=4,
+        workload=Workload(sequence_length=4096, global_batch=64),
+        frameworks=["torchtitan"],
+    )
+    verdict = answer.strategies[NAMES.index("ZeRO-3 / FSDP")]
+    assert verdict.estimate is not None
+    assert verdict.estimate.framework == "torchtitan"
+    assert "-f leaves out deepspeed" in answer.strategies[NAMES.index("ZeRO-1")].why
+
+
+@pytest.mark.slow
+def test_hybrid_groups_are_judged_where_the_search_tries_none() -> None:
+    # 405B on four devices: two of them hold less than all, and all are not enough
+    answer = plan("llama-3.1-405b", "vsc-5", nodes=2, workload=Workload(global_batch=16))
+    verdict = answer.strategies[NAMES.index("hybrid FSDP")]
+    assert verdict.estimate is not None
+    assert (verdict.estimate.layout.dp, verdict.estimate.layout.dp_shard) == (4, 2)
+    assert "more than the device has" in verdict.why
+    whole = answer.strategies[NAMES.index("ZeRO-3 / FSDP")].estimate
+    assert whole is not None
+    assert verdict.estimate.memory_bytes["total"] > whole.memory_bytes["total"]
+    # with one device a node no group of nodes is smaller than all
+    job = Workload(global_batch=16, sequence_length=1024, precision="fp32")
+    single = plan("gpt2", "vsc-4", nodes=2, workload=job)
+    assert "groups of whole nodes" in single.strategies[NAMES.index("hybrid FSDP")].why

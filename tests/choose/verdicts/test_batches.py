@@ -1,0 +1,93 @@
+"""Batches: what is offered is near, shared evenly, legal, and faster or as fast and simpler."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.choose.plan import Plan
+from planner.choose.planning import plan
+from planner.choose.recommending import TOLERANCE, effort
+from planner.choose.verdicts.batches import nearest_batches
+from planner.cost.shards.layouts import Layouts
+from planner.describe.workload import Workload
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Plan:
+    job = Workload(sequence_length=1024, global_batch=512)
+    return plan("gpt2", "polaris", nodes=3, workload=job)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 12, 28, 100, 1984, 12_000])
+@pytest.mark.parametrize("batch", [1, 60, 256, 1024])
+def test_the_nearest_multiples(batch: int, ranks: int) -> None:
+    found = nearest_batches(batch, ranks)
+    assert all(size % ranks == 0 and abs(size - batch) < ranks for size in found)
+    assert (found == []) == (batch % ranks == 0)
+
+
+def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
+    sizes = [offer.global_batch for offer in three_nodes.batches]
+    assert sizes == [504, 516]
+    assert three_nodes.recommended is not None
+    assert three_nodes.recommended.layout.pp > 1
+    for offer in three_nodes.batches:
+        assert offer.estimate.fits
+        assert offer.estimate.layout.global_batch == offer.global_batch
+        assert offer.estimate.layout.dp == 12
+        assert offer.speedup is not None
+        # a step of data parallelism keeps all twelve devices busy; stages of four layers do not
+        rates = (offer.estimate.tokens_per_s, three_nodes.recommended.tokens_per_s)
+        assert offer.speedup == pytest.approx(rates[0] / rates[1])
+        assert offer.speedup > 1.5
+    assert "With 504 or 516 a step" in " ".join(three_nodes.notes)
+    assert Plan.from_json(three_nodes.to_json()) == three_nodes
+
+
+def test_nodes_that_share_the_batch_are_enough() -> None:
+    # 250 and 275 are multiples of 25 nodes; multiples of their 100 devices are farther away
+    answer = plan(
+        "llama-3-8b", "polaris", nodes=25, workload=Workload(global_batch=256, sequence_length=8192)
+    )
+    assert [offer.global_batch for offer in answer.batches] == [250, 275]
+    assert answer.recommended is not None
+    for offer in answer.batches:
+        simpler, ours = effort(Layouts.stack([offer.estimate.layout, answer.recommended.layout]))
+        assert offer.speedup is not None
+        assert simpler < ours or offer.speedup >= 1 + TOLERANCE
+        assert offer.speedup >= 1 / (1 + TOLERANCE)
+
+
+def test_no_layout_at_all_is_helped_by_another_batch() -> None:
+    # DDP alone: 52 replicas, and 3 sequences
+    answer = plan(
+        "gpt2",
+        "polaris",
+        nodes=13,
+        workload=Workload(global_batch=3, sequence_length=1024),
+        frameworks=["ddp"],
+    )
+    assert not answer.fits
+    assert [(offer.global_batch, offer.speedup) for offer in answer.batches] == [(52, None)]
+    assert answer.notes[0].startswith("3 sequences do not divide evenly. With 52 a step: dp52 ")
+
+
+def test_a_pipeline_that_is_needed_is_left_alone() -> None:
+    # 1,000 nodes do not share 2,048 sequences; no cut of the layers alone runs 405B as fast
+    answer = plan(
+        "llama-3.1-405b",
+        "grand-teton",
+        nodes=1000,
+        workload=Workload(global_batch=2048, sequence_length=8192),
+        frameworks=["megatron-lm"],
+    )
+    assert answer.recommended is not None
+    assert answer.recommended.layout.pp > 1
+    assert answer.batches == ()
+
+
+def test_a_batch_that_divides_is_left_alone() -> None:
+    answer = plan(
+        "gpt2", "polaris", nodes=3, workload=Workload(sequence_length=1024, global_batch=480)
+    )
+    assert answer.batches == ()
