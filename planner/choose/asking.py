@@ -46,18 +46,18 @@ def _questions(
     """Every framework, as far as its layouts can be written for the job.
 
     One that is named is searched whole where its own code does not build the model; of the others
-    none is searched that can write nothing.
+    none is searched that can write nothing, nor one that stands in for another that can.
     """
-    asked = []
-    for framework in frameworks_for(chosen, machine):
+    asked = {}
+    for framework in frameworks_for(chosen, machine) if chosen else _running(machine):
         lacks = framework.code.lacks(model, workload)
         built = framework.code.builds(model, workload) is not None
         if not chosen and lacks:
             continue
         whole = chosen and framework.code.models and not built
         part = framework if whole else framework.written(model, workload)
-        asked.append(Question(model, machine, workload, part))
-    return asked
+        asked[framework.name] = Question(model, machine, workload, part)
+    return [q for q in asked.values() if chosen or q.framework.stands_in_for not in asked]
 
 
 def left_out(
@@ -88,7 +88,13 @@ def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[
                     "another framework"
                 )
         return frameworks
-    described = [load_framework(name) for name in names("framework")]
-    running = [f for f in described if f.searched and runtime in f.runtimes]
+    running = _running(machine)
     here = {framework.name for framework in running}
     return [framework for framework in running if framework.stands_in_for not in here]
+
+
+def _running(machine: Machine) -> list[Framework]:
+    """Frameworks that are searched by default and run on the machine."""
+    described = [load_framework(name) for name in names("framework")]
+    runtime = machine.device.runtime
+    return [f for f in described if f.searched and runtime in f.runtimes]

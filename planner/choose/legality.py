@@ -326,6 +326,15 @@ RULES: tuple[Rule, ...] = (
         _schedule,
         _schedule_message,
     ),
+    Rule(
+        "the devices compute in the host's memory: nothing leaves it",
+        ("offload",),
+        lambda q, x: ~(x.states_on_host & q.machine.device.uses_host_memory),
+        lambda q, x: (
+            f"offload {x.offload!r} frees nothing: the devices of {q.machine.name} compute in the "
+            "host's memory; use offload none"
+        ),
+    ),
     Rule("offload is not offered", ("offload", "zero_stage"), offloads, offload_message),
     Rule(
         "tiling is not offered by the framework",

@@ -46,12 +46,12 @@ class Plan:
     strategies: tuple[Verdict, ...]
     dropped: tuple[Dropped, ...]
     notes: tuple[str, ...]
-    batches: tuple[Batch, ...]
-    """Global batches next to this one that the devices share evenly, where that is much faster."""
-    queued: bool
-    """Whether the machine is known to have queues at all."""
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
+    queued: bool = True
+    """Whether the machine is known to have queues at all."""
+    batches: tuple[Batch, ...] = ()
+    """Global batches next to this one that are shared evenly, where that is faster or simpler."""
 
     @property
     def fits(self) -> bool:
@@ -173,12 +173,12 @@ class Plan:
                 ),
                 tuple(Dropped(**d) for d in data["dropped"]),
                 tuple(data["notes"]),
+                tuple(Queue.described(q) for q in data["queues"]),
+                data["queued"],
                 tuple(
                     Batch(b["global_batch"], _estimate_from(b["estimate"]), b["speedup"])
                     for b in data["batches"]
                 ),
-                data["queued"],
-                tuple(Queue.described(q) for q in data["queues"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(

@@ -157,7 +157,12 @@ _HOST = (
         hue="green",
         meaning="states, gradients and weights that live on the host",
     ),
-    Part(name="pinned_buffers", hue="pink", meaning="pinned transfer buffers when offloading"),
+    Part(name="pinned_buffers", hue="pink", meaning="pinned buffers for what is on the disk"),
+    Part(
+        name="device_memory",
+        hue="sky",
+        meaning="what the devices of a node take of it, where their memory is the host's",
+    ),
 )
 
 _TIME = (

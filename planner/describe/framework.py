@@ -43,6 +43,7 @@ __all__ = [
     "Framework",
     "HostTime",
     "Kernels",
+    "Offloading",
     "States",
 ]
 
@@ -204,8 +205,6 @@ class Buffers(Description):
     keeps_temporaries: bool = False
     """Whether temporaries of the optimizer step are single large tensors: the allocator holds
     memory of their own for them, while there is room."""
-    pinned_host_bytes: float = Field(default=0, ge=0, le=1e12)
-    """Pinned host buffers per rank when offloading [B]."""
     allocator_fraction: Share
     """What the caching allocator reserves beyond the peak, as a fraction of it."""
     host_process_bytes: ByteCount
@@ -231,6 +230,12 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    experts_once_per_node: bool = False
+    """Whether a token goes once to every node that its experts are on and is copied there
+    (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
+    overlap_experts: bool = False
+    """Whether dispatch and combine run behind the other direction's computation of the next
+    micro-batch: without a pipeline or with an interleaved one, and without full recompute."""
     overlap_pipeline: bool
     """Whether transfers between stages of several chunks run behind computation; a stage of one
     chunk awaits its own."""
@@ -239,8 +244,26 @@ class Communication(Description):
     contention: Share
     """Part of hidden data-parallel traffic that still costs time: its kernels take compute
     units and memory bandwidth from the computation they run behind."""
-    overlap_offload: bool = False
-    """Whether host transfers run behind computation."""
+
+
+class Offloading(Description):
+    """What moves, and what the host holds, where states or weights live off the device."""
+
+    overlap_weights: bool = False
+    """Whether weights come up behind computation; else the host awaits every copy."""
+    overlap_gradients: bool = False
+    """Whether gradients go down behind backward."""
+    gradient_transfers: int = Field(default=1, ge=0, le=8)
+    """How often a pass that adds to gradients on the host sends them over the link."""
+    step_gradient_bytes: BytesPerElement = 0
+    """fp32 gradients of the optimizer beside those that passes add to: sent down in the last pass,
+    held on the host or written to the disk [B/parameter]."""
+    step_host_bytes: BytesPerElement = 0
+    """What the host moves in its memory besides the update: unscaling, copies [B/parameter]."""
+    weight_copies: int = Field(default=1, ge=1, le=4)
+    """How often the host holds weights that are offloaded to it."""
+    swap_buffer_bytes: float = Field(default=0, ge=0, le=1e12)
+    """Pinned buffers per rank for what is swapped to the disk [B]."""
 
 
 class Code(Description):
@@ -263,8 +286,13 @@ class Code(Description):
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Why a job cannot be written at all; empty where it can."""
-        alone = self.other_models == "none"
-        return self.unsaid(workload) or (self.odd(model, workload.sequence_length) if alone else "")
+        if unsaid := self.unsaid(workload):
+            return unsaid
+        if self.other_models != "none" or not self.models:
+            return ""
+        if workload.adapted:
+            return "its code trains no adapters and freezes no parts"
+        return self.odd(model, workload.sequence_length)
 
     def unsaid(self, workload: Workload) -> str:
         """What of a workload its files cannot ask for; empty where they can all."""
@@ -280,7 +308,9 @@ class Code(Description):
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
 
     def builds(self, model: Model, workload: Workload) -> Decoders | None:
-        """The code that builds a job's model; None where the model's own runs."""
+        """The code that builds a job's model; None where the model's own runs, adapted or not."""
+        if workload.adapted:
+            return None
         for decoders in self.models:
             precise = workload.precision in decoders.precisions
             trains = precise and workload.optimizer in decoders.optimizers
@@ -376,6 +406,8 @@ class Framework(Description):
     """Fixed buffers."""
     communication: Communication
     """Overlap and synchronisation."""
+    offloading: Offloading = Offloading()
+    """What offloading moves and holds."""
     code: Code = Code()
     """What its code and files can be told."""
 

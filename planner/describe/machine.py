@@ -65,6 +65,8 @@ class Device(Description):
     """Memory that runtime context, kernels and library workspaces take [B]."""
     communicator_bytes: ByteCount
     """Memory that one communicator (NCCL, RCCL, oneCCL) takes for its buffers [B]."""
+    unified_memory: bool = False
+    """Whether its memory is the host's, as that of an APU; a CPU's always is."""
     memory_bytes_per_s: Rate
     """Peak memory bandwidth [B/s]."""
     peak_flop_per_s: dict[Precision, Rate]
@@ -84,6 +86,11 @@ class Device(Description):
     """Fraction of the memory bandwidth that streaming kernels sustain."""
     launch_s: Duration
     """Host time to launch one kernel from an eager framework [s]."""
+
+    @property
+    def uses_host_memory(self) -> bool:
+        """Whether there is one memory and not two: nothing can be offloaded from it to the host."""
+        return self.unified_memory or self.runtime == "cpu"
 
 
 class Wire(Description):

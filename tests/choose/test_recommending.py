@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
+import planner
 from planner.choose.asking import searched
 from planner.choose.planning import plan
 from planner.choose.recommending import RISK, TOLERANCE, effort, ideas, recommended
@@ -129,3 +131,14 @@ def test_an_answer_without_files_is_better_than_none() -> None:
     assert answer.recommended.framework == "megatron-lm"
     assert any("No files can be written for megatron-lm" in note for note in answer.notes)
     assert not any(note.startswith("Not searched: megatron-lm") for note in answer.notes)
+
+
+@pytest.mark.parametrize("workload", [{"lora_rank": 16}, {"frozen": ("embedding",)}])
+def test_adapters_are_for_programs_of_ones_own(workload: dict[str, Any]) -> None:
+    job = Workload(global_batch=16, sequence_length=2048, **workload)
+    answer = plan("llama-3.1-8b", "dgx-h100", nodes=1, workload=job)
+    assert answer.recommended is not None
+    assert "megatron-lm" not in {x.framework for x in answer.ranked}
+    reason = "Not searched: megatron-lm: its code trains no adapters and freezes no parts."
+    assert reason in answer.notes
+    assert "README.md" in planner.emit(answer)

@@ -49,7 +49,7 @@ def plan_of(model: str, machine: str, nodes: int, workload: planner.Workload) ->
     """A plan without a search: only its question."""
     return planner.Plan(
         model, 0, machine, nodes, 0, workload, 0, ranked=(), recommended=None, strategies=(),
-        dropped=(), notes=(), batches=(), queued=False, queues=(),
+        dropped=(), notes=(), queues=(),
     )  # fmt: skip
 
 

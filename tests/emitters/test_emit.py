@@ -138,7 +138,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         ("megatron-lm", "bloom-176b", Layout(dp=4), {}, "alibi positions"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adam, adamw, sgd"),
         ("nanotron", "llama-3-8b", Layout(dp=4), {"optimizer": "sgd"}, "use adam or adamw"),
-        ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "runs your own program"),
+        ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "trains no adapters"),
         ("nanotron", "qwen2.5-7b", Layout(dp=4), {}, "has biases"),
         ("fsdp2", "gpt2", Layout(dp=2, tp=2, sequence_parallel=True), {}, "use tp = 1"),
         ("accelerate", "gpt2", Layout(dp=4), {}, "use zero_stage = 2, 3"),

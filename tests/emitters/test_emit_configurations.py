@@ -229,6 +229,8 @@ MEGATRON_OPTIONS = set(
     fp8-format global-batch-size group-query-attention hidden-dropout hidden-size kv-channels
     log-interval max-position-embeddings micro-batch-size mock-data moe-ffn-hidden-size
     moe-grouped-gemm moe-layer-freq moe-router-topk moe-shared-expert-intermediate-size
+    moe-flex-dispatcher-backend moe-router-dtype moe-router-group-topk moe-router-num-groups
+    overlap-moe-expert-parallel-comm
     moe-token-dispatcher-type normalization num-attention-heads num-experts num-layers
     num-layers-per-virtual-pipeline-stage num-query-groups optimizer overlap-grad-reduce
     overlap-param-gather pipeline-model-parallel-layout pipeline-model-parallel-size
@@ -547,6 +549,35 @@ def test_megatron_latent_attention() -> None:
     # latent attention excludes grouped queries and a width of heads
     assert not {"group-query-attention", "kv-channels"} & set(given)
     assert given["moe-layer-freq"] == "([0]*3+[1]*58)"
+    assert (given["moe-router-num-groups"], given["moe-router-group-topk"]) == ("8", "4")
+
+
+@pytest.mark.parametrize(("passes", "merges"), [(4, True), (1, False)])
+def test_megatron_exchanges_tokens_as_counted(tmp_path: Path, passes: int, merges: bool) -> None:
+    described = tmp_path / "deepep.toml"
+    described.write_text(
+        'title = "Megatron-LM with DeepEP"\nlike = "megatron-lm"\nsource = "its options"\n'
+        'configuration = "megatron"\n[communication]\nexperts_once_per_node = true\n'
+        "overlap_experts = true\n",
+        encoding="utf-8",
+    )
+    layout = Layout(dp=4, ep=4, zero_stage=1, grad_accumulation=passes)
+    files = files_of("deepseek-v3", "perlmutter", 1, layout, str(described))
+    given = options(files["megatron.args"])
+    assert (given["moe-token-dispatcher-type"], given["moe-flex-dispatcher-backend"]) == (
+        "flex",
+        "deepep",
+    )
+    assert given["moe-router-dtype"] == "fp32"  # token_dispatcher.py @d98e8a64: no other
+    # both directions need another micro-batch and connections of their own
+    assert ("overlap-moe-expert-parallel-comm" in given) == merges
+    script = "".join(files.values())
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=32" in script) == merges
+    plain = options(
+        files_of("deepseek-v3", "perlmutter", 1, layout, "megatron-lm")["megatron.args"]
+    )
+    assert plain["moe-token-dispatcher-type"] == "alltoall"
+    assert "overlap-moe-expert-parallel-comm" not in plain
 
 
 def test_megatron_gpt_oss() -> None:

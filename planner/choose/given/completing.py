@@ -268,4 +268,5 @@ def _changed(
 
 
 def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{float(str(value)):g}"
+    said = isinstance(value, bool | str)
+    return str(value).lower() if said else f"{float(str(value)):g}"

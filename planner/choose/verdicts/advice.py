@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from planner.choose.recommending import RISK
 from planner.choose.verdicts.guide import Advice, guide
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
@@ -64,20 +65,25 @@ def _kind(layout: Layout) -> str:
 
 def _difference(advice: Advice, answer: Estimate, verdicts: Sequence[Verdict]) -> list[str]:
     """Where the answer is none that the guide names: what the guide's own would do."""
-    if np.all(advice.value.holds(Layouts.of(answer.layout))):
+    case = advice.value
+    fits = {v.name: v.estimate for v in verdicts if v.fits and v.estimate is not None}
+    layouts = Layouts.of(answer.layout)
+    if np.all(case.holds(layouts) & (layouts.piped | (case.before not in fits))):
         return []
-    named = [verdict for verdict in verdicts if verdict.name in advice.value.strategies]
-    fitting = [v.estimate for v in named if v.fits and v.estimate is not None]
+    named = [verdict for verdict in verdicts if verdict.name in case.strategies]
+    fitting = [fits[v.name] for v in named if v.name in fits]
     if not fitting:
         return [f"They differ: {_misfit(named)}."]
-    theirs = min(fitting, key=lambda estimate: estimate.step_time_s)
+    theirs = fits.get(case.before) or min(fitting, key=lambda estimate: estimate.step_time_s)
     ratio = theirs.step_time_s / answer.step_time_s
     shape = f"{theirs.layout} [{theirs.framework}]"
     time = f"{format_seconds(theirs.step_time_s)} per step"
+    risk = theirs.out_of_memory_probability
+    if ratio <= 1 + _IN_TASTE and risk > max(RISK, answer.out_of_memory_probability):
+        often = f"with a probability of {100 * risk:.0f} %"
+        return [f"They differ: the guide's {shape} takes {time} but runs out of memory {often}."]
     if ratio < 1 / (1 + _IN_TASTE):
-        risk = 100 * theirs.out_of_memory_probability
-        why = f" but runs out of memory with a probability of {risk:.0f} %" if risk >= 1 else ""
-        return [f"They differ: the guide's {shape} takes {time}{why}."]
+        return [f"They differ: the guide's {shape} takes {time}."]
     if ratio <= 1 + _IN_TASTE:
         return [f"They differ in taste only: the guide's {shape} takes {time}."]
     extra = {

@@ -7,6 +7,7 @@ tensor and expert parallelism go: what is offered is a legal layout, evaluated a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,13 +66,21 @@ def offered(
     world, asked = nodes * first.machine.node.num_devices, first.workload.global_batch
     if answer is not None and answer.layout.pp * answer.layout.cp == 1:
         return ()
-    sharing = [_sharing(nodes, asked), _sharing(world, asked)]
-    near: tuple[Batch, ...] = ()
-    for ranks in dict.fromkeys(sharing if answer else [*sharing, world]):
-        far = tuple(_worth(questions, world, nearest_batches(asked, ranks), answer))
-        if _best(far) > _FARTHER * _best(near):
-            near = far
-    return near
+    sharing = [_sharing(nodes, asked), _sharing(world, asked), *([] if answer else [world])]
+    sizes = sorted({size for ranks in sharing for size in nearest_batches(asked, ranks)})
+    worth = list(_worth(questions, world, sizes, answer))
+    below = [batch for batch in reversed(worth) if batch.global_batch < asked]
+    above = [batch for batch in worth if batch.global_batch > asked]
+    return tuple(_nearest(side) for side in (below, above) if side)
+
+
+def _nearest(side: Sequence[Batch]) -> Batch:
+    """Of batches, nearest first, the first that no farther one beats by much."""
+    found = side[0]
+    for farther in side[1:] if found.speedup else ():
+        if farther.estimate.tokens_per_s > _FARTHER * found.estimate.tokens_per_s:
+            found = farther
+    return found
 
 
 def _sharing(ranks: int, batch: int) -> int:
@@ -79,10 +88,6 @@ def _sharing(ranks: int, batch: int) -> int:
     while ranks > batch and ranks % 2 == 0:
         ranks //= 2
     return ranks
-
-
-def _best(batches: Sequence[Batch]) -> float:
-    return max((batch.estimate.tokens_per_s for batch in batches), default=0.0)
 
 
 def _worth(
@@ -101,7 +106,7 @@ def _worth(
     for size in sizes:
         if answer and abs(size - asked) > _NEAR * asked:
             continue
-        some = [_with_batch(question, size, axes) for question in questions.values()]
+        some = [_with_batch(question, size, axes) for question in _runnable(questions)]
         found = recommended(search(question, world).only(no_worse) for question in some)
         if found is None:
             continue
@@ -114,9 +119,22 @@ def _worth(
             yield Batch(size, found, speedup)
 
 
+def _runnable(questions: Mapping[str, Question]) -> list[Question]:
+    """The questions as far as their layouts can be written; all where none can."""
+    parts = [
+        replace(q, framework=q.framework.written(q.model, q.workload))
+        for q in questions.values()
+        if not q.framework.code.lacks(q.model, q.workload)
+    ]
+    return parts or list(questions.values())
+
+
 def _effort(questions: Mapping[str, Question], one: Estimate) -> float:
     """What a layout costs the people who run it, its framework included."""
-    return effort(Layouts.of(one.layout)).item() + questions[one.framework].framework.effort
+    question = questions[one.framework]
+    if question.framework.code.lacks(question.model, question.workload):
+        return math.inf
+    return effort(Layouts.of(one.layout)).item() + question.framework.effort
 
 
 def _with_batch(question: Question, size: int, axes: Sequence[str]) -> Question:

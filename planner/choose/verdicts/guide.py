@@ -49,6 +49,8 @@ class Case:
     text: str
     strategies: tuple[str, ...]
     holds: Callable[[Layouts], Mask]
+    before: str = ""
+    """The strategy that comes before the others where it fits."""
 
 
 class Advice(Enum):
@@ -75,6 +77,7 @@ class Advice(Enum):
         "PP before ZeRO before TP, because the devices are not wired to each other",
         ("PP", *_ZERO),
         lambda x: _on_device(x) & (x.tp == 1),
+        before="PP",
     )
     LAYER = Case(
         "TP, or ZeRO-3 with memory-centric tiling; a pipeline alone does not cut a layer",

@@ -78,7 +78,7 @@ class _Sizes:
 
     def __init__(self, stages: Stages, kept: Activations, gradients: Float) -> None:
         self.kept, self.gradients = kept, gradients
-        self.params, self.layouts, self.size = stages.params, stages.layouts, stages.states
+        self.params, self.layouts, self.size = stages.trained, stages.layouts, stages.states
         framework, layouts = stages.question.framework, stages.layouts
         self.buffers, self.loss_chunks = framework.buffers, framework.kernels.loss_chunks
         self.element = float(stages.question.workload.compute_bytes)

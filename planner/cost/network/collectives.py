@@ -23,6 +23,7 @@ __all__ = [
     "all_gather_s",
     "all_reduce_s",
     "all_to_all_s",
+    "forwarded_all_to_all_s",
     "hand_on_s",
     "hierarchical_all_reduce_s",
     "inter_node_latency_s",
@@ -242,6 +243,27 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     rate = group.pairwise_bytes_per_s
     between = np.where(group.nodes > 1, (n - g) / n * size_bytes * g / rate, 0.0)
     latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
+    return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
+
+
+def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: ArrayLike) -> Float:
+    """An all-to-all whose copies for one node cross the network once and are forwarded there [s].
+
+    `size_bytes` are all copies of a rank, `crossing` is the part of them that leaves its node.
+    Counted: the slower of the network and of the links inside, over which every copy reaches its
+    rank; one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that
+    waits for the network. DeepEP V1, docs/legacy.md; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(forwarded_all_to_all_s(unit_view(8), 8.0, 7 / 8))     # as far as the other
+    7.0
+    """
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    n, g, nodes = group.size, group.local, group.nodes
+    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
+    rate = group.pairwise_bytes_per_s
+    between = np.where(nodes > 1, np.asarray(crossing) * size_bytes * g / rate, 0.0)
+    latency = (g - 1) * group.local_latency_s + (nodes - 1) * group.network_latency_s
     return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
 
 

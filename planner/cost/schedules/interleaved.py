@@ -38,22 +38,32 @@ def _of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     """
     held = np.rint(_in_flight(p, v, m, stage) * v).astype(np.int64)
     chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(p))
+    layers = np.where(chunk < v, layers, 0.0)
+    backwards = np.where(chunk < v, np.take_along_axis(layers, (v - 1 - chunk) % len(layers), 0), 0)
 
-    def passed(number: Int, turn: Int) -> Int:
-        """Passes of the chunk of a turn among the first `number`."""
-        rounds, rest = np.divmod(number, p * v)
-        return p * rounds + np.clip(rest - turn * p, 0, p)
+    # after every turn of forward passes, and of backward passes
+    turns = np.arange(len(layers) + 1).reshape(-1, 1, *[1] * np.ndim(p)) * p
+    after = np.concatenate([turns, turns - held % p], axis=1).reshape(-1, *np.shape(p))
+    done = np.clip(after, 0, m * v - held)
+    most = np.argmax(_layers_of(held + done, p, v, layers) - _layers_of(done, p, v, backwards), 0)
+    at = np.take_along_axis(done, most[None], axis=0)
+    alive = _passed(held + at, p, v, chunk) - _passed(at, p, v, v - 1 - chunk)
+    return np.where(chunk < v, alive, 0).astype(float)
 
-    most, found = np.full(np.shape(p), -1.0), np.zeros(np.shape(layers))
-    for turn in range(len(layers) + 1):
-        for after in (turn * p, turn * p - held % p):
-            done = np.clip(after, 0, m * v - held)
-            alive = passed(held + done, chunk) - passed(done, v - 1 - chunk)
-            alive = np.where(chunk < v, alive, 0).astype(float)
-            total = np.sum(alive * layers, axis=0)
-            found = np.where(total > most, alive, found)
-            most = np.maximum(total, most)
-    return found
+
+def _passed(number: Int, p: Int, v: Int, chunk: Int) -> Int:
+    """Passes of a chunk among the first `number`."""
+    rounds, rest = np.divmod(number, p * v)
+    return p * rounds + np.clip(rest - chunk * p, 0, p)
+
+
+def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
+    """Layers of the first `number` passes, which take chunks in the order of `layers`."""
+    rounds, rest = np.divmod(number, p * v)
+    turn, some = np.divmod(rest, p)
+    before = np.cumsum(layers, axis=0) - layers
+    whole, last = (np.take_along_axis(part, turn, axis=0) for part in (before, layers))
+    return np.asarray(p * rounds * np.sum(layers, axis=0) + p * whole + some * last)
 
 
 INTERLEAVED = PipelineSchedule(

@@ -146,6 +146,13 @@ class Layouts(Sharding, Arrays):
             often = often & ~self.piped
         return np.where(often, self.num_microbatches, 1)
 
+    def merges_passes(self, framework: Framework) -> Mask:
+        """Forward and backward of neighbouring micro-batches run together, so that each hides the
+        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand."""
+        piped = ~self.piped | (self.vpp > 1)
+        several = (self.num_microbatches > 1) & (self.ep > 1)
+        return several & piped & ~self.recomputes_layers & framework.communication.overlap_experts
+
     def gathers_per_step(self, framework: Framework) -> Int:
         """How often a step gathers its weights for a forward pass, where layers are units: before
         each, as a backward pass frees them; once where a pipeline or ZeRO-1 keeps them.

@@ -16,7 +16,6 @@ from planner.cost.arrays import Arrays, Float
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
-    all_to_all_s,
     hand_on_s,
     reduce_scatter_s,
     send_s,
@@ -34,7 +33,6 @@ __all__ = [
     "DataTraffic",
     "context_s",
     "data_traffic",
-    "expert_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
@@ -148,29 +146,6 @@ def context_s(
             back = 2 * ahead
         forward, backward = forward + ahead, backward + back
     return forward, backward
-
-
-def expert_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
-) -> tuple[Float, Float]:
-    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
-
-    Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread.
-    Left out: overlap, uneven routing. Lepikhin et al. 2020, arXiv:2006.16668.
-
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
-    >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
-    >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
-    56.0
-    """
-    size = _stream(question, layouts) * block.dispatch_top_k
-    size = size / np.where(layouts.splits_sequence, layouts.tp, 1)
-    forward = 2 * all_to_all_s(groups.expert, size)
-    return forward, forward
 
 
 def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:

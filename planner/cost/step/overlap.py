@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import DataTraffic
-from planner.cost.step.offload import parameter_transfer_s
+from planner.cost.step.offload import offload_pass_s
 
 __all__ = ["Exposed", "exposed_traffic"]
 
@@ -30,7 +30,7 @@ class Exposed(Arrays):
     gather_s: Float
     """Gathers of weights for use, and reductions of gradients (ZeRO-3)."""
     offload_s: Float
-    """Bringing offloaded weights to the device."""
+    """Bringing offloaded weights to the device, and gradients to the host."""
 
 
 def exposed_traffic(
@@ -70,17 +70,13 @@ def exposed_traffic(
     updates = traffic.parameters_s
     if rules.overlap_parameters:
         updates = np.maximum(updates - forward_s, 0.0)
-    fetch = parameter_transfer_s(stages)
-    offload = 3 * fetch
-    if rules.overlap_offload:
-        busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
-        busy_back = np.maximum(around_backward, backward_s)
-        offload = np.maximum(fetch - busy_ahead, 0) + np.maximum(2 * fetch - busy_back, 0)
+    busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
+    busy_back = np.maximum(around_backward, backward_s)
     return Exposed(
         gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),
         updates_s=updates,
         gather_s=layouts.gathers_per_step(framework) * ahead + m * back,
-        offload_s=m * offload,
+        offload_s=m * offload_pass_s(stages, busy_ahead, busy_back),
     )
 
 

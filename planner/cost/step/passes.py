@@ -17,13 +17,13 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     context_s,
-    expert_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
+from planner.cost.step.experts import expert_s, exposed_experts_s
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -110,9 +110,10 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)          # two forward, two backward
     4.0
     """
-    few, index = layouts.distinct(
-        "micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"
-    )
+    names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
+    if question.framework.communication.overlap_experts:
+        names += ["vpp", "grad_accumulation"]
+    few, index = layouts.distinct(*names)
     groups = Groups.of(few, question.machine)
     return [_block_pass(question, block, few, groups).take(index) for block in blocks]
 
@@ -126,8 +127,10 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
     expert = np.zeros_like(in_forward)
     if block.dispatch_top_k:
         ahead, back = expert_s(question, block, layouts, groups)
-        expert = ahead + back + np.where(full, ahead, 0.0)
-        in_forward = in_forward + ahead
+        sent = ahead + back + np.where(full, ahead, 0.0)
+        busy_s = compute.forward_s + compute.backward_s
+        expert = exposed_experts_s(question, layouts, sent, busy_s)
+        in_forward = in_forward + ahead * expert / np.maximum(sent, np.finfo(float).tiny)
     behind = np.where(full, ring.behind_forward_s, 0.0) + ring.behind_backward_s
     busy = Pass(
         compute=compute,

@@ -18,11 +18,11 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
-    expert_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
 )
+from planner.cost.step.experts import expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.question import Question

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import layers_on_stage
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import Says, Words, built
@@ -172,6 +173,9 @@ def _experts(job: BatchJob) -> Iterator[str]:
     yield f"--num-experts {experts.num_experts}"
     yield f"--moe-router-topk {experts.top_k}"
     yield f"--moe-ffn-hidden-size {experts.ffn_size}"
+    if experts.num_groups > 1:
+        yield f"--moe-router-num-groups {experts.num_groups}"
+        yield f"--moe-router-group-topk {experts.top_groups}"
     if experts.num_dense_layers:
         sparse = job.model.num_layers - experts.num_dense_layers
         yield f"--moe-layer-freq ([0]*{experts.num_dense_layers}+[1]*{sparse})"
@@ -181,9 +185,25 @@ def _experts(job: BatchJob) -> Iterator[str]:
     if experts.shared_gate:
         yield "--moe-shared-expert-gate"
     yield "--moe-grouped-gemm"
-    yield "--moe-token-dispatcher-type alltoall"
+    yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
     yield f"--expert-tensor-parallel-size {job.layout.tp}"
+
+
+def _exchange(job: BatchJob) -> Iterator[str]:
+    """How tokens reach their experts, as it is counted."""
+    if job.framework.communication.experts_once_per_node:
+        yield "--moe-token-dispatcher-type flex"
+        yield "--moe-flex-dispatcher-backend deepep"
+        yield "--moe-router-dtype fp32"  # DeepEP takes no other
+    else:
+        yield "--moe-token-dispatcher-type alltoall"
+    if _merges_passes(job):
+        yield "--overlap-moe-expert-parallel-comm"
+
+
+def _merges_passes(job: BatchJob) -> bool:
+    return bool(Layouts.of(job.layout).merges_passes(job.framework))
 
 
 def _training(job: BatchJob) -> Iterator[str]:
@@ -237,5 +257,9 @@ def uneven_stages(layers: int, chunks: int) -> str:
 
 def _environment(job: BatchJob) -> dict[str, str]:
     """Megatron's own demand where communication overlaps with tensor or context parallelism."""
+    if _merges_passes(job):
+        # perf_plugins.py of Megatron-Bridge v0.2.0, with a flexible dispatcher and without
+        once = job.framework.communication.experts_once_per_node
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "32" if once else "8"}
     several = job.layout.tp > 1 or job.layout.cp > 1
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if several else {}

@@ -15,7 +15,13 @@ from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.choices import fastest, tuned
-from planner.evidence.runs.frameworks import described_framework, is_compiled, software_of, usual
+from planner.evidence.runs.frameworks import (
+    described_framework,
+    exchanging,
+    is_compiled,
+    software_of,
+    usual,
+)
 from planner.evidence.runs.labels import Software, known_labels, precision_of, year_of
 from planner.evidence.runs.layouts import layout_is_stated, layout_of, usual_batch
 from planner.evidence.runs.machines import Place, machine_of
@@ -144,6 +150,7 @@ def _setting(cells: Cells) -> Reading[_Setting]:
     liger = "liger" in cells.text("framework").lower()
     framework = described_framework(software.value, compiled.value, liger)
     model = model_of(cells, usual(software.value).dropout)
+    framework = exchanging(framework, software.value, cells, model.value.name)
     notes = (num_ranks, place, software, compiled, model)
     return Reading(
         _Setting(year, num_ranks.value, place.value, software.value, framework, model.value),

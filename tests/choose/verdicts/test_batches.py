@@ -91,3 +91,13 @@ def test_a_batch_that_divides_is_left_alone() -> None:
         "gpt2", "polaris", nodes=3, workload=Workload(sequence_length=1024, global_batch=480)
     )
     assert answer.batches == ()
+
+
+def test_what_is_offered_can_be_written() -> None:
+    # six devices do not share 512 sequences; only Megatron-LM cuts layers, and it builds no encoder
+    job = Workload(global_batch=512, sequence_length=512)
+    answer = plan("bert-large", "vsc-5-a40", nodes=3, workload=job)
+    assert answer.recommended is not None
+    assert answer.recommended.framework == "megatron-lm"
+    assert [offer.global_batch for offer in answer.batches] == [510, 516]
+    assert "megatron-lm" not in {offer.estimate.framework for offer in answer.batches}

@@ -22,12 +22,12 @@ from planner.cost.shards.states import expert_share
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
-    expert_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
     transfer_wait_s,
 )
+from planner.cost.step.experts import expert_s
 from planner.cost.step.passes import Transfer, block_passes, stage_transfer
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout

@@ -20,7 +20,7 @@ from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import software_of_label
+from planner.evidence.runs.frameworks import exchanging, software_of_label
 from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
 from planner.evidence.runs.machines import machine_of
 from planner.evidence.runs.reading import assumed, guessed, stated, together
@@ -344,6 +344,33 @@ def test_unknown_software_is_stood_in_for_and_said(
 
 
 # --- labels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "model", "precision", "once", "overlaps"),
+    [
+        ("25.09", "H100-SXM", "deepseek-v3", "fp8", True, True),
+        ("26.02", "H100-SXM", "deepseek-v3", "fp8", False, False),
+        ("26.04.01", "B200", "deepseek-v3", "mxfp8", True, True),
+        ("26.04.01", "GB200 NVL72", "deepseek-v3", "mxfp8", False, False),
+        ("26.06.01", "GB200 NVL72", "deepseek-v3", "mxfp8", True, True),
+        ("26.06.01", "GB200 NVL72", "deepseek-v3", "bf16", False, False),
+        ("26.08", "GB300 NVL72", "kimi-k2", "mxfp8", False, False),
+        ("2026", "GB200 NVL72", "deepseek-v3", "mxfp8", False, False),
+    ],
+)
+def test_recipes_of_a_release_say_how_tokens_travel(
+    release: str, gpu: str, model: str, precision: str, once: bool, overlaps: bool
+) -> None:
+    cells = Cells({"year": release, "gpu": gpu, "precision": precision})
+    software = software_of_label("Megatron-Bridge (Megatron-Core)", 2026)
+    assert software is not None
+    plain = load_framework(software.framework)
+    found = exchanging(plain, software, cells, model)
+    rules = found.communication
+    assert (rules.experts_once_per_node, rules.overlap_experts) == (once, overlaps)
+    # runs are estimated together by name: another exchange is another framework
+    assert (found.name == plain.name) == (not once and not overlaps)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,19 @@ def _degrees(said: Statement, given: Table) -> None:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
+        _dealing(said, given)
+
+
+def _dealing(said: Statement, given: Table) -> None:
+    """How DeepSpeed deals layers to stages, which BigScience's fork has an option for."""
+    method = given.get("pp-partition-method")
+    if method is None:
+        return
+    kind, _, types = str(method).lower().partition(":")
+    if kind != "type":
+        said.note(f"stages dealt by {method} are estimated as dealt by their layers")
+        return
+    said.changes({"balance": "ends-as-layers" if "embed" in types else "layers"})
 
 
 def _chunks(said: Statement, given: Table, pp: int) -> int:
