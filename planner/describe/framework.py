@@ -123,6 +123,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
+    gathers_context: bool = False
+    """Whether keys and values of all context ranks are gathered at once, and only their gradients
+    passed around, in fp32 (torch); else both pass around, as attention gets to them."""
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""

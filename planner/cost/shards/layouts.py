@@ -154,12 +154,12 @@ class Layouts(Sharding, Arrays):
         return several & piped & ~self.recomputes_layers & framework.communication.overlap_experts
 
     def gathers_per_step(self, framework: Framework) -> Int:
-        """How often a step gathers its weights for a forward pass: before each, or once below
-        ZeRO-3, where they stay until gradients are reduced.
+        """How often a step gathers its weights for a forward pass, where layers are units: before
+        each, as a backward pass frees them; once where a pipeline or ZeRO-1 keeps them.
         """
-        return np.where(
-            self.shards_weights, self.num_microbatches, self.reductions_per_step(framework)
-        )
+        freed = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
+        kept = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
 
     def gathers_again_per_step(self, framework: Framework) -> Int:
         """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once

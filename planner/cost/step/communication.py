@@ -39,6 +39,9 @@ __all__ = [
     "transfer_wait_s",
 ]
 
+_FP32 = 4.0
+"""Bytes of an element of gradients that are summed in fp32."""
+
 Collective = Callable[[GroupView, ArrayLike], Float]
 
 
@@ -115,7 +118,9 @@ def context_s(
     """Ring attention: keys and values pass around the context group, gradients back [s].
 
     Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward, each as slow
-    as the ring's slowest hop. Left out: overlap with attention. Liu et al. 2023, arXiv:2310.01889.
+    as the ring's slowest hop; or (`gathers_context`) one gather of them either way, and cp
+    transfers of their fp32 gradients. Left out: overlap with attention. Liu et al. 2023,
+    arXiv:2310.01889; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -126,15 +131,21 @@ def context_s(
     >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
     [6.0, 12.0]
     """
-    workload = question.workload
-    tokens = layouts.tokens(workload.sequence_length)
-    forward = np.zeros(np.shape(tokens))
+    workload, group = question.workload, groups.context
+    tokens, cp = layouts.tokens(workload.sequence_length), layouts.cp
+    forward, backward = np.zeros(np.shape(tokens)), np.zeros(np.shape(tokens))
     for attention in block.attentions:
         width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim)
-        heads = np.minimum(layouts.tp, attention.num_kv_heads)
-        size = tokens * width * float(workload.compute_bytes) / heads
-        forward = forward + (layouts.cp - 1) * send_s(groups.context, size)
-    return forward, 2 * forward
+        elements = tokens * width / np.minimum(layouts.tp, attention.num_kv_heads)
+        size = elements * float(workload.compute_bytes)
+        if question.framework.kernels.gathers_context:
+            ahead = all_gather_s(group, cp * size)
+            back = ahead + cp * send_s(group, _FP32 * elements)
+        else:
+            ahead = (cp - 1) * send_s(group, size)
+            back = 2 * ahead
+        forward, backward = forward + ahead, backward + back
+    return forward, backward
 
 
 def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:

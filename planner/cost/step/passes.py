@@ -181,11 +181,19 @@ def _ring(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> _Axis:
     """Keys and values that pass around behind attention to those that are there: all but one of
-    the cp pieces."""
+    the cp pieces; behind the first of them where they are gathered at once."""
     sent = context_s(question, block, layouts, groups)
-    pieces = 1 - 1 / layouts.cp
-    ahead = np.maximum(sent[0] - pieces * compute.core_forward_s, 0.0)
-    back = np.maximum(sent[1] - pieces * compute.core_backward_s, 0.0)
+    one, others = 1 / layouts.cp, 1 - 1 / layouts.cp
+    core = (compute.core_forward_s, compute.core_backward_s)
+    if question.framework.kernels.gathers_context:
+        # gradients are passed on behind the next piece, those of the last behind none
+        passed = sent[1] - sent[0]
+        ahead = np.maximum(sent[0] - one * core[0], 0.0)
+        back = np.maximum(sent[0] - one * core[1], 0.0)
+        back = back + one * passed + np.maximum(others * (passed - core[1]), 0.0)
+    else:
+        ahead = np.maximum(sent[0] - others * core[0], 0.0)
+        back = np.maximum(sent[1] - others * core[1], 0.0)
     return _Axis.split(groups.context, sent, (ahead, back))
 
 

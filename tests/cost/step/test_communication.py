@@ -123,6 +123,20 @@ def test_keys_and_values_hide_behind_attention_alone(tokens: int, hidden: bool) 
     assert behind == pytest.approx(ahead + back - sum(left))
 
 
+def test_what_is_gathered_at_once_hides_behind_the_first_piece() -> None:
+    """torch waits for all keys and values before its second piece of attention, and for the last
+    gradients to arrive."""
+    q = question(framework="fsdp2", machine="polaris", sequence_length=65536)
+    layouts = Layouts.of(Layout(tp=4, cp=4, dp=2, zero_stage=2))
+    layer, work = blocks_of(q)[1], block_passes(q, blocks_of(q), layouts)[1]
+    sent = [float(s) for s in context_s(q, layer, layouts, Groups.of(layouts, q.machine))]
+    passed = sent[1] - sent[0]
+    piece = float(work.compute.core_forward_s) / 4
+    assert piece < sent[0] < float(work.compute.core_forward_s)
+    assert passed < 3 / 4 * float(work.compute.core_backward_s)
+    assert float(work.context_s) == pytest.approx(sent[0] - piece + passed / 4)
+
+
 def test_a_ring_that_leaves_the_node_is_as_slow_as_where_it_leaves() -> None:
     """Eight context ranks on two nodes of four: six hops stay inside, two do not."""
     q = question(machine="polaris")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner import Layout, Workload
@@ -65,6 +67,18 @@ def test_recompute_dispatches_and_passes_on_once_more() -> None:
             assert full / once == pytest.approx(again, rel=1e-12)
 
 
+@pytest.mark.parametrize(("recompute", "gathers"), [("none", 2), ("full", 3)])
+def test_torch_gathers_keys_and_values_and_passes_gradients_on(
+    recompute: str, gathers: int
+) -> None:
+    """As traced: a gather in every pass, cp transfers of fp32 gradients in backward."""
+    question = _question("llama-3-8b", "fsdp2", sequence_length=8192, global_batch=8)
+    layout = Layout.described({"dp": 2, "cp": 4, "zero_stage": 3, "grad_accumulation": 4})
+    sent = step_traffic(question, layout.replaced(recompute=recompute))["cp"].device_bytes
+    held = 8192 // 4 * 8 * (128 + 128)  # elements of a rank's keys and values
+    assert sent == pytest.approx(4 * 32 * (gathers * 3 * 2 * held + 4 * 4 * held))
+
+
 def test_zero_3_moves_half_as_much_again_as_data_parallelism() -> None:
     """Rajbhandari et al. 2020, section 7: 2 psi for stages up to 2, 3 psi for stage 3."""
     question = _question("gpt2-xl", "deepspeed", sequence_length=1024, global_batch=64)
@@ -103,6 +117,19 @@ def test_fully_sharded_below_zero_3_gathers_before_every_forward_pass() -> None:
         most = float(stages.params.unsharded.max())
         sent = step_traffic(question, layout)["dp"].device_bytes
         assert sent == pytest.approx((2 * gathered + 4 * reduced) * 7 / 8 * most, rel=1e-9)
+
+
+def test_weights_are_freed_where_gradients_are_summed_whole() -> None:
+    """Accelerate without sync_each_batch: FSDP2 gathers for four passes, and reduces once."""
+    question = _question("llama-3-8b", "accelerate", sequence_length=4096, global_batch=32)
+    framework, layout = question.framework, Layout(dp=8, zero_stage=2, grad_accumulation=4)
+    rules = framework.communication.model_copy(update={"reduces_once": True})
+    summed = replace(question, framework=framework.model_copy(update={"communication": rules}))
+    params = float(Stages.every(question, layout).params.unsharded[0])
+    sent = [step_traffic(q, layout)["dp"].device_bytes for q in (question, summed)]
+    reduced = framework.states("bf16").reduce_bytes
+    assert sent[0] == pytest.approx((4 * 2 + 4 * reduced) * 7 / 8 * params)
+    assert sent[1] == pytest.approx((4 * 2 + reduced) * 7 / 8 * params)
 
 
 def test_only_what_trains_is_gathered_after_the_step() -> None:
