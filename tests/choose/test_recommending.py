@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import planner
-
 from planner.choose.asking import searched
 from planner.choose.planning import plan
 from planner.choose.recommending import RISK, TOLERANCE, effort, ideas, recommended
