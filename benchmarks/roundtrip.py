@@ -46,6 +46,7 @@ UNSAID = {
     "ezpz": _ALWAYS | {"recompute", "offload"},
     "fsdp2": _ALWAYS | _PROGRAM,
     "horovod": _ALWAYS | _PROGRAM,
+    "megatron-deepep": _ALWAYS,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},

@@ -65,7 +65,7 @@ class Device(Description):
     """Memory that runtime context, kernels and library workspaces take [B]."""
     communicator_bytes: ByteCount
     """Memory that one communicator (NCCL, RCCL, oneCCL) takes for its buffers [B]."""
-    unified_memory: bool = False
+    is_apu: bool = False
     """Whether its memory is the host's, as that of an APU; a CPU's always is."""
     memory_bytes_per_s: Rate
     """Peak memory bandwidth [B/s]."""
@@ -90,7 +90,7 @@ class Device(Description):
     @property
     def uses_host_memory(self) -> bool:
         """Whether there is one memory and not two: nothing can be offloaded from it to the host."""
-        return self.unified_memory or self.runtime == "cpu"
+        return self.is_apu or self.runtime == "cpu"
 
 
 class Wire(Description):
