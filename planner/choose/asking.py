@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from planner.choose.search import Found, search
+from planner.choose.verdicts.batches import NEAR, offered
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
 from planner.describe.machine import Machine
@@ -26,18 +27,25 @@ def searched(
     """Every layout of a job, by framework.
 
     Searched first is what files can be written for; where none of it fits, the rest too: an answer
-    without files is better than none.
+    without files is better than none, but not than the same job with a few sequences more or less.
     """
     world = nodes * machine.node.num_devices
-    asked = _questions(model, machine, workload, chosen)
-    found = {question.framework.name: search(question, world) for question in asked}
-    if not any(len(part.estimates) for part in found.values()):
-        for framework in frameworks_for(chosen, machine):
-            name = framework.name
-            if name not in found or found[name].question.framework != framework:
-                whole = Question(model, machine, workload, framework)
-                found[name] = search(whole, world)
+    asked = {q.framework.name: q for q in _questions(model, machine, workload, chosen)}
+    found = {name: search(question, world) for name, question in asked.items()}
+    if any(len(part.estimates) for part in found.values()) or _near(asked, nodes, workload):
+        return found
+    for framework in frameworks_for(chosen, machine):
+        name = framework.name
+        if name not in asked or asked[name].framework != framework:
+            found[name] = search(Question(model, machine, workload, framework), world)
     return found
+
+
+def _near(asked: dict[str, Question], nodes: int, workload: Workload) -> bool:
+    """Whether a batch near the one asked for fits what can be written."""
+    batch = workload.global_batch
+    others = offered(asked, nodes, None) if asked else ()
+    return any(abs(other.global_batch - batch) <= NEAR * batch for other in others)
 
 
 def _questions(
