@@ -31,6 +31,7 @@ PLAIN = exchanging()
 ONCE = exchanging(experts_once_per_node=True)
 OVERLAPPED = exchanging(overlap_experts=True)
 BOTH = exchanging(experts_once_per_node=True, overlap_experts=True)
+DEEPEP = load_framework("megatron-deepep")
 
 
 def dispatch(framework: Framework, machine: str, ep: int, model: str = "deepseek-v3") -> float:
@@ -147,3 +148,18 @@ def test_deepseek_v3_as_nvidia_published_it(
     layout = layout.replaced(zero_stage=1, schedule="interleaved-1f1b")
     job = question("deepseek-v3", BOTH, machine, global_batch=batch, precision="fp8")
     assert timed(job, layout) == pytest.approx(seconds, rel=0.2)
+
+
+def test_wide_expert_parallelism_pays_with_deepep_alone() -> None:
+    # DeepSeek-AI 2024, arXiv:2412.19437, section 3.2: 16 stages, experts over 64 ranks
+    narrow = Layout(dp=64, pp=16, vpp=2, ep=8, grad_accumulation=64)
+    layouts = (narrow.replaced(zero_stage=1, schedule="interleaved-1f1b", ep=ep) for ep in (8, 64))
+    few, many = (
+        [
+            timed(question("deepseek-v3", framework, "dgx-h100", global_batch=4096), layout)
+            for framework in ("megatron-lm", DEEPEP)
+        ]
+        for layout in layouts
+    )
+    assert many[0] > 1.5 * few[0]  # every copy crosses the network
+    assert many[1] < 1.1 * few[1]
