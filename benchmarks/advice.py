@@ -32,9 +32,20 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import PlannerError
+from planner.show.words import probability
 from planner.units import format_seconds
 
 ROOT = Path(__file__).parent.parent
+_ABOUT = """\
+Written by `benchmarks/advice.py`; do not edit by hand. Jobs that were published, and some of every
+day: what `planner plan` recommends, the fastest layout by its own clock, and the layout that ran,
+with the choices that nobody published (recompute, ZeRO stage, chunks) as they are fastest. All
+times are estimates: the page says whether the advice is sane, not whether the clock is right
+([accuracy.md](accuracy.md) does).
+
+*Habits* that nobody has: context parallelism at 4,096 tokens or less, or over more than 2 at 8,192;
+8 chunks a stage or more where production had less; 24 stages or more below 300 B parameters;
+micro-batches of 32 or more above 1 B; more than 95 % of memory."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +170,9 @@ def _stated(published: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with advice_jobs.json.")],
-    only: Annotated[str, typer.Option(help="Jobs whose name holds this.")] = "",
+    only: Annotated[str, typer.Option(help="Jobs whose name holds this; writes nothing.")] = "",
 ) -> None:
-    """Print a line a job and the score."""
+    """Print a line a job and the score, and write docs/advice.md."""
     rows = json.loads((data / "advice_jobs.json").read_text("utf-8"))
     found = []
     for row in rows:
@@ -169,6 +180,8 @@ def main(
             found.append(advise(Job.read(row, data)))
             print(_line(found[-1]), flush=True)
     print("\n".join(score(found)))
+    if not only:
+        (ROOT / "docs" / "advice.md").write_text(report(found), encoding="utf-8")
 
 
 def _line(advice: Advice) -> str:
@@ -192,19 +205,73 @@ def _line(advice: Advice) -> str:
 def score(found: list[Advice]) -> list[str]:
     """The figures of all jobs."""
     num = len(found)
-    answered = [one for one in found if one.answer.recommended and one.answer.best]
-    written = sum(not one.files for one in found)
-    odd = sum(bool(one.habits) for one in found)
-    ran = [one.production for one in found if one.production]
-    near = sum(
-        one.answer.recommended.step_time_s <= 1.25 * one.answer.best.step_time_s  # type: ignore[union-attr]
-        for one in answered
-    )
+    pairs = [(x.answer.recommended, x.answer.best) for x in found]
+    answered = [(one, best) for one, best in pairs if one and best]
+    ran = [x.production for x in found if x.production]
+    near = sum(one.step_time_s <= 1.25 * best.step_time_s for one, best in answered)
+    published = [x for x in found if x.production and x.answer.recommended]
+    slower = sum(_beside_production(x) > 1.25 for x in published)
     return [
-        f"answered {len(answered)} of {num}; files {written}; odd habits {odd}; "
-        f"within 25 % of the fastest {near}; "
-        f"published layouts that fit {sum(one.fits for one in ran)} of {len(ran)}"
+        f"jobs with an answer: {len(answered)} of {num}",
+        f"files of the recommended layout: {sum(not x.files for x in found)} of {num}",
+        f"a habit that nobody has: {sum(bool(x.habits) for x in found)} of {num}",
+        f"within 25 % of the fastest, by our own clock: {near} of {num}",
+        f"published layouts said to fit: {sum(one.fits for one in ran)} of {len(ran)}",
+        f"recommended more than 25 % slower than the published: {slower} of {len(published)}",
     ]
+
+
+def _beside_production(advice: Advice) -> float:
+    """Step time of the recommended over that of the published layout."""
+    one, ran = advice.answer.recommended, advice.production
+    assert one is not None
+    assert ran is not None
+    return one.step_time_s / ran.step_time_s
+
+
+def report(found: list[Advice]) -> str:
+    """The page: the score, a row a job, and why there are no files where there are none."""
+    lines = [
+        "# Advice beside real jobs",
+        "",
+        _ABOUT,
+        "",
+        *(f"- {line}" for line in score(found)),
+        "",
+        "| job | recommended | step | out of memory | fastest | ran | recommended / ran | habits |",
+        "|---|---|---:|---:|---|---|---:|---|",
+        *map(_row, found),
+        "",
+    ]
+    reasons = [f"- {x.job.name}: {x.files}." for x in found if x.files]
+    lines += ["## No files", "", *reasons, ""] if reasons else []
+    refused = [f"- {x.job.name}: {x.refused}." for x in found if x.refused]
+    lines += ["## Published layouts that are refused", "", *refused, ""] if refused else []
+    return "\n".join(lines)
+
+
+def _row(advice: Advice) -> str:
+    one, best, ran = advice.answer.recommended, advice.answer.best, advice.production
+    if one is None or best is None:
+        return f"| {advice.job.name} | nothing fits | | | | | | |"
+    gain = 100 * (1 - best.step_time_s / one.step_time_s)
+    fastest = "the same" if best == one else f"{_named(best)}, {gain:.0f} % less"
+    fate = "" if ran is None or ran.fits else ", **does not fit**"
+    cells = [
+        advice.job.name,
+        _named(one),
+        format_seconds(one.step_time_s),
+        probability(one.out_of_memory_probability),
+        fastest,
+        f"{_named(ran)}{fate}" if ran else "",
+        f"{_beside_production(advice):.2f}" if ran else "",
+        ", ".join(advice.habits),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _named(estimate: Estimate) -> str:
+    return f"{estimate.layout} [{estimate.framework}]"
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def plan_of(job: Job) -> Plan:
         workload=job.workload,
         frameworks=job.frameworks,
         top=job.top,
+        tolerance=job.tolerance / 100,
     )
 
 

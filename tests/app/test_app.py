@@ -387,7 +387,7 @@ def test_files_that_cannot_be_written_are_a_sentence_and_the_next_that_can_are_o
     # llm-foundry is described for comparison only
     app = _app(model="gpt2-xl", nodes="2", seq="1024", frameworks="llm-foundry,accelerate")
     assert not app.exception
-    assert "Take the fastest that has files" in app.button(key="take_files").label
+    assert "Take the first that has files" in app.button(key="take_files").label
     assert "Files to run it (ZIP)" not in [button.label for button in app.get("download_button")]
     said = " ".join(str(item.value) for item in app.caption)
     assert "No files to run this layout" in said
@@ -489,7 +489,7 @@ def test_another_job_has_no_chosen_layout() -> None:
     app = _app(layout=packed)
     assert any("Numbers of the chosen layout: dp16" in _plain(c) for c in app.caption)
     app.number_input(key="nodes").set_value(8).run()
-    assert any("Numbers of the fastest layout" in _plain(c) for c in app.caption)
+    assert any("Numbers of the recommended layout" in _plain(c) for c in app.caption)
     assert "layout" not in app.query_params
 
 
@@ -537,6 +537,17 @@ def test_a_nameless_config_is_called_after_what_it_holds() -> None:
     data = {**_CONFIG, "_name_or_path": "org/tiny-llama"}
     assert _own(data, "config.json").name == "tiny-llama"
     assert _own(_CONFIG, "config.json").name == "own-llama"
+
+
+def test_a_part_of_a_node_and_the_tolerance_are_asked_as_on_the_command_line() -> None:
+    app = _app(model="gpt2", machine="vsc-5", devices="1", batch="8", seq="1024")
+    assert "gpt2 fits on 1 node of vsc-5 (1 device)" in app.success[0].value
+    job = app.session_state["asked"]
+    assert (job["devices"], "nodes" in job) == ("1", False)
+    strict = _app(model="gpt2-xl", nodes="2", seq="1024", tolerance="0")
+    loose = _app(model="gpt2-xl", nodes="2", seq="1024", tolerance="40")
+    said = [next(_plain(c) for c in x.caption if "Numbers of" in c.value) for x in (strict, loose)]
+    assert said[0] != said[1]
 
 
 def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

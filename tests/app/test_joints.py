@@ -41,7 +41,7 @@ def test_a_selected_layout_is_carried_and_never_becomes_another(window: Callable
     here.go("Which strategy")
     assert _numbers(here) == chosen
     # another job has no chosen layout
-    here.number("Nodes", 1).reads("Numbers of the fastest layout")
+    here.number("Nodes", 1).reads("Numbers of the recommended layout")
     assert "layout=" not in here.settle().asked
     here.back()
     assert _numbers(here) == chosen

@@ -223,7 +223,7 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
         if plan.ranked:
             st.download_button(
                 "Layouts (CSV)",
-                estimate_csv(plan.ranked),
+                estimate_csv(plan.listed),
                 f"{job.file_name}-layouts.csv",
                 "text/csv",
                 key="get_csv",
