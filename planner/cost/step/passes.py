@@ -119,28 +119,20 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
 
 
 def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
-    compute, full = block_time(question, block, layouts), layouts.recomputes_layers
+    compute = block_time(question, block, layouts)
     tensor = _tensor(question, block, layouts, groups)
     ring = _ring(question, block, layouts, groups, compute)
-    again = np.where(full, ring.forward_s, 0.0)
-    in_forward = tensor.forward_s + ring.forward_s
-    expert = np.zeros_like(in_forward)
-    if block.dispatch_top_k:
-        ahead, back = expert_s(question, block, layouts, groups)
-        sent = ahead + back + np.where(full, ahead, 0.0)
-        busy_s = compute.forward_s + compute.backward_s
-        expert = exposed_experts_s(question, layouts, sent, busy_s)
-        in_forward = in_forward + ahead * expert / np.maximum(sent, np.finfo(float).tiny)
-    behind = np.where(full, ring.behind_forward_s, 0.0) + ring.behind_backward_s
+    expert = _expert(question, block, layouts, groups, compute)
+    axes = (tensor, ring, expert)
     busy = Pass(
         compute=compute,
         tensor_s=tensor.forward_s + tensor.backward_s,
-        context_s=ring.forward_s + ring.backward_s + again,
-        expert_s=expert,
-        forward_traffic_s=in_forward,
-        behind_forward_s=tensor.behind_forward_s + ring.behind_forward_s,
-        behind_backward_s=tensor.behind_backward_s + behind,
-        host_s=np.zeros_like(expert),
+        context_s=ring.forward_s + ring.backward_s,
+        expert_s=expert.forward_s + expert.backward_s,
+        forward_traffic_s=tensor.forward_s + ring.forward_s + expert.forward_s,
+        behind_forward_s=np.asarray(sum(axis.behind_forward_s for axis in axes)),
+        behind_backward_s=np.asarray(sum(axis.behind_backward_s for axis in axes)),
+        host_s=np.zeros_like(tensor.forward_s),
     )
     if block.kind != "layer":
         return busy
@@ -151,7 +143,7 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
 @dataclass(frozen=True, slots=True)
 class _Axis(Arrays):
     """Traffic of one axis in a block: what nothing hides, and what leaves the node behind
-    computation [s]."""
+    computation; recompute's with the backward pass [s]."""
 
     forward_s: Float
     backward_s: Float
@@ -169,7 +161,7 @@ class _Axis(Arrays):
 
 
 def _tensor(question: Question, block: Block, layouts: Layouts, groups: Groups) -> _Axis:
-    """Tensor-parallel traffic, recompute's with the backward pass."""
+    """Tensor-parallel traffic."""
     visible = 1 - question.framework.communication.overlap_tensor.value
     forward, backward = tensor_s(question, block, layouts, groups)
     backward = backward + repeated_tensor_s(question, block, layouts, forward)
@@ -194,7 +186,24 @@ def _ring(
     else:
         ahead = np.maximum(sent[0] - others * core[0], 0.0)
         back = np.maximum(sent[1] - others * core[1], 0.0)
-    return _Axis.split(groups.context, sent, (ahead, back))
+    full = layouts.recomputes_layers
+    both = (sent[0], sent[1] + np.where(full, sent[0], 0.0))
+    return _Axis.split(groups.context, both, (ahead, back + np.where(full, ahead, 0.0)))
+
+
+def _expert(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> _Axis:
+    """Dispatch and combine, behind another micro-batch's computation or behind none."""
+    if not block.dispatch_top_k:
+        nothing = np.zeros_like(compute.forward_s)
+        return _Axis(nothing, nothing, nothing, nothing)
+    ahead, back = expert_s(question, block, layouts, groups)
+    back = back + np.where(layouts.recomputes_layers, ahead, 0.0)
+    sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
+    left = exposed_experts_s(question, layouts, sent, busy_s)
+    part = left / np.maximum(sent, np.finfo(float).tiny)
+    return _Axis.split(groups.expert, (ahead, back), (part * ahead, part * back))
 
 
 def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:

@@ -89,6 +89,8 @@ class KernelChanges(Known):
     """As in the description; None: unchanged."""
     fused_rope: bool | None = None
     """As in the description; None: unchanged."""
+    repeats_to_end: bool | None = None
+    """As in the description; None: unchanged."""
     loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"] | None = None
     """As in the description; None: unchanged."""
 

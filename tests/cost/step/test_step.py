@@ -10,6 +10,7 @@ import pytest
 from planner.cost.arrays import Float
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -19,6 +20,7 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
+from planner.cost.step.experts import expert_s
 from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_machine
@@ -37,8 +39,12 @@ def sent_between_nodes_s(q: Question, layouts: Layouts) -> Float:
         tensor = np.where(groups.tensor.nodes > 1, ahead + back + again, 0.0)
         ahead, back = context_s(q, block, layouts, groups)
         ring = np.where(groups.context.nodes > 1, ahead + back + np.where(full, ahead, 0.0), 0.0)
+        expert = np.zeros(())
+        if block.dispatch_top_k:
+            ahead, back = expert_s(q, block, layouts, groups)
+            expert = np.where(groups.expert.nodes > 1, ahead + back + np.where(full, ahead, 0), 0.0)
         # of every block the fewest that a stage holds
-        sent = sent + m * np.min(count, axis=-1) * (tensor + ring)
+        sent = sent + m * np.min(count, axis=-1) * (tensor + ring + expert)
     handed = 2 * m * layouts.vpp * send_stage_s(q, layouts, groups)
     sent = sent + np.where(groups.pipeline.nodes > 1, handed, 0.0)
     least = stages.at(np.argmin(stages.params.unsharded, axis=-1)[..., None])
@@ -64,6 +70,21 @@ def test_no_interface_carries_more_than_a_step_has_time_for(framework: str, toke
         for pp, vpp, schedule in ((1, 1, "none"), (4, 1, "1f1b"), (4, 4, "interleaved-1f1b"))
         for recompute in ("none", "full")
     )
+    found = estimate_layouts(q, layouts)
+    steps_s = np.array([found[index].step_time_s for index in range(len(layouts))])
+    assert np.all(steps_s >= sent_between_nodes_s(q, layouts) * (1 - 1e-9))
+
+
+def test_experts_behind_another_micro_batch_leave_less_for_gradients() -> None:
+    """DeepEP with merged passes, on a network on which both take about as long as computation."""
+    slow = load_machine("selene", ("node.nic_bytes_per_s=12GB/s",))
+    q = question("mixtral-8x7b", framework="megatron-deepep", machine=slow)
+    layouts = Layouts.stack(
+        Layout(dp=16, tp=8, ep=ep, micro_batch=rows, grad_accumulation=2, zero_stage=1)
+        for ep, rows in itertools.product((2, 4, 8), (1, 4))
+    )
+    work = block_passes(q, blocks_of(q), layouts)[1]
+    assert np.all(work.behind_forward_s + work.behind_backward_s > 0)
     found = estimate_layouts(q, layouts)
     steps_s = np.array([found[index].step_time_s for index in range(len(layouts))])
     assert np.all(steps_s >= sent_between_nodes_s(q, layouts) * (1 - 1e-9))
