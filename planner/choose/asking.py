@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from planner.choose.search import Found, search
-from planner.choose.verdicts.batches import NEAR, offered
+from planner.choose.verdicts.batches import offered
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
 from planner.describe.machine import Machine
@@ -15,6 +15,9 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
 __all__ = ["frameworks_for", "left_out", "searched"]
+
+_FEW = 0.05
+"""By which part of itself a batch may change and the job be much the same."""
 
 
 def searched(
@@ -42,10 +45,10 @@ def searched(
 
 
 def _near(asked: dict[str, Question], nodes: int, workload: Workload) -> bool:
-    """Whether a batch near the one asked for fits what can be written."""
+    """Whether what can be written fits with a few sequences more or less."""
     batch = workload.global_batch
     others = offered(asked, nodes, None) if asked else ()
-    return any(abs(other.global_batch - batch) <= NEAR * batch for other in others)
+    return any(abs(other.global_batch - batch) <= _FEW * batch for other in others)
 
 
 def _questions(

@@ -97,7 +97,6 @@ def test_what_is_offered_can_be_written() -> None:
     # six devices do not share 512 sequences; only Megatron-LM cuts layers, and it builds no encoder
     job = Workload(global_batch=512, sequence_length=512)
     answer = plan("bert-large", "vsc-5-a40", nodes=3, workload=job)
-    assert answer.recommended is not None
-    assert answer.recommended.framework == "megatron-lm"
+    assert answer.recommended is None
     assert [offer.global_batch for offer in answer.batches] == [510, 516]
     assert "megatron-lm" not in {offer.estimate.framework for offer in answer.batches}
