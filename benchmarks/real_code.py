@@ -352,7 +352,8 @@ class Row:
             if name != "flavor"
         ]
         layers = case.layers or load_model(case.model).num_layers
-        cells = (case.code, case.framework, case.model, layers, case.sequence, case.layout)
+        model = case.model + (f", width {case.narrow['hidden_size']}" if case.narrow else "")
+        cells = (case.code, case.framework, model, layers, case.sequence, case.layout)
         return (
             f"| {' | '.join(map(str, cells))}{''.join(f', {note}' for note in notes)} "
             f"| {self.real / GIB:.2f} | {self.estimate / GIB:.2f} | {100 * self.error:+.2f} % |"

@@ -281,6 +281,12 @@ def test_memory_can_be_left_free() -> None:
     assert leaving_free(whole, 0) is whole
 
 
+@pytest.mark.parametrize("percent", [-5, 91, 150, float("nan"), float("inf")])
+def test_no_more_is_left_free_than_there_is(percent: float) -> None:
+    with pytest.raises(DescriptionError, match=r"free_percent = .* between 0 and 90; give"):
+        load_machine("polaris", free_percent=percent)
+
+
 def test_override_of_an_absent_quantity() -> None:
     machine = load_machine("laptop")
     assert machine.node.nic_bytes_per_s is None

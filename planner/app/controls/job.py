@@ -14,6 +14,7 @@ from planner.app import link
 from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.describe.catalogue import (
+    MOST_FREE,
     aliases,
     leaving_free,
     load_framework,
@@ -35,8 +36,6 @@ YOURS = "yours"
 """The choice of a model or machine that the user described."""
 OWN = {"model": "config", "machine": "profile"}
 """Where the address carries a user's own description."""
-MOST_FREE = 90
-"""Percent of the devices' memory that may be left free."""
 MOST_LAYOUTS = 1000
 """Layouts that a ranking may hold."""
 _LAYOUT = "layout"
