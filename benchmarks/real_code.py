@@ -405,8 +405,8 @@ the flash kernel joins torchtitan's list of what selective recompute keeps; nano
 fp32, as CUDA's autocast has it. Whether a row holds several sequences, which transformers looks up
 in the positions' values, is answered with no. Clipping of gradients and data are left out.
 
-Frameworks' traits were set by reading this code, with most of these rows in sight: the rows show that
-nothing of them is left unexplained, and are no proof for other models.
+Frameworks' traits were set by reading this code, with most of these rows in sight: the rows show
+that nothing of them is left unexplained, and are no proof for other models.
 """
 
 
