@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.describe.base import Description, field_docs
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, load_model
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_tokens
@@ -62,7 +62,7 @@ LeaveFree = Annotated[
     typer.Option(
         "--leave-free",
         min=0,
-        max=90,
+        max=MOST_FREE,
         metavar="PERCENT",
         help="Percent of every device's memory that the layout must not need.",
     ),

@@ -21,6 +21,7 @@ from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_quantity
 
 __all__ = [
+    "MOST_FREE",
     "leaving_free",
     "load_framework",
     "load_machine",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 D = TypeVar("D", bound=Description)
+
+MOST_FREE = 90
+"""Percent of the devices' memory that may be left free."""
 
 _OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
 """What a framework that is like another states itself."""
@@ -189,6 +193,11 @@ def leaving_free(machine: Machine, percent: float) -> Machine:
     """
     if not percent:
         return machine
+    if not 0 < percent <= MOST_FREE:
+        raise DescriptionError(
+            f"free_percent = {percent:g} must lie between 0 and {MOST_FREE}; give the percent of "
+            "every device's memory that is to be left free"
+        )
     whole = machine.device.memory_bytes.value
     fields = machine.model_dump()
     fields["device"]["memory_bytes"] = {

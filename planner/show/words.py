@@ -318,10 +318,12 @@ def queues(plan: Plan, estimate: Estimate) -> str:
         return ""
     if not plan.queues:
         return f"No queue of {plan.machine} is known to admit {counted(plan.nodes, 'node')}."
-    named = ", ".join(f"{q.name} (up to {q.max_hours:g} h)" for q in plan.queues)
+    named = ", ".join(
+        f"{q.name} (up to {q.max_hours:g} h{', by request' * q.on_request})" for q in plan.queues
+    )
     text = f"Queues that admit {counted(plan.nodes, 'node')}: {named}."
     hours = plan.duration_s(estimate) / 3600
-    longest = max(plan.queues, key=lambda queue: queue.max_hours)
+    longest = max(plan.queues, key=lambda queue: (not queue.on_request, queue.max_hours))
     runs = -(-hours // longest.max_hours)
     if runs > 1:
         text += f" The training takes {counted(runs, 'run')} in {longest.name}."

@@ -316,6 +316,12 @@ def test_a_part_is_no_more_than_a_node(devices: int) -> None:
         load_machine("vsc-5", devices=devices)
 
 
+@pytest.mark.parametrize("percent", [-5, 91, 150, float("nan"), float("inf")])
+def test_no_more_is_left_free_than_there_is(percent: float) -> None:
+    with pytest.raises(DescriptionError, match=r"free_percent = .* between 0 and 90; give"):
+        load_machine("polaris", free_percent=percent)
+
+
 def test_override_of_an_absent_quantity() -> None:
     machine = load_machine("laptop")
     assert machine.node.nic_bytes_per_s is None

@@ -15,6 +15,7 @@ from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.choose.recommending import TOLERANCE
 from planner.describe.catalogue import (
+    MOST_FREE,
     aliases,
     leaving_free,
     load_framework,
@@ -37,8 +38,6 @@ YOURS = "yours"
 """The choice of a model or machine that the user described."""
 OWN = {"model": "config", "machine": "profile"}
 """Where the address carries a user's own description."""
-MOST_FREE = 90
-"""Percent of the devices' memory that may be left free."""
 MOST_TOLERANCE = 100
 """Percent by which the recommended layout may be slower than the fastest."""
 MOST_LAYOUTS = 1000

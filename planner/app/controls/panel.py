@@ -12,7 +12,6 @@ import streamlit as st
 
 from planner.app.controls.fields import widget
 from planner.app.controls.job import (
-    MOST_FREE,
     MOST_LAYOUTS,
     MOST_TOLERANCE,
     SHORT,
@@ -24,7 +23,7 @@ from planner.app.controls.job import (
 )
 from planner.app.controls.own import changes, owned
 from planner.app.markdown import escape
-from planner.describe.catalogue import names
+from planner.describe.catalogue import MOST_FREE, names
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 

@@ -9,7 +9,10 @@ from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.table import Table
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["Statement"]
+__all__ = ["DTYPES", "Statement"]
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+"""Precisions by torch's names."""
 
 _MOST_NAMED = 12
 _OFF = ("none", "false", "no", "off", "0", "1", "{}", "[]", "")

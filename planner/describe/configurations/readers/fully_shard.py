@@ -5,13 +5,12 @@ from __future__ import annotations
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.readers.torchtitan import fsdp2_stage
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.statement import DTYPES, Statement
 
 __all__ = ["KIND", "read", "recognises"]
 
 KIND = "FSDP2 module of planner emit"
 _MARKS = ("REPLICATE", "SHARD")
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def recognises(document: Document) -> bool:
@@ -36,6 +35,6 @@ def read(document: Document) -> Configuration:
     )
     said.is_(replicas=replicate if shard > 1 else 0)
     dtype = options.table("mp_policy").word("param_dtype") or ""
-    found = _DTYPES.get(dtype.removeprefix("torch."), "fp32")
+    found = DTYPES.get(dtype.removeprefix("torch."), "fp32")
     said.workload(precision=found)
     return said.configuration(hides=lambda key: True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.readers.nanogpt import DTYPES
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.statement import DTYPES, Statement
 
 __all__ = ["KIND", "read", "recognises"]
 

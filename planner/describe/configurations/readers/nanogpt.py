@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.statement import DTYPES, Statement
 from planner.describe.configurations.table import Table
 
-__all__ = ["DTYPES", "KIND", "read", "recognises", "said_of_gpt"]
+__all__ = ["KIND", "read", "recognises", "said_of_gpt"]
 
 KIND = "options of nanoGPT"
 _MARKS = ("batch_size", "block_size")
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SHAPE = {"num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head"}
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.statement import DTYPES, Statement
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "read", "recognises"]
 
 KIND = "nanotron's configuration"
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SCHEDULES = {"1f1b": "1f1b", "afab": "gpipe"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd-momentum"}
 _SHAPE = {
@@ -41,7 +40,7 @@ def read(document: Document) -> Configuration:
     )
     said.workload(sequence_length=tokens.number("sequence_length"))
     model = table.table("model")
-    said.workload(precision=said.named(model, "dtype", _DTYPES, "bf16"))
+    said.workload(precision=said.named(model, "dtype", DTYPES, "bf16"))
     sizes = model.table("model_config")
     said.shape(**{field: sizes.number(key) for field, key in _SHAPE.items()})
     optimizer = table.table("optimizer")

@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import CALLED, Document
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.statement import DTYPES, Statement
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "fsdp2_stage", "read", "recognises"]
@@ -19,7 +19,6 @@ _SCHEDULES = {
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved-1f1b",
 }
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
 _CHUNKED = "ChunkedLossWrapper"
@@ -185,7 +184,7 @@ def _training(said: Statement, table: Table, mesh: Table, pp: int) -> None:
         said.workload(global_batch=whole)
     offloads = training.flag("enable_cpu_offload")
     said.layout(offload="all-cpu" if offloads else "none")
-    dtype = said.named(training, "mixed_precision_param", _DTYPES, "bf16")
+    dtype = said.named(training, "mixed_precision_param", DTYPES, "bf16")
     said.workload(
         sequence_length=training.number("seq_len"),
         precision="fp8" if _is_fp8(table) else dtype or "bf16",

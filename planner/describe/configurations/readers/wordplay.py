@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
-from planner.describe.configurations.readers.nanogpt import DTYPES, said_of_gpt
-from planner.describe.configurations.statement import Statement
+from planner.describe.configurations.readers.nanogpt import said_of_gpt
+from planner.describe.configurations.statement import DTYPES, Statement
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "read", "recognises"]
