@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from planner.choose.batches import offered
 from planner.choose.search import Found, search
-from planner.choose.verdicts.batches import offered
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
 from planner.describe.machine import Machine

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from planner.choose.verdicts.batches import Batch
+from planner.choose.batches import Batch
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout

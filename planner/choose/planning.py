@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.choose.asking import frameworks_for, left_out, searched
+from planner.choose.batches import batch_note, offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended
 from planner.choose.verdicts.advice import learning_rate_note, notes
-from planner.choose.verdicts.batches import batch_note, offered
 from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.choose.batches import nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.recommending import TOLERANCE, effort
-from planner.choose.verdicts.batches import nearest_batches
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
 
