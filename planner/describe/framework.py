@@ -23,7 +23,7 @@ from planner.describe.base import (
     Trait,
     ZeroStage,
 )
-from planner.describe.layout import Recompute, Schedule
+from planner.describe.layout import RECOMPUTE, Recompute, Schedule
 from planner.describe.machine import Runtime
 from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
@@ -363,6 +363,10 @@ class Framework(Description):
     """Pipeline schedules."""
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
+    deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
+    """Those that go with schedules whose weight gradients are passes of their own."""
+    deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages that go with such schedules."""
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"
     )
