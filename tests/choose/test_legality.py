@@ -13,7 +13,7 @@ from planner.choose.legality import RULES, check, legal
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.layout import Layout
+from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import DescriptionError, LayoutError
 from tests.descriptions import question
 
@@ -161,7 +161,7 @@ degree = st.sampled_from([1, 2, 3, 4, 8])
         sequence_parallel=st.booleans(),
         tiles=st.sampled_from([1, 2]),
         recompute=st.sampled_from(["none", "selective", "full"]),
-        schedule=st.sampled_from(["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
+        schedule=st.sampled_from(SCHEDULES),
         offload=st.sampled_from(["none", "optimizer-cpu", "all-cpu", "all-nvme"]),
     ),
 )

@@ -219,9 +219,7 @@ def _pipeline(_: Job | None) -> None:
     chunks = columns[3].slider("Chunks (interleaved)", 2, 4, 2, key="pipe_chunks")
     known = schedule_named(schedule)
     number = chunks if known.interleaves else 2 if known.v_shaped else 1
-    timeline = simulate(
-        [StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number
-    )
+    timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
     draw(pipeline.gantt(Played.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import kept_bytes, saved_bytes
-from planner.cost.memory.in_flight import InFlight, in_flight_on
+from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.schedules.bubble import defers_weight_gradients
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params
@@ -27,7 +27,7 @@ class Deferred(Arrays):
     kept: Float
     """Activations when no forward pass follows."""
     waiting: Float
-    """Gradients of products and norms then, from which weight gradients are still to be computed."""
+    """Gradients of products and norms then, of which those of weights are still to be made."""
     one_waiting: Float
     """Of that, one pass through the first chunk."""
 
@@ -64,7 +64,8 @@ def deferred(stages: Stages) -> Deferred:
         kept = kept + flight.cooling[number] * size
         waiting = waiting + flight.waiting[number] * gradient
         one_waiting = one_waiting + flight.first[number] * gradient
-    summed = here & layouts.sums_gradients(framework)
+    # torch's backward passes of inputs add what the weights' passes have left to fp32 sums
+    summed = layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
     first = _gradients(stages, flight.first)
     everything = stages.trained.trainable * stages.question.workload.compute_bytes
     opens = (stages.stage == 0) + zero

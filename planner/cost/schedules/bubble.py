@@ -116,7 +116,9 @@ def runs_forward_ahead(layouts: Layouts) -> Mask:
 
 def defers_weight_gradients(layouts: Layouts) -> Mask:
     """Weight gradients are passes of their own."""
-    return _any_of(layouts, [name for name, known in KNOWN.items() if known.defers_weight_gradients])
+    return _any_of(
+        layouts, [name for name, known in KNOWN.items() if known.defers_weight_gradients]
+    )
 
 
 def _any_of(layouts: Layouts, names: list[str]) -> Mask:

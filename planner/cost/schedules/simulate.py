@@ -324,9 +324,7 @@ def _timed(
     return events
 
 
-def _transfers(
-    stages: Sequence[StageTime], ends: dict[Task, float], place: Layout
-) -> list[Event]:
+def _transfers(stages: Sequence[StageTime], ends: dict[Task, float], place: Layout) -> list[Event]:
     """Activations on their way to the next stage, gradients on theirs to the one before."""
     return [
         Event(task, "communication", end, end + send)

@@ -151,7 +151,8 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
 
     Counted: first and last, and the second where the first holds fewer layers; where a kind of
     layer ends, the stage that mixes two kinds, the one after it and the fullest after it; where
-    the model turns at the last stage, of its chunks. Left out: those between, which hold ever
+    the model turns at the last stage, of its chunks, the last fuller one and the stage before the
+    turn. Left out: those between, which hold ever
     fewer layers and micro-batches. method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_model
@@ -167,6 +168,11 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     stages = [np.zeros_like(pp), layouts.pp - 1]
     if ends.first or turns:
         stages.append(np.minimum(1, layouts.pp - 1))
+    if turns:
+        # the last that sends both ways, and of the chunks with one layer more the last
+        fuller = (total + int(ends.first) + int(ends.last)) % pp
+        further = (layouts.pp - 2, fuller - 1)
+        stages += [np.where(layouts.v_shaped, np.maximum(chunk, 0), 0) for chunk in further]
     boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
     for layer in boundaries:
         mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)

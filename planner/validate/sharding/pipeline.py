@@ -33,6 +33,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "interleaved-1f1b": ScheduleInterleaved1F1B,
     "zero-bubble-v": ScheduleZBVZeroBubble,
 }
+"""torch's schedules by the planner's names."""
 
 
 def stage_tensors(
@@ -60,7 +61,7 @@ def stage_tensors(
 
 
 class Pipeline:
-    """The stages of one rank with their schedule; several where it interleaves."""
+    """The stages of one rank with their schedule; several where it has several chunks."""
 
     def __init__(
         self,

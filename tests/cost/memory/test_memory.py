@@ -183,8 +183,8 @@ LAYOUTS = st.builds(
     sequence_parallel=st.booleans(),
     micro_batch=st.sampled_from([1, 2, 4]),
     grad_accumulation=st.sampled_from([1, 2, 8]),
-    schedule=st.sampled_from(["none", "gpipe", "1f1b", "zero-bubble"]),
-)
+    schedule=st.sampled_from(["none", "gpipe", "1f1b", "zero-bubble", "zero-bubble-v"]),
+).map(lambda layout: layout.replaced(vpp=2) if layout.v_shaped else layout)
 FRAMEWORKS = st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "nanotron"])
 MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
 
@@ -220,11 +220,17 @@ def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) 
     q = question(model, framework, global_batch=128)
     layers = q.model.num_layers
     for pp in (p for p in (3, 4, 7, 16, 28, 32, 61) if p <= layers):
-        for schedule in ("1f1b", "gpipe", "zero-bubble"):
+        for schedule in ("1f1b", "gpipe", "zero-bubble", "zero-bubble-v"):
+            if schedule == "zero-bubble-v" and (framework != "fsdp2" or 2 * pp > layers):
+                continue
             for micro in (1, 16):
                 layout = Layout(
-                    pp=pp, micro_batch=micro, grad_accumulation=128 // micro, schedule=schedule
-                )  # type: ignore[arg-type]
+                    pp=pp,
+                    vpp=2 if schedule == "zero-bubble-v" else 1,
+                    micro_batch=micro,
+                    grad_accumulation=128 // micro,
+                    schedule=schedule,  # type: ignore[arg-type]
+                )
                 worst = max(sum(stage.values()) for stage in stage_memory(q, layout))
                 total = estimate_layouts(q, Layouts.of(layout)).memory_bytes
                 assert float(total) == pytest.approx(worst, rel=1e-12)
