@@ -54,6 +54,21 @@ def test_a_legal_layout_passes() -> None:
             r"num_kv_heads = 8",
         ),
         (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 3, "schedule": "zero-bubble-v", "zero_stage": 2},
+            r"vpp = 3 with .* 'zero-bubble-v', whose stages hold two chunks each; set vpp = 2",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 2, "recompute": "full"},
+            r"'full' and ZeRO stage 2: fsdp2 has it with recompute none and stage 0, 1 or 2",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 3},
+            r"'none' and ZeRO stage 3: fsdp2 has it with recompute none and stage 0, 1 or 2",
+        ),
+        (
             {"framework": "megatron-lm-2021"},
             {"pp": 5, "schedule": "1f1b"},
             r"pp \* vpp = 5 does not divide the 32 layers",

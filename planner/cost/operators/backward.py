@@ -165,7 +165,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
 
     Counted: bytes per token of every product's and every norm's result; that of a row-parallel
     product whole on every rank. Left out: norms of queries and keys. torch 2.13,
-    pipelining/_backward.py: stage_backward_input.
+    pipelining/_backward.py: stage_backward_input; method.md#memory-per-device.
 
     >>> from planner import Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks

@@ -61,9 +61,9 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
 
 
 def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[Float, Float]:
-    """Micro-batches of each chunk when no forward pass follows, and those without weight gradients.
+    """Passes of each chunk held when no forward pass follows, and those that wait for weights [1].
 
-    Shapes as `chunks_in_flight` [1]. Counted: schedules whose weight gradients are passes of their
+    Shapes as of `chunks_in_flight`. Counted: schedules whose weight gradients are passes of their
     own, when most wait; the second are a part of the first, whose other backward passes are done.
     Left out: other schedules, where none does. method.md#pipeline.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,6 +61,9 @@ def idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
     return others.total_s / v
 
 
+Bubble: TypeAlias = Callable[[Int, Int, Int, Passes, Passes], Float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
     """A pipeline schedule. Degrees are those of `Layout`: p stages, v chunks, m micro-batches."""
@@ -78,7 +81,7 @@ class PipelineSchedule:
     waiting: Callable[[Int, Int, Int, Int, Float], tuple[Float, Float]] | None = None
     """Of every chunk, when no forward pass follows and most weight gradients are still to be
     computed: passes held, and those that wait for nothing else. Arguments as `of_chunks`."""
-    bubble_s: Callable[[Int, Int, Int, Passes, Passes], Float] = idle_s
+    bubble_s: Bubble = idle_s
     """How long the slowest stage waits: (p, v, m, its passes, those of all others) [s]."""
     interleaves: bool = False
     """Whether chunks go round the stages, and micro-batches pass in groups of p."""

@@ -152,8 +152,8 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     Counted: first and last, and the second where the first holds fewer layers; where a kind of
     layer ends, the stage that mixes two kinds, the one after it and the fullest after it; where
     the model turns at the last stage, of its chunks, the last fuller one and the stage before the
-    turn. Left out: those between, which hold ever
-    fewer layers and micro-batches. method.md#pipeline.
+    turn. Left out: those between, which hold ever fewer layers and micro-batches.
+    method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
