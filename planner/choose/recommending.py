@@ -132,14 +132,15 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
-    slices of sequences are recommended only where there is nothing else.
+    slices of sequences, and tensor parallelism over a network, are recommended only where there is
+    nothing else.
     """
     sets = [part for part in found if len(part.estimates)]
     if not sets:
         return None
     least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
-    usual = [mask & ~_short(part) for mask, part in zip(safe, sets, strict=True)]
+    usual = [mask & _usual(part) for mask, part in zip(safe, sets, strict=True)]
     masks = usual if any(np.any(mask) for mask in usual) else safe
     fastest = min(_least(part.estimates, mask) for part, mask in zip(sets, masks, strict=True))
     picks: list[tuple[float, float, int, Estimate]] = []
@@ -154,11 +155,13 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     return min(picks, key=lambda entry: entry[:3])[3]
 
 
-def _short(part: Found) -> Mask:
-    """Where sequences are cut into slices that nobody trains with."""
+def _usual(part: Found) -> Mask:
+    """Where layers and sequences are cut as people do: layers over devices that are wired to each
+    other (Narayanan et al. 2021, arXiv:2104.04473, takeaway 1), sequences into long slices."""
+    layouts = part.estimates.layouts
     tokens = part.question.workload.sequence_length
-    cp = part.estimates.layouts.cp
-    return (cp > 1) & (tokens < cp * _SLICE_TOKENS)
+    long = (layouts.cp == 1) | (tokens >= layouts.cp * _SLICE_TOKENS)
+    return np.asarray(long & (layouts.tp <= part.question.machine.wired_devices))
 
 
 def _least(some: Estimates, mask: Mask) -> float:

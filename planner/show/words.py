@@ -17,6 +17,7 @@ __all__ = [
     "cost",
     "doubt",
     "fate",
+    "instead",
     "interval",
     "job",
     "layout_words",
@@ -103,7 +104,18 @@ def verdict(plan: Plan) -> str:
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(found.layout)} with "
         f"{found.framework}: {format_seconds(found.step_time_s)} per step."
     )
-    return " ".join(part for part in (said, doubt(found), beside_fastest(plan)) if part)
+    parts = (said, instead(plan), doubt(found), beside_fastest(plan))
+    return " ".join(part for part in parts if part)
+
+
+def instead(plan: Plan) -> str:
+    """Of a plan for another batch than the one asked for: that it is; else empty."""
+    if plan.asked_batch in (0, plan.workload.global_batch):
+        return ""
+    return (
+        f"This is for {plan.workload.global_batch:,} sequences a step: nothing that can be run "
+        f"shares {plan.asked_batch:,}."
+    )
 
 
 def doubt(estimate: Estimate) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import planner
 from planner.choose.batches import nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.recommending import TOLERANCE, effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
+from planner.show import words
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,8 @@ def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
     sizes = [offer.global_batch for offer in three_nodes.batches]
     assert sizes == [504, 516]
     assert three_nodes.recommended is not None
+    assert three_nodes.asked_batch == three_nodes.workload.global_batch == 512
+    assert words.instead(three_nodes) == ""
     assert three_nodes.recommended.layout.pp > 1
     for offer in three_nodes.batches:
         assert offer.estimate.fits
@@ -97,6 +101,13 @@ def test_what_is_offered_can_be_written() -> None:
     # six devices do not share 512 sequences; only Megatron-LM cuts layers, and it builds no encoder
     job = Workload(global_batch=512, sequence_length=512)
     answer = plan("bert-large", "vsc-5-a40", nodes=3, workload=job)
-    assert answer.recommended is None
     assert [offer.global_batch for offer in answer.batches] == [510, 516]
     assert "megatron-lm" not in {offer.estimate.framework for offer in answer.batches}
+    # the nearest is answered, and said to be another than the one asked for
+    assert answer.recommended is not None
+    assert answer.recommended.layout.global_batch == answer.workload.global_batch == 510
+    assert answer.asked_batch == 512
+    assert answer.notes[0].startswith("512 sequences do not divide evenly.")
+    assert words.verdict(answer).count("This is for 510 sequences a step") == 1
+    assert Plan.from_json(answer.to_json()) == answer
+    assert planner.emit(answer)
