@@ -62,8 +62,9 @@ def plan(
     answer = answered(described, place, nodes, workload, frameworks)
     found, workload = answer.found, answer.workload
     questions = {name: part.question for name, part in found.items()}
-    best = recommended(found.values(), TOLERANCE if tolerance is None else tolerance)
-    verdicts = judge(found, questions, nodes, bool(frameworks))
+    near = TOLERANCE if tolerance is None else tolerance
+    best = recommended(found.values(), near)
+    verdicts = judge(found, questions, nodes, bool(frameworks), near)
     batches = answer.batches or offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
     for part in found.values():

@@ -7,14 +7,14 @@ are equally good; among them the one with the least effort is recommended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.choose.search import Found, order
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.estimate import Estimate, Estimates
+from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 
@@ -28,6 +28,9 @@ _SLICE_TOKENS = 4096
 # published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
 # (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
 # estimate leaves out, take most where slices are short
+_OFFLOAD_GAIN = 0.25
+# less time than this is no reason to leave the device: the host's part of a step hangs on how its
+# processes are bound (DeepSpeed issue 6834, pull request 7474: twice as long unbound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,12 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
     usual = [mask & _usual(part) for mask, part in zip(safe, sets, strict=True)]
     masks = usual if any(np.any(mask) for mask in usual) else safe
-    fastest = min(_least(part.estimates, mask) for part, mask in zip(sets, masks, strict=True))
+    fastest = _fastest(sets, masks)
+    resident = [
+        mask & part.estimates.layouts.keeps_states for mask, part in zip(masks, sets, strict=True)
+    ]
+    if _fastest(sets, resident) <= (1 + _OFFLOAD_GAIN) * fastest:
+        masks, fastest = resident, _fastest(sets, resident)
     picks: list[tuple[float, float, int, Estimate]] = []
     for position, (part, mask) in enumerate(zip(sets, masks, strict=True)):
         some = part.estimates
@@ -164,5 +172,8 @@ def _usual(part: Found) -> Mask:
     return np.asarray(long & (layouts.tp <= part.question.machine.wired_devices))
 
 
-def _least(some: Estimates, mask: Mask) -> float:
-    return float(np.min(some.step_time_s, where=mask, initial=np.inf))
+def _fastest(sets: Sequence[Found], masks: Sequence[Mask]) -> float:
+    """The least step time of what masks leave; infinite where they leave nothing [s]."""
+    pairs = zip(sets, masks, strict=True)
+    times = (np.min(part.estimates.step_time_s, where=mask, initial=np.inf) for part, mask in pairs)
+    return float(min(times))
