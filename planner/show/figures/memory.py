@@ -35,7 +35,7 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     limit = machine.device.memory_bytes.value
     names = [entry.name for entry in shown]
     tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
-    figure = framed(height=120 + 36 * max(len(shown), 3), x="memory per device [GiB]")
+    figure = framed(height=180 + 34 * max(len(shown), 5), x="memory per device [GiB]")
     edge = _CUT * limit
     for part in _parts(tables):
         figure.add_bar(
