@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.choose.batches import batch_note
 from planner.choose.plan import Plan
 from planner.choose.recommending import RISK
 from planner.choose.verdicts.judging import Verdict
@@ -55,8 +54,8 @@ def verdict(plan: Plan) -> Text:
         lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
         return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
     lines = Text(f"{_fits(found)}: {words.job(plan)}.\n", style=_STYLES[_fits(found)])
-    for other in (words.instead(plan), *batch_note(plan.batches, plan.asked_batch)):
-        lines.append(f"{other}\n" if other else "", style="yellow")
+    if instead := words.instead(plan):
+        lines.append(f"{instead}\n", style="yellow")
     lines.append(f"Recommended: {found.layout}  [{found.framework}]\n", style="default")
     device, host = found.memory_bytes["total"], found.host_memory_bytes["total"]
     amount, duration, node_hours = words.cost(plan, found)
@@ -71,7 +70,10 @@ def verdict(plan: Plan) -> Text:
     )
     if found.tight:
         lines.append(f"  {words.doubt(found)}\n", style="yellow")
-    return lines.append(f"  {words.beside_fastest(plan)}\n", style="not bold default")
+    for sentence in (words.beside_fastest(plan), words.other_batches(plan)):
+        if sentence:
+            lines.append(f"  {sentence}\n", style="not bold default")
+    return lines
 
 
 _STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit": "bold red"}
@@ -147,8 +149,7 @@ def show_plan(plan: Plan, out: Console) -> None:
         out.print()
     out.print(_strategies(plan))
     out.print()
-    said = batch_note(plan.batches, plan.asked_batch) if plan.fits else ()
-    show_notes((note for note in plan.notes if note not in said), out)
+    show_notes(plan.notes, out)
     fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
     out.print(
         f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",

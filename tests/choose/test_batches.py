@@ -12,6 +12,7 @@ from planner.choose.recommending import TOLERANCE, effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
 from planner.show import words
+from planner.show.words import other_batches
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,9 @@ def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
         rates = (offer.estimate.tokens_per_s, three_nodes.recommended.tokens_per_s)
         assert offer.speedup == pytest.approx(rates[0] / rates[1])
         assert offer.speedup > 1.5
-    assert "With 504 or 516 a step" in " ".join(three_nodes.notes)
+    said = other_batches(three_nodes)
+    assert "with 504, dp12 " in said
+    assert "; with 516, dp12 " in said
     assert Plan.from_json(three_nodes.to_json()) == three_nodes
 
 
@@ -73,7 +76,8 @@ def test_no_layout_at_all_is_helped_by_another_batch() -> None:
     )
     assert not answer.fits
     assert [(offer.global_batch, offer.speedup) for offer in answer.batches] == [(52, None)]
-    assert answer.notes[0].startswith("3 sequences do not divide evenly. With 52 a step: dp52 ")
+    said = "3 sequences do not divide evenly: with 52, dp52 "
+    assert other_batches(answer).startswith(said)
 
 
 def test_a_pipeline_that_is_needed_is_left_alone() -> None:
@@ -107,7 +111,7 @@ def test_what_is_offered_can_be_written() -> None:
     assert answer.recommended is not None
     assert answer.recommended.layout.global_batch == answer.workload.global_batch == 510
     assert answer.asked_batch == 512
-    assert answer.notes[0].startswith("512 sequences do not divide evenly.")
+    assert words.other_batches(answer).startswith("512 sequences do not divide evenly: with 516, ")
     assert words.verdict(answer).count("This is for 510 sequences a step") == 1
     assert Plan.from_json(answer.to_json()) == answer
     assert planner.emit(answer)
