@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.choose.batches import NEAR, Batch, offered
+from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, search
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
@@ -40,21 +41,24 @@ def answered(
     """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
 
     Searched first is what files can be written for, then the same with a near batch, and the rest
-    last: what nobody can run is no answer while a few sequences more or less can.
+    last: what nobody would run, as a pipeline of 25 stages for a few billion parameters, is no
+    answer while a few sequences more or less can be shared evenly.
     """
     world, batch = nodes * machine.node.num_devices, workload.global_batch
     found: dict[str, Found] = {}
     for asked in _stages(model, machine, workload, chosen):
         found |= {name: search(question, world) for name, question in asked.items()}
-        if any(len(part.estimates) for part in found.values()):
-            return Answered(workload, found)
-        others = offered(asked, nodes, None) if asked else ()
-        near = [
-            size for other in others if abs((size := other.global_batch) - batch) <= NEAR * batch
-        ]
+        one = recommended(found.values())
+        if one is not None and not deep(model, one.layout.pp):
+            break
+        others = offered(asked, nodes, one) if asked else ()
+        near = [size for x in others if abs((size := x.global_batch) - batch) <= NEAR * batch]
         if near:
             nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
-            return replace(answered(model, machine, nodes, nearest, chosen), batches=others)
+            again = {name: replace(question, workload=nearest) for name, question in asked.items()}
+            return Answered(nearest, {n: search(q, world) for n, q in again.items()}, others)
+        if one is not None:
+            break
     return Answered(workload, found)
 
 
@@ -78,7 +82,8 @@ def _stages(
     yield {
         framework.name: Question(model, machine, workload, framework)
         for framework in frameworks_for(chosen, machine)
-        if framework.name not in asked or asked[framework.name].framework != framework
+        if (framework.name not in asked or asked[framework.name].framework != framework)
+        and (chosen or not framework.instead_of)
     }
 
 

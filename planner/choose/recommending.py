@@ -17,8 +17,9 @@ from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
+from planner.describe.model.model import Model
 
-__all__ = ["RISK", "TOLERANCE", "effort", "ideas", "recommended"]
+__all__ = ["RISK", "TOLERANCE", "deep", "effort", "ideas", "recommended"]
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
@@ -28,6 +29,8 @@ _SLICE_TOKENS = 4096
 # published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
 # (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
 # estimate leaves out, take most where slices are short
+_STAGES, _STAGES_PARAMS = 16, 300e9
+# arXiv:2104.04473, table 1
 _OFFLOAD_GAIN = 0.25
 # less time than this is no reason to leave the device: the host's part of a step hangs on how its
 # processes are bound (DeepSpeed issue 6834, pull request 7474: twice as long unbound)
@@ -135,8 +138,8 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
-    slices of sequences, and tensor parallelism over a network, are recommended only where there is
-    nothing else.
+    slices of sequences, tensor parallelism over a network and pipelines deeper than any published
+    are recommended only where there is nothing else.
     """
     sets = [part for part in found if len(part.estimates)]
     if not sets:
@@ -144,7 +147,11 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
     usual = [mask & _usual(part) for mask, part in zip(safe, sets, strict=True)]
-    masks = usual if any(np.any(mask) for mask in usual) else safe
+    shallow = [
+        mask & ~deep(part.question.model, part.estimates.layouts.pp)
+        for mask, part in zip(usual, sets, strict=True)
+    ]
+    masks = next((some for some in (shallow, usual) if any(map(np.any, some))), safe)
     fastest = _fastest(sets, masks)
     resident = [
         mask & part.estimates.layouts.keeps_states for mask, part in zip(masks, sets, strict=True)
@@ -161,6 +168,19 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
             one = some[int(near[pick])]
             picks.append((float(efforts[pick]), one.step_time_s, position, one))
     return min(picks, key=lambda entry: entry[:3])[3]
+
+
+def deep(model: Model, pp: Int | int) -> Mask:
+    """Whether a model has more pipeline stages than any published run of its size [1].
+
+    Counted: 16 stages for 310 B parameters and fewer for less, 35 for 530 B, 64 for 1 T
+    (arXiv:2104.04473, table 1). Left out: layers, micro-batches. method.md#recommended.
+
+    >>> from planner.describe.catalogue import load_model
+    >>> [bool(deep(load_model(name), 25)) for name in ("llama-3.1-70b", "llama-3.1-405b")]
+    [True, False]
+    """
+    return (np.asarray(pp) > _STAGES) & (model.num_params < _STAGES_PARAMS)
 
 
 def _usual(part: Found) -> Mask:

@@ -114,8 +114,8 @@ def instead(plan: Plan) -> str:
     if plan.asked_batch in (0, plan.workload.global_batch):
         return ""
     return (
-        f"This is for {plan.workload.global_batch:,} sequences a step: nothing that can be run "
-        f"shares {plan.asked_batch:,}."
+        f"This is for {plan.workload.global_batch:,} sequences a step: no layout that one would "
+        f"run shares {plan.asked_batch:,}."
     )
 
 

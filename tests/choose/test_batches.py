@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 import planner
-from planner.choose.batches import nearest_batches
+from planner.choose.batches import NEAR, nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.recommending import TOLERANCE, effort
+from planner.choose.recommending import TOLERANCE, deep, effort
 from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_model
 from planner.describe.workload import Workload
 from planner.show import words
 from planner.show.words import other_batches
@@ -92,6 +93,28 @@ def test_a_pipeline_that_is_needed_is_left_alone() -> None:
     assert answer.recommended is not None
     assert answer.recommended.layout.pp > 1
     assert answer.batches == ()
+
+
+def test_a_near_batch_comes_before_a_pipeline_that_nobody_runs() -> None:
+    # 68 devices share 512 sequences only in pipelines of 17 stages or more
+    answer = plan(
+        "llama-3-8b",
+        "polaris",
+        nodes=17,
+        workload=Workload(global_batch=512, sequence_length=2048),
+        frameworks=["fsdp2"],
+    )
+    assert answer.recommended is not None
+    assert answer.recommended.layout.pp == 1
+    assert answer.asked_batch == 512
+    batch = answer.workload.global_batch
+    assert abs(batch - 512) <= NEAR * 512
+    assert answer.recommended.layout.global_batch == batch
+    offered = {offer.global_batch: offer.speedup for offer in answer.batches}
+    assert offered[batch] is not None
+    assert f"This is for {batch} sequences a step" in words.verdict(answer)
+    # 405B is trained in that many
+    assert not deep(load_model("llama-3.1-405b"), 17)
 
 
 def test_a_batch_that_divides_is_left_alone() -> None:
