@@ -31,6 +31,8 @@ _SLICE_TOKENS = 4096
 # estimate leaves out, take most where slices are short
 _STAGES, _STAGES_PARAMS = 16, 300e9
 # arXiv:2104.04473, table 1
+_UNUSUAL_GAIN = 2.0
+# times as long as what nobody runs from which on a job is no usual one: an order of preference
 _OFFLOAD_GAIN = 0.25
 # less time than this is no reason to leave the device: the host's part of a step hangs on how its
 # processes are bound (DeepSpeed issue 6834, pull request 7474: twice as long unbound)
@@ -139,7 +141,7 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
     slices of sequences, tensor parallelism over a network and pipelines deeper than any published
-    are recommended only where there is nothing else.
+    are recommended only where all else takes more than twice as long.
     """
     sets = [part for part in found if len(part.estimates)]
     if not sets:
@@ -151,7 +153,8 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
         mask & ~deep(part.question.model, part.estimates.layouts.pp)
         for mask, part in zip(usual, sets, strict=True)
     ]
-    masks = next((some for some in (shallow, usual) if any(map(np.any, some))), safe)
+    enough = _UNUSUAL_GAIN * _fastest(sets, safe)
+    masks = next(some for some in (shallow, usual, safe) if _fastest(sets, some) <= enough)
     fastest = _fastest(sets, masks)
     resident = [
         mask & part.estimates.layouts.keeps_states for mask, part in zip(masks, sets, strict=True)
