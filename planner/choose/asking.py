@@ -52,7 +52,12 @@ def answered(
         if one is not None and not deep(model, one.layout.pp):
             break
         others = offered(asked, nodes, one) if asked else ()
-        near = [size for x in others if abs((size := x.global_batch) - batch) <= NEAR * batch]
+        near = [
+            size
+            for offer in others
+            if abs((size := offer.global_batch) - batch) <= NEAR * batch
+            and (one is None or not deep(model, offer.estimate.layout.pp))
+        ]
         if near:
             nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
             again = {name: replace(question, workload=nearest) for name, question in asked.items()}
