@@ -1,8 +1,9 @@
 """Batches: the nearest ones that nodes or devices share evenly, where the one asked for is not.
 
 A batch that no large number of replicas divides drives the search into pipelines that nobody would
-run; a few sequences more or less often do away with them. These batches are searched, as far as
-tensor and expert parallelism go: what is offered is a legal layout, evaluated as any other.
+run; a few sequences more or less often do away with them. These batches are searched, where there
+is a sequence for each device as far as tensor and expert parallelism go: what is offered is a legal
+layout, evaluated as any other.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
-from planner.units import either, format_seconds
 
-__all__ = ["Batch", "batch_note", "nearest_batches", "offered"]
+__all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
 
 _AXES = ("tp", "ep")
-_NEAR = 0.25
-"""By which part of itself a batch may change where the job can also run as it is."""
+NEAR = 0.25
+"""By which part of itself a batch may change and the job still be taken for the same."""
 _FARTHER = 1.1
 """Sequences per second over those with a nearer batch from which on a farther one is offered."""
 
@@ -102,15 +102,15 @@ def _worth(
     """Of some batches those that are worth a change."""
     first = next(iter(questions.values()))
     asked, per_node = first.workload.global_batch, first.machine.node.num_devices
-    # where there is no layout at all, every axis may help
-    axes = _AXES if answer else ()
+    # where there is no layout at all, or no sequence for each device, every axis may help
+    axes = _AXES if answer and asked >= world else ()
 
     def no_worse(x: Layouts) -> Mask:
         """Without what is no better than the cut layers that it is to replace."""
         return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
 
     for size in sizes:
-        if answer and abs(size - asked) > _NEAR * asked:
+        if answer and abs(size - asked) > NEAR * asked:
             continue
         some = [_with_batch(question, size, axes) for question in _runnable(questions)]
         found = recommended(search(question, world).only(no_worse) for question in some)
@@ -149,20 +149,3 @@ def _with_batch(question: Question, size: int, axes: Sequence[str]) -> Question:
     if axes:
         framework = framework.replaced(axes=[axis for axis in framework.axes if axis in axes])
     return replace(question, workload=workload, framework=framework)
-
-
-def batch_note(batches: Sequence[Batch], asked: int) -> list[str]:
-    """What to ask for instead, in one sentence."""
-    if not batches:
-        return []
-    best = max(batches, key=lambda batch: batch.estimate.tokens_per_s)
-    sizes = either(f"{batch.global_batch:,}" for batch in batches)
-    gain = ""
-    if best.speedup:
-        rate = round(best.speedup, 1)
-        gain = ", as many a second" if rate == 1 else f", {rate:g} times as many a second"
-    return [
-        f"{asked:,} sequences do not divide evenly. With {sizes} a step: {best.estimate.layout} "
-        f"[{best.estimate.framework}], {format_seconds(best.estimate.step_time_s)} for "
-        f"{best.global_batch:,} of them{gain}."
-    ]
