@@ -115,7 +115,7 @@ def instead(plan: Plan) -> str:
         return ""
     return (
         f"This is for {plan.workload.global_batch:,} sequences a step: no layout that one would "
-        f"run shares {plan.asked_batch:,}."
+        f"run, and that files can be written for, shares {plan.asked_batch:,}."
     )
 
 
