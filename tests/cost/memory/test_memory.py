@@ -170,6 +170,25 @@ def test_adapters_keep_states_for_themselves_only() -> None:
     assert float(stages.params.trainable) == 12 * 2 * 8 * (768 + 768)
 
 
+@pytest.mark.parametrize(
+    ("layout", "groups"),
+    [
+        (Layout(), 0),
+        (Layout(dp=8), 1),
+        (Layout(dp=8, ep=4), 2),
+        (Layout(tp=8, pp=2), 3),  # tp, a pair of stages, all ranks
+        (Layout(dp=4, tp=8, pp=12), 5),  # dp, tp, a pair with either neighbour, all ranks
+    ],
+)
+def test_every_communicator_has_buffers(layout: Layout, groups: int) -> None:
+    # BigScience on 8 A100 a node: nvidia-smi shows 3 GiB that no tensor takes (tr11 chronicles)
+    q = question("mixtral-8x7b", "megatron-lm", machine="jean-zay-a100")
+    device = q.machine.device
+    context = estimate_layouts(q, Layouts.of(layout))[0].memory_bytes["runtime_context"]
+    assert context == device.context_bytes.value + groups * device.communicator_bytes.value
+    assert device.communicator_bytes.value == 688 * 2**20
+
+
 # --- properties ------------------------------------------------------------------------------
 
 LAYOUTS = st.builds(
