@@ -43,9 +43,14 @@ __all__ = [
     "Framework",
     "HostTime",
     "Kernels",
+    "Loss",
     "Offloading",
     "States",
 ]
+
+
+Loss = Literal["eager", "vocab-parallel", "vocab-parallel-copy", "fused", "fused-copy"]
+"""Which kernels compute the loss over the vocabulary."""
 
 
 class States(Description):
@@ -94,9 +99,10 @@ class Kernels(Description):
     fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
-    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"]
+    loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
-    tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place;
+    tp, in place; vocab-parallel-copy: the same on a copy, the fp32 logits beside it; fused: one
+    kernel that turns 16-bit logits into their gradient in place;
     fused-copy: the same with the gradient beside the logits."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
     """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager

@@ -117,9 +117,11 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
         kept, beside = FP32, e * (kernels.keeps_logits + sizes.model.logits_softcap)
-    elif kernels.loss == "vocab-parallel":
+    elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
+        # or on a copy, while the caller still holds what it is made of (nanotron)
+        working += FP32 * kernels.loss.endswith("copy")
     else:
         forward, backward, kept = 3 * e, 2 * e, e
         working = e if kernels.loss == "fused-copy" else 0

@@ -170,6 +170,25 @@ def test_adapters_keep_states_for_themselves_only() -> None:
     assert float(stages.params.trainable) == 12 * 2 * 8 * (768 + 768)
 
 
+def test_a_loss_on_a_copy_holds_the_logits_twice() -> None:
+    # huggingface/nanotron _ShardedCrossEntropy: fp32 logits, their exponentials, 16-bit gradient
+    losses = {
+        loss: estimate_layouts(
+            question(
+                "llama-3-8b",
+                framework.replaced(kernels=framework.kernels.replaced(loss=loss).model_dump()),
+                sequence_length=4096,
+            ),
+            Layouts.of(Layout(dp=2, tp=8, sequence_parallel=True, micro_batch=8)),
+        )[0].memory_bytes["logits_and_loss"]
+        for framework in [load_framework("nanotron")]
+        for loss in ("vocab-parallel", "vocab-parallel-copy")
+    }
+    logits = 8 * 4096 * 128256 / 8
+    assert losses["vocab-parallel-copy"] - losses["vocab-parallel"] == pytest.approx(4 * logits)
+    assert losses["vocab-parallel-copy"] == pytest.approx((4 + 4 + 2) * logits, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("layout", "groups"),
     [
