@@ -13,7 +13,7 @@ from planner.choose.batches import offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
-from planner.choose.recommending import TOLERANCE, ideas, recommended
+from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
 from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -60,6 +60,7 @@ def plan(
     found = searched(described, place, nodes, workload, frameworks)
     questions = {name: part.question for name, part in found.items()}
     best = recommended(found.values(), TOLERANCE if tolerance is None else tolerance)
+    ranked = tuple(ideas(found.values(), top))
     verdicts = judge(found, questions, nodes, bool(frameworks))
     batches = offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
@@ -73,12 +74,13 @@ def plan(
         num_devices=nodes * place.node.num_devices,
         workload=workload,
         num_candidates=sum(len(part.footprints) for part in found.values()),
-        ranked=tuple(ideas(found.values(), top)),
+        ranked=ranked,
         recommended=best,
         strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
             *notes(tuple(questions.values()), nodes, best, verdicts),
+            *stall_notes(questions, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),
         ),

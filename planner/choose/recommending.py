@@ -7,7 +7,7 @@ are equally good; among them the one with the least effort is recommended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +17,25 @@ from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
+from planner.describe.question import Question
 
-__all__ = ["RISK", "TOLERANCE", "effort", "ideas", "recommended"]
+__all__ = [
+    "RISK",
+    "TOLERANCE",
+    "effort",
+    "ideas",
+    "likely_stalls",
+    "recommended",
+    "stall_notes",
+    "stall_probability",
+]
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
 RISK = 0.05
 """Probability of running out of memory that is taken."""
+_LIKELY = 0.5
+"""Probability of a stall above which a layout is recommended only where there is nothing else."""
 _SLICE_TOKENS = 4096
 # published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
 # (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
@@ -132,15 +144,18 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
-    slices of sequences are recommended only where there is nothing else.
+    slices of sequences, and layouts that are likely to stall, are recommended only where there is
+    nothing else.
     """
     sets = [part for part in found if len(part.estimates)]
     if not sets:
         return None
     least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
-    usual = [mask & ~_short(part) for mask, part in zip(safe, sets, strict=True)]
-    masks = usual if any(np.any(mask) for mask in usual) else safe
+    masks = safe
+    for odd in (_short, _stalling):
+        usual = [mask & ~odd(part) for mask, part in zip(masks, sets, strict=True)]
+        masks = usual if any(np.any(mask) for mask in usual) else masks
     fastest = min(_least(part.estimates, mask) for part, mask in zip(sets, masks, strict=True))
     picks: list[tuple[float, float, int, Estimate]] = []
     for position, (part, mask) in enumerate(zip(sets, masks, strict=True)):
@@ -152,6 +167,54 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
             one = some[int(near[pick])]
             picks.append((float(efforts[pick]), one.step_time_s, position, one))
     return min(picks, key=lambda entry: entry[:3])[3]
+
+
+def stall_probability(question: Question, layouts: Layouts) -> Float:
+    """Part of a framework's measured runs in layouts like these that stalled [1].
+
+    Counted: runs that took more than 1 / 0.6 of their estimate, by what a framework's description
+    says of them; the largest share that holds. Left out: how long they took, which is no part of a
+    step time. method.md#recommended.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> job = Question(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
+    ...                load_framework("nanotron"))
+    >>> some = [Layout(dp=64, tp=8, zero_stage=stage) for stage in (0, 1)]
+    >>> stall_probability(job, Layouts.stack(some)).tolist()
+    [0.7, 0.0]
+    """
+    devices = question.machine.node.num_devices
+    found = np.zeros(np.shape(layouts.dp))
+    for stall in question.framework.stalls:
+        here = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
+        here = here & np.isin(layouts.zero_stage, stall.zero_stages)
+        here = here & ((layouts.tp > devices) | (not stall.beyond_node))
+        found = np.maximum(found, np.where(here, stall.share.value, 0.0))
+    return found
+
+
+def likely_stalls(question: Question, layouts: Layouts) -> Mask:
+    """Where more measured runs stalled than did not."""
+    return stall_probability(question, layouts) > _LIKELY
+
+
+def stall_notes(questions: Mapping[str, Question], some: Iterable[Estimate]) -> list[str]:
+    """A warning for each of some layouts of whose kind measured runs have stalled."""
+    shares = {
+        one.layout: float(stall_probability(questions[one.framework], Layouts.of(one.layout)))
+        for one in some
+    }
+    return [
+        f"{layout}: {100 * share:.0f} % of measured runs in layouts like it took more than 1.7 "
+        "times as long as estimated, for a cause that is not known; time a few steps first."
+        for layout, share in shares.items()
+        if share
+    ]
+
+
+def _stalling(part: Found) -> Mask:
+    """Where more runs stall than do not."""
+    return likely_stalls(part.question, part.estimates.layouts)
 
 
 def _short(part: Found) -> Mask:

@@ -45,6 +45,7 @@ __all__ = [
     "Kernels",
     "Loss",
     "Offloading",
+    "Stall",
     "States",
 ]
 
@@ -161,6 +162,21 @@ class HostTime(Description):
     """With a pipeline, for tp = 2 on one node [s]."""
     piped_power: Share
     """How the latter grows with tp and with the nodes of the group."""
+
+
+class Stall(Description):
+    """Layouts of which some runs take far longer than their work, for a cause that is not known."""
+
+    zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages of these layouts."""
+    piped: bool
+    """Whether they have a pipeline."""
+    beyond_node: bool = False
+    """Whether tensor parallelism must reach beyond a node."""
+    min_nodes: int = Field(ge=1, le=100_000)
+    """Fewest nodes."""
+    share: Share
+    """Part of measured runs that took more than 1 / 0.6 of their estimate."""
 
 
 class Buffers(Description):
@@ -412,6 +428,8 @@ class Framework(Description):
     """Kernels and saved tensors."""
     host: HostTime | None = None
     """Where the host sets the pace of tensor parallelism."""
+    stalls: tuple[Stall, ...] = ()
+    """Where runs stall now and then; said and avoided, not part of any step time."""
     buffers: Buffers
     """Fixed buffers."""
     communication: Communication
