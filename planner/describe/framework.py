@@ -50,7 +50,9 @@ __all__ = [
 ]
 
 
-Loss = Literal["eager", "vocab-parallel", "vocab-parallel-copy", "fused", "fused-copy"]
+Loss = Literal[
+    "eager", "vocab-parallel", "vocab-parallel-copy", "fused", "fused-copy", "fused-linear"
+]
 """Which kernels compute the loss over the vocabulary."""
 
 
@@ -103,8 +105,9 @@ class Kernels(Description):
     loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
     tp, in place; vocab-parallel-copy: the same on a copy, the fp32 logits beside it; fused: one
-    kernel that turns 16-bit logits into their gradient in place;
-    fused-copy: the same with the gradient beside the logits."""
+    kernel that turns 16-bit logits into their gradient in place; fused-copy: the same with the
+    gradient beside the logits; fused-linear: fused with the head's product, a piece of the logits
+    as large as the stream at a time, both gradients in the forward pass (Liger)."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
     """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
     loss); the head's gradient is summed over them before it is reduced."""

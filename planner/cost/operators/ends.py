@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
@@ -122,6 +123,11 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
         forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
         # or on a copy, while the caller still holds what it is made of (nanotron)
         working += FP32 * kernels.loss.endswith("copy")
+    elif kernels.loss == "fused-linear":
+        # a piece of the logits at a time, as large as the stream; its gradient is ready then
+        pieces = math.ceil(vocab / sizes.model.hidden_size)
+        forward, backward, kept = 5 * e, 0, e * sizes.model.hidden_size / vocab
+        working = e / pieces
     else:
         forward, backward, kept = 3 * e, 2 * e, e
         working = e if kernels.loss == "fused-copy" else 0

@@ -629,6 +629,40 @@ def test_nanotron_prints_the_first_stage(tmp_path: Path) -> None:
     assert not one.run.told_by_memory  # tp 1 gathers nothing
 
 
+def test_a_linear_loss_never_holds_the_logits(tmp_path: Path) -> None:
+    """stas00/ml-engineering, Llama 3.1 8B on 8 B200, reserved: from 192k to 256k tokens 28.9 GiB."""
+    cells = {
+        "framework": "HF transformers + DeepSpeed + Liger",
+        "gpu": "B200",
+        "precision": "bf16",
+        "flash_attention": "yes",
+        "n_gpus": 8,
+        "dp": 8,
+        "tp": 1,
+        "n_layers": 32,
+        "hidden": 4096,
+        "n_heads": 32,
+        "n_kv_heads": 8,
+        "ffn_hidden": 14336,
+        "activation": "swiglu",
+        "vocab": 128256,
+        "zero_stage": 3,
+        "offload": "optimizer to CPU",
+        "micro_batch": 1,
+        "global_batch": 8,
+        "memory_kind": "peak reserved GiB",
+        "model": "Llama-3.1-8B",
+        "system": "",
+    }
+    rows = [
+        row(**{**cells, "row_id": gib, "seq_len": tokens, "peak_memory_gib": gib})
+        for tokens, gib in ((196608, 95.7), (262144, 124.6))
+    ]
+    less, more = score(read_runs(write(tmp_path / "l.csv", rows))).scores
+    grown = more.estimated_memory_bytes - less.estimated_memory_bytes
+    assert grown / 2**30 == pytest.approx(124.6 - 95.7, rel=0.05)
+
+
 def test_nothing_measured_is_refused(tmp_path: Path) -> None:
     [item] = score(read_runs(write(tmp_path / "n.csv", [row(step_time_s="")]))).rows
     assert isinstance(item, RefusedRun)
