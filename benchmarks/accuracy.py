@@ -87,9 +87,10 @@ def memory_ratio(item: Score) -> float:
 
 
 def weighed(rows: Iterable[Score]) -> list[Score]:
-    """Sound rows that no fit has seen, of stated jobs, whose whole device was measured.
+    """Sound rows of stated jobs, whose whole device was measured.
 
-    What tensors alone take is no measure of what must fit: the allocator holds more.
+    No constant of memory was fitted on any of them. What tensors alone take is no measure of what
+    must fit: the allocator holds more.
     """
     return [
         item
@@ -99,7 +100,6 @@ def weighed(rows: Iterable[Score]) -> list[Score]:
         and not item.run.told_by_memory
         and sound(item)
         and not item.run.guessed
-        and not fitted(item.run)
     ]
 
 

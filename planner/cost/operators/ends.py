@@ -114,6 +114,8 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
     """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
     e, kernels = sizes.element, sizes.kernels
     cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
+    kept: float
+    working: float
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32

@@ -69,6 +69,15 @@ def test_device_states_are_those_of_the_zero_paper(stage: int) -> None:
     assert states == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.parametrize(("stage", "gradients"), [(1, 4 + 2), (2, 4 / 16), (3, 4 / 16)])
+def test_zero_2_in_bf16_sums_only_its_share(stage: int, gradients: float) -> None:
+    # DeepSpeed 0.19.6, engine.py _do_optimizer_sanity_check: BF16_Optimizer at stage 1 alone;
+    # AuroraGPT-70B notes, 42B with ZeRO-2 over 16: runs on tiles of 64 GiB
+    q = question("ptdp-7.5b", "megatron-deepspeed", machine="aurora", precision="bf16")
+    parts = stage_memory(q, Layout(dp=16, zero_stage=stage, grad_accumulation=2))[0]
+    assert parts["gradients"] == pytest.approx(gradients * q.model.num_params, rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("fields", "tp", "formula"),
     # Korthikanti et al. 2022, arXiv:2205.05198, table 2, per layer and in units of s b h:

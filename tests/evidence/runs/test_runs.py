@@ -630,7 +630,7 @@ def test_nanotron_prints_the_first_stage(tmp_path: Path) -> None:
 
 
 def test_a_linear_loss_never_holds_the_logits(tmp_path: Path) -> None:
-    """stas00/ml-engineering, Llama 3.1 8B on 8 B200, reserved: from 192k to 256k tokens 28.9 GiB."""
+    """stas00/ml-engineering, Llama 3.1 8B on 8 B200: from 192k to 256k tokens 28.9 GiB."""
     cells = {
         "framework": "HF transformers + DeepSpeed + Liger",
         "gpu": "B200",
