@@ -1,8 +1,9 @@
 """Batches: the nearest ones that nodes or devices share evenly, where the one asked for is not.
 
 A batch that no large number of replicas divides drives the search into pipelines that nobody would
-run; a few sequences more or less often do away with them. These batches are searched, as far as
-tensor and expert parallelism go: what is offered is a legal layout, evaluated as any other.
+run; a few sequences more or less often do away with them. These batches are searched, where there
+is a sequence for each device as far as tensor and expert parallelism go: what is offered is a legal
+layout, evaluated as any other.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def _worth(
     """Of some batches those that are worth a change."""
     first = next(iter(questions.values()))
     asked, per_node = first.workload.global_batch, first.machine.node.num_devices
-    # where there is no layout at all, every axis may help
-    axes = _AXES if answer else ()
+    # where there is no layout at all, or no sequence for each device, every axis may help
+    axes = _AXES if answer and asked >= world else ()
 
     def no_worse(x: Layouts) -> Mask:
         """Without what is no better than the cut layers that it is to replace."""

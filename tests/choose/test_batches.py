@@ -76,18 +76,30 @@ def test_no_layout_at_all_is_helped_by_another_batch() -> None:
     assert other_batches(answer).startswith(said)
 
 
-def test_a_pipeline_that_is_needed_is_left_alone() -> None:
-    # 1,000 nodes do not share 2,048 sequences; no cut of the layers alone runs 405B as fast
-    answer = plan(
-        "llama-3.1-405b",
-        "grand-teton",
-        nodes=1000,
-        workload=Workload(global_batch=2048, sequence_length=8192),
-        frameworks=["megatron-lm"],
+def large(global_batch: int) -> Plan:
+    job = Workload(global_batch=global_batch, sequence_length=8192)
+    return plan(
+        "llama-3.1-405b", "grand-teton", nodes=1000, workload=job, frameworks=["megatron-lm"]
     )
+
+
+def test_a_pipeline_that_is_needed_is_left_alone() -> None:
+    # 8,000 devices do not share 10,240 sequences; no cut of the layers alone runs 405B as fast
+    answer = large(10240)
     assert answer.recommended is not None
     assert answer.recommended.layout.pp > 1
     assert answer.batches == ()
+
+
+def test_fewer_sequences_than_devices_may_be_cut_any_way() -> None:
+    # 1,000 nodes share 2,000 sequences, not 2,048: fewer stages, each with its part of the batch
+    answer = large(2048)
+    assert answer.recommended is not None
+    (offer,) = answer.batches
+    assert offer.global_batch == 2000
+    assert 1 < offer.estimate.layout.pp < answer.recommended.layout.pp
+    assert offer.speedup is not None
+    assert offer.speedup > 1.5
 
 
 def test_a_batch_that_divides_is_left_alone() -> None:

@@ -81,8 +81,18 @@ def recipe(job: BatchJob) -> Recipe:
             "What changes neither time nor memory is Megatron-LM's default: base and scaling of "
             "the rotary positions, initialisation, decay of the learning rate, scores and "
             "balance of a router. Write your model's own into `data.args`.",
+            *_packages(job),
         ),
     )
+
+
+def _packages(job: BatchJob) -> Iterator[str]:
+    """What Megatron-LM does not bring along."""
+    if job.model.experts and job.framework.communication.experts_once_per_node:
+        yield (
+            "Tokens go to their experts through DeepEP (package `deep_ep`), which is installed on "
+            "its own: https://github.com/deepseek-ai/DeepEP. Without it, plan with megatron-lm."
+        )
 
 
 def arguments_file(options: Iterable[str]) -> File:
