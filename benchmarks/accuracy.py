@@ -339,6 +339,24 @@ def choice_table(backtest: Backtest) -> list[str]:
     return lines
 
 
+def stall_table(backtest: Backtest) -> list[str]:
+    """How many runs stalled, by their build and whether they had a pipeline."""
+    told = [row for row in backtest.scores if row.run.told_by_memory and row.error is not None]
+    counts: dict[tuple[bool, bool], list[bool]] = defaultdict(list)
+    for row in told:
+        key = row.run.framework.kernels.saves_gathered, row.run.layout.pp > 1
+        counts[key].append(ratio(row) > 1 / 0.6)
+    return [
+        "| gathered inputs | pipeline | runs | stalled |",
+        "|---|---|---:|---:|",
+        *(
+            f"| {'kept' if kept else 'gathered again'} | {'yes' if piped else 'no'} | "
+            f"{len(stalled)} | {sum(stalled)} |"
+            for (kept, piped), stalled in sorted(counts.items())
+        ),
+    ]
+
+
 def memory_table(backtest: Backtest) -> list[str]:
     """Errors of memory per source; rows whose build their own memory told are apart."""
     lines = ["| source | rows | build told by it | MAPE | bias |", "|---|---:|---|---:|---:|"]
@@ -451,8 +469,14 @@ def report(
         "",
         "Stalls: with a pipeline, runs of the ultrascale set either take what the model says or "
         "lose about 1 s per micro-batch, whatever the model and the message: all on 64 nodes "
-        "(modelled as a wait of that cluster), about half on 32 nodes, one in ten below. Nothing "
-        "in a row tells which; their cause is not known.",
+        "(modelled as a wait of that cluster), about half on 32 nodes, one in ten below. Their "
+        "cause is not known. The memory of a row tells part of it: stalled are, of the runs whose memory "
+        "told their build,",
+        "",
+        *stall_table(backtest),
+        "",
+        "Stalled: measured above 1 / 0.6 of the estimate. What a framework's description says of "
+        "it (`stalls`) ranks and warns, and is no part of a step time.",
         "",
         "## Refused rows",
         "",
