@@ -470,8 +470,8 @@ def report(
         "Stalls: with a pipeline, runs of the ultrascale set either take what the model says or "
         "lose about 1 s per micro-batch, whatever the model and the message: all on 64 nodes "
         "(modelled as a wait of that cluster), about half on 32 nodes, one in ten below. Their "
-        "cause is not known. The memory of a row tells part of it: stalled are, of the runs whose memory "
-        "told their build,",
+        "cause is not known. The memory of a row tells part of it; of the runs whose memory told "
+        "which build ran, there stalled",
         "",
         *stall_table(backtest),
         "",

@@ -22,11 +22,11 @@ from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
 
-__all__ = ["Batch", "nearest_batches", "offered"]
+__all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
 
 _AXES = ("tp", "ep")
-_NEAR = 0.25
-"""By which part of itself a batch may change where the job can also run as it is."""
+NEAR = 0.25
+"""By which part of itself a batch may change and the job still be taken for the same."""
 _FARTHER = 1.1
 """Sequences per second over those with a nearer batch from which on a farther one is offered."""
 
@@ -110,7 +110,7 @@ def _worth(
         return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
 
     for size in sizes:
-        if answer and abs(size - asked) > _NEAR * asked:
+        if answer and abs(size - asked) > NEAR * asked:
             continue
         some = [_with_batch(question, size, axes) for question in _runnable(questions)]
         found = recommended(search(question, world).only(no_worse) for question in some)

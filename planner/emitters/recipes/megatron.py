@@ -45,6 +45,8 @@ _GATES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Gates of the feed-forward, by the module that builds the model."""
+_ACTIVATIONS = {"squared-relu": ("--squared-relu",)}
+"""Non-linearities without a gate that are not its default, GELU."""
 
 START = Recipe(
     files=(),
@@ -64,7 +66,8 @@ def recipe(job: BatchJob) -> Recipe:
     program = "pretrain_gpt.py"
     data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {job.model.vocab_size}"]
     meaning = "the arguments for data and tokenizer, one a line"
-    gate = _GATES[built(job).module] if job.model.gated_mlp else ()
+    activation = _ACTIVATIONS.get(job.model.activation, ())
+    gate = _GATES[built(job).module] if job.model.gated_mlp else activation
     parts = [common_options(job), gate, _shape(job), _training(job), _layout(job)]
     return replace(
         START,
