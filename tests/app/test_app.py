@@ -522,7 +522,7 @@ def test_a_changed_layout_keeps_the_batch_or_is_refused() -> None:
 
 
 def test_nothing_fits_shows_the_closest_layout() -> None:
-    app = _app("layout", model="llama-3.1-405b", nodes="8")
+    app = _app("layout", model="llama-3.1-405b", nodes="2")
     assert "Does not fit" in _said(app)
     assert "single device" not in str(app.selectbox[-1].value)
     assert "1 rank" not in _said(app)
