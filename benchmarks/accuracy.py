@@ -30,7 +30,7 @@ from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import Residual, write_table
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
-from planner.evidence.statistics import MISSING_RANKS, quantiles, ranks_are_known
+from planner.evidence.statistics import MISSING_RANKS, distribution, quantiles, ranks_are_known
 
 ROOT = Path(__file__).parent.parent
 FILES = ("runs.csv", "ultrascale.csv")
@@ -87,29 +87,49 @@ def memory_ratio(item: Score) -> float:
 
 
 def weighed(rows: Iterable[Score]) -> list[Score]:
-    """Sound rows that no fit has seen, of stated jobs, whose whole device was measured.
+    """Sound rows of stated jobs, whose whole device was measured.
 
-    What tensors alone take is no measure of what must fit: the allocator holds more.
+    No constant of memory was fitted on any of them. What tensors alone take is no measure of what
+    must fit: the allocator holds more.
     """
     return [
         item
         for item in rows
         if item.run.memory_bytes is not None
         and item.run.memory_kind != "allocated"
+        and not item.run.told_by_memory
         and sound(item)
         and not item.run.guessed
-        and not fitted(item.run)
     ]
+
+
+def by_memory_class(items: list[Score]) -> dict[str, list[Score]]:
+    """Rows of each class of memory that has any."""
+    found = {
+        name: [item for item in items if memory_class(item.run.framework) == name]
+        for name in MEMORY_CLASSES
+    }
+    return {name: members for name, members in found.items() if members}
 
 
 def memory_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:
     """Conformal quantiles of memory per class."""
     found = {}
-    for name in MEMORY_CLASSES:
-        members = [item for item in items if memory_class(item.run.framework) == name]
-        if members:
-            low, high = quantiles([memory_ratio(item) for item in members])
-            found[name] = (low, high, len(members), len({item.run.source for item in members}))
+    for name, members in by_memory_class(items).items():
+        low, high = quantiles([memory_ratio(item) for item in members])
+        found[name] = (low, high, len(members), len({item.run.source for item in members}))
+    return found
+
+
+def memory_distribution(items: list[Score]) -> dict[str, list[str]]:
+    """Lines of the intervals' file: which parts of a class's runs stay below which ratio."""
+    found = {}
+    for name, members in by_memory_class(items).items():
+        parts, ratios = distribution([memory_ratio(item) for item in members])
+        found[name] = [
+            f"{key} = [{', '.join(f'{value:.4f}' for value in values)}]"
+            for key, values in (("parts", parts), ("ratios", ratios))
+        ]
     return found
 
 
@@ -246,7 +266,8 @@ def main(
         {
             "step_time": class_quantiles(shaping + foreign),
             "memory": memory_quantiles(weighed(backtest.scores)),
-        }
+        },
+        memory_distribution(weighed(backtest.scores)),
     )
     write_residuals(backtest.scores)
     text = report(backtest, items, unseen, shaping, foreign, len(rows))
@@ -254,7 +275,9 @@ def main(
     print(f"docs/accuracy.md, planner/cost/intervals.toml and residuals of {len(items)} timed rows")
 
 
-def write_intervals(kinds: dict[str, dict[str, tuple[float, float, int, int]]]) -> None:
+def write_intervals(
+    kinds: dict[str, dict[str, tuple[float, float, int, int]]], memory: dict[str, list[str]]
+) -> None:
     lines = [
         "# Written by benchmarks/accuracy.py: measured over estimated, 5 % and 95 % conformal "
         "quantiles",
@@ -269,6 +292,7 @@ def write_intervals(kinds: dict[str, dict[str, tuple[float, float, int, int]]]) 
                 f"high = {high:.4f}",
                 f"num_runs = {runs}",
                 f"num_sources = {sources}",
+                *(memory[name] if kind == "memory" else []),
             ]
     (ROOT / "planner" / "cost" / "intervals.toml").write_text(
         "\n".join(lines) + "\n", encoding="utf-8"
@@ -315,14 +339,35 @@ def choice_table(backtest: Backtest) -> list[str]:
     return lines
 
 
+def stall_table(backtest: Backtest) -> list[str]:
+    """How many runs stalled, by their build and whether they had a pipeline."""
+    told = [row for row in backtest.scores if row.run.told_by_memory and row.error is not None]
+    counts: dict[tuple[bool, bool], list[bool]] = defaultdict(list)
+    for row in told:
+        key = row.run.framework.kernels.saves_gathered, row.run.layout.pp > 1
+        counts[key].append(ratio(row) > 1 / 0.6)
+    return [
+        "| gathered inputs | pipeline | runs | stalled |",
+        "|---|---|---:|---:|",
+        *(
+            f"| {'kept' if kept else 'gathered again'} | {'yes' if piped else 'no'} | "
+            f"{len(stalled)} | {sum(stalled)} |"
+            for (kept, piped), stalled in sorted(counts.items())
+        ),
+    ]
+
+
 def memory_table(backtest: Backtest) -> list[str]:
-    lines = ["| source | rows | MAPE | bias |", "|---|---:|---:|---:|"]
-    for group in backtest.groups():
-        if group.num_memories:
-            lines.append(
-                f"| {group.name} | {group.num_memories} | {share(group.memory_mape)} | "
-                f"{percent(group.memory_bias or 0.0)} |"
-            )
+    """Errors of memory per source; rows whose build their own memory told are apart."""
+    lines = ["| source | rows | build told by it | MAPE | bias |", "|---|---:|---|---:|---:|"]
+    for told in (False, True):
+        rows = tuple(row for row in backtest.scores if row.run.told_by_memory == told)
+        lines += [
+            f"| {group.name} | {group.num_memories} | {'yes' if told else 'no'} | "
+            f"{share(group.memory_mape)} | {percent(group.memory_bias or 0.0)} |"
+            for group in Backtest(rows).groups()
+            if group.num_memories
+        ]
     return lines
 
 
@@ -367,6 +412,10 @@ def report(
         "## Memory by source",
         "",
         *memory_table(backtest),
+        "",
+        "A source that mixes two builds of its software does not say which ran; the build that is "
+        "nearer to the measured memory is taken. Such a row says nothing of the estimate of memory "
+        "and shapes no interval.",
         "",
         "## Intervals",
         "",
@@ -420,8 +469,14 @@ def report(
         "",
         "Stalls: with a pipeline, runs of the ultrascale set either take what the model says or "
         "lose about 1 s per micro-batch, whatever the model and the message: all on 64 nodes "
-        "(modelled as a wait of that cluster), about half on 32 nodes, one in ten below. Nothing "
-        "in a row tells which; their cause is not known.",
+        "(modelled as a wait of that cluster), about half on 32 nodes, one in ten below. Their "
+        "cause is not known. The memory of a row tells part of it; of the runs whose memory told "
+        "which build ran, there stalled",
+        "",
+        *stall_table(backtest),
+        "",
+        "Stalled: measured above 1 / 0.6 of the estimate. What a framework's description says of "
+        "it (`stalls`) ranks and warns, and is no part of a step time.",
         "",
         "## Refused rows",
         "",

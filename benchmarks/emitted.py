@@ -118,7 +118,7 @@ def _written(question: Question, nodes: int, layout: Layout, folder: Path) -> Ca
     name = question.framework.name
     plan = Plan(
         question.model.name, 0, question.machine.name, nodes, 0, question.workload, 0,
-        ranked=(), strategies=(), dropped=(), notes=(), queues=(),
+        ranked=(), recommended=None, strategies=(), dropped=(), notes=(), queues=(),
     )  # fmt: skip
     try:
         files = emit_estimate(plan, estimate)

@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from planner.choose.completing import complete
+from planner.choose.given.completing import complete
 from planner.choose.planning import estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration

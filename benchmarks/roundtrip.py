@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.choose.completing import Completed, complete
+from planner.choose.given.completing import Completed, complete
 from planner.choose.legality import check
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -46,6 +46,7 @@ UNSAID = {
     "ezpz": _ALWAYS | {"recompute", "offload"},
     "fsdp2": _ALWAYS | _PROGRAM,
     "horovod": _ALWAYS | _PROGRAM,
+    "megatron-deepep": _ALWAYS,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},
@@ -137,7 +138,7 @@ def _written(case: Case) -> Emitted | None:
     estimate = estimate_layouts(question, Layouts.stack([case.layout]))[0]
     plan = Plan(
         question.model.name, 0, question.machine.name, case.nodes, 0, question.workload, 0,
-        ranked=(), strategies=(), dropped=(), notes=(), queues=(),
+        ranked=(), recommended=None, strategies=(), dropped=(), notes=(), queues=(),
     )  # fmt: skip
     files = {
         name: text

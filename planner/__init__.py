@@ -5,7 +5,7 @@
 True
 """
 
-from planner.choose.configured import estimate_configuration
+from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from planner.errors import DescriptionError, shorten
 
 __all__ = [
     "GIB",
     "counted",
+    "either",
     "format_amount",
     "format_bytes",
     "format_count",
     "format_rate",
     "format_seconds",
+    "joined",
     "parse_quantity",
 ]
 
@@ -127,6 +130,25 @@ def counted(number: float, thing: str) -> str:
     ('1 node', '12,288 devices')
     """
     return f"{number:,.0f} {thing}{'' if number == 1 else 's'}"
+
+
+def either(words: Iterable[str]) -> str:
+    """Words of which one is meant.
+
+    >>> either(["ddp"]), either(["ddp", "fsdp2", "deepspeed"])
+    ('ddp', 'ddp, fsdp2 or deepspeed')
+    """
+    return joined(words, "or")
+
+
+def joined(words: Iterable[str], by: str = "and") -> str:
+    """Words as one writes them in a sentence.
+
+    >>> joined(["ddp", "fsdp2"])
+    'ddp and fsdp2'
+    """
+    *first, last = words
+    return f"{', '.join(first)} {by} {last}" if first else last
 
 
 def _three(value: float) -> str:

@@ -14,7 +14,7 @@ import pytest
 from planner.cli import main
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.moments import Worksheet
-from planner.cost.network.collectives import all_gather_s, all_reduce_s
+from planner.cost.network.collectives import all_reduce_s
 from planner.cost.network.groups import Groups
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
@@ -156,7 +156,6 @@ def of_traffic(estimate: Estimate) -> dict[str, float]:
         "between": groups.shard.network_bytes_per_s,
         "all_reduce": all_reduce_s(groups.tensor, stream),
         "tensor": estimate.step_time_parts_s["tensor_parallel"] / LAYOUT.grad_accumulation,
-        "no_experts": all_gather_s(groups.expert_data, 0.0),
         "reduction": traffic.gradients_s,
         "gathering": traffic.parameters_s,
     }

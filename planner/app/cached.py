@@ -11,10 +11,10 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.controls.job import Job
-from planner.choose.anatomy import Axis, Played, axes, played
+from planner.choose.pictured.anatomy import Axis, Played, axes, played
+from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
-from planner.choose.space import Space, space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.question import Question
@@ -47,6 +47,7 @@ def plan_of(job: Job) -> Plan:
         workload=job.workload,
         frameworks=job.frameworks,
         top=job.top,
+        tolerance=job.tolerance / 100,
     )
 
 

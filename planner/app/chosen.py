@@ -17,14 +17,14 @@ __all__ = ["chosen", "closest", "kept_batch"]
 
 
 def chosen(job: Job, plan: Plan) -> Estimate | None:
-    """The layout of the job, else the fastest; says where it is of another size than the job."""
+    """The layout of the job, else the recommended one; says where it is of another size."""
     if not job.layout:
-        return plan.best
+        return plan.recommended
     try:
         found = cached.estimate_of(job, job.layout)
     except PlannerError as error:
         st.warning(escape(f"The chosen layout cannot be used: {error.plain}; another is shown."))
-        return plan.best
+        return plan.recommended
     layout, batch = found.layout, job.workload.global_batch
     if layout.global_batch != batch:
         st.warning(

@@ -62,13 +62,12 @@ def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title=NAME, page_icon=_icon(), layout="wide")
     st.html(_STYLE)
-    pages: dict[str, Page] = {}
-    for path in PAGES:
-        # the page that opens has the address /, whatever its path is called
-        pages[path] = _page(path, pages, "start" if path == FIRST else path, path == FIRST)
-    # under its own name it is there as well
-    again = _page(FIRST, pages, FIRST, opens=False)
-    st.navigation([*pages.values(), again], position="hidden").run()
+    # the page that opens has the address /, and is there under its own name as well
+    pages = {path: _page(path, "start" if path == FIRST else path) for path in PAGES}
+    again = _page(FIRST, FIRST)
+    chosen = st.navigation([*pages.values(), again], position="hidden")
+    # not run as a page: a link brings along what was just typed into widgets of this script only
+    open_page(chosen.url_path or FIRST, pages)
 
 
 def _icon() -> Image.Image:
@@ -77,13 +76,9 @@ def _icon() -> Image.Image:
     return Image.fromarray(np.kron(colours, np.ones((16, 16, 1))).astype(np.uint8))
 
 
-def _page(path: str, pages: dict[str, Page], url: str, opens: bool) -> Page:
-    """A page as Streamlit knows it, with the way to the others on top."""
-
-    def draw() -> None:
-        open_page(path, pages)
-
-    return st.Page(draw, title=PAGES[path].TITLE, url_path=url, default=opens)
+def _page(path: str, url: str) -> Page:
+    """A page as Streamlit knows it: its title, and its place in the address."""
+    return st.Page(lambda: None, title=PAGES[path].TITLE, url_path=url, default=url == "start")
 
 
 def open_page(path: str, pages: Mapping[str, Page] | None = None) -> None:

@@ -10,7 +10,7 @@ import streamlit as st
 from planner.app import address, link
 from planner.app.controls.job import SHORT, Job
 from planner.app.markdown import escape
-from planner.choose.completing import complete
+from planner.choose.given.completing import complete
 from planner.choose.planning import estimate
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import joined

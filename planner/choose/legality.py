@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.choose.job import check_sequence, listed
-from planner.cost.schedules.bubble import interleaved
+from planner.choose.offloading import offload_message, offloads
+from planner.cost.arrays import Mask
+from planner.cost.schedules.bubble import defers_weight_gradients, interleaved
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.errors import LayoutError
+from planner.units import either
 
 __all__ = ["RULES", "Rule", "check", "legal"]
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,11 @@ def _batch(q: Question, x: Layouts) -> Mask:
 def _batch_message(q: Question, x: Layout) -> str:
     batch = q.workload.global_batch
     per_replica = batch / x.dp
+    if batch < x.dp:
+        return (
+            f"global batch {batch} is less than dp = {x.dp}, so some replicas get none; "
+            f"use {x.dp} sequences, or one of dp = {listed(divisors(batch))}"
+        )
     if batch % x.dp:
         below = batch // x.dp * x.dp
         return (
@@ -119,10 +124,19 @@ def _axis(name: str) -> Rule:
         (name,),
         lambda q, x: (getattr(x, name) == 1) | (name in q.framework.axes),
         lambda q, x: (
-            f"{name} = {getattr(x, name)}: {q.framework.name} has no {name} axis; "
-            f"use {name} = 1 or another framework"
+            f"{name} = {getattr(x, name)}: {q.framework.name} has no {name} axis"
+            f"{_for_model(q)}; use {name} = 1 or another framework"
         ),
     )
+
+
+def _for_model(q: Question) -> str:
+    """Of what a framework lacks: that it does so for this model, and why."""
+    code = q.framework.code
+    if not code.models:
+        return ""
+    odd = code.odd(q.model, q.workload.sequence_length)
+    return f" for {q.model.name}" + (f" ({odd})" if odd else "")
 
 
 def _coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -> Rule:
@@ -178,10 +192,22 @@ def _hybrid(q: Question, x: Layouts) -> Mask:
     return whole | ((x.dp % x.dp_shard == 0) & q.framework.hybrid_sharding & x.shards_gradients)
 
 
+def _hybrid_message(q: Question, x: Layout) -> str:
+    if not q.framework.hybrid_sharding:
+        return (
+            f"dp_shard = {x.dp_shard}: {q.framework.name} shards over all replicas; use "
+            f"dp_shard = {x.dp}, or a framework with hybrid sharding such as fsdp2"
+        )
+    return (
+        f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding shards gradients "
+        "too; use stage 2 or 3"
+    )
+
+
 def _schedule(q: Question, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
-    chunked = (x.vpp > 1) == interleaved(x)
-    return scheduled & chunked & ((x.vpp == 1) | (x.grad_accumulation % x.pp == 0))
+    chunked = np.where(x.v_shaped, x.vpp == 2, (x.vpp > 1) == interleaved(x))
+    return scheduled & chunked & (~interleaved(x) | (x.grad_accumulation % x.pp == 0))
 
 
 def _schedule_message(q: Question, x: Layout) -> str:
@@ -190,7 +216,12 @@ def _schedule_message(q: Question, x: Layout) -> str:
             f"pp = {x.pp} with schedule {x.schedule!r}: a pipeline needs a schedule and a schedule "
             "a pipeline; use 1f1b with pp > 1 and none with pp = 1"
         )
-    if (x.vpp > 1) != (x.schedule == "interleaved-1f1b"):
+    if x.v_shaped and x.vpp != 2:
+        return (
+            f"vpp = {x.vpp} with schedule {x.schedule!r}, whose stages hold two chunks each; set "
+            "vpp = 2"
+        )
+    if not x.v_shaped and (x.vpp > 1) != (x.schedule == "interleaved-1f1b"):
         return (
             f"vpp = {x.vpp} with schedule {x.schedule!r}: only interleaved-1f1b has several chunks "
             "per stage; set vpp = 1 or that schedule"
@@ -201,28 +232,18 @@ def _schedule_message(q: Question, x: Layout) -> str:
     )
 
 
-def _offload(q: Question, x: Layouts) -> Mask:
-    fw, disk = q.framework, q.machine.node.local_disk is not None
-    staged = np.isin(x.zero_stage, fw.offload_stages)
-    to_host = staged & ("cpu" in fw.offload_optimizer)
-    to_disk = staged & x.shards_weights & ("nvme" in fw.offload_optimizer) & disk
-    all_to_host = x.shards_weights & ("cpu" in fw.offload_parameters)
-    all_to_disk = x.shards_weights & ("nvme" in fw.offload_parameters) & disk
-    host = np.where(x.weights_on_host, all_to_host, to_host)
-    off = np.where(x.weights_on_disk, all_to_disk, to_disk)
-    return x.keeps_states | np.where(x.states_on_host, host, off)
+def _deferred(q: Question, x: Layouts) -> Mask:
+    recompute = [RECOMPUTE.index(mode) for mode in q.framework.deferred_recompute]
+    stages = np.isin(x.zero_stage, q.framework.deferred_zero_stages)
+    return ~defers_weight_gradients(x) | (np.isin(x.recompute, recompute) & stages)
 
 
-def _offload_message(q: Question, x: Layout) -> str:
-    if "nvme" in x.offload and q.machine.node.local_disk is None:
-        return (
-            f"offload {x.offload!r}: {q.machine.name} has no node-local NVMe; use optimizer-cpu "
-            "or all-cpu"
-        )
+def _deferred_message(q: Question, x: Layout) -> str:
+    recompute, stages = q.framework.deferred_recompute, q.framework.deferred_zero_stages
     return (
-        f"offload {x.offload!r} at ZeRO stage {x.zero_stage} is not offered by "
-        f"{q.framework.name}; optimizer-cpu needs stage "
-        f"{listed(list(q.framework.offload_stages))} and the others stage 3"
+        f"schedule {x.schedule!r}, whose weight gradients are passes of their own, with recompute "
+        f"{x.recompute!r} and ZeRO stage {x.zero_stage}: {q.framework.name} has it with recompute "
+        f"{either(recompute)} and stage {either(map(str, stages))}; use these or another schedule"
     )
 
 
@@ -333,11 +354,7 @@ RULES: tuple[Rule, ...] = (
         "hybrid sharding is not offered by the framework",
         ("dp", "dp_shard", "zero_stage"),
         _hybrid,
-        lambda q, x: (
-            f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding needs a "
-            f"framework that has it (fsdp2, accelerate), stage 2 or 3, and a divisor of "
-            f"dp = {x.dp}: {listed(divisors(x.dp))}"
-        ),
+        _hybrid_message,
     ),
     _coded("recompute", RECOMPUTE, "recompute", "none"),
     _coded("schedule", SCHEDULES, "schedules", "none"),
@@ -347,7 +364,22 @@ RULES: tuple[Rule, ...] = (
         _schedule,
         _schedule_message,
     ),
-    Rule("offload is not offered", ("offload", "zero_stage"), _offload, _offload_message),
+    Rule(
+        "schedule does not go with recompute or ZeRO stage",
+        ("schedule", "recompute", "zero_stage"),
+        _deferred,
+        _deferred_message,
+    ),
+    Rule(
+        "the devices compute in the host's memory: nothing leaves it",
+        ("offload",),
+        lambda q, x: ~(x.states_on_host & q.machine.device.uses_host_memory),
+        lambda q, x: (
+            f"offload {x.offload!r} frees nothing: the devices of {q.machine.name} compute in the "
+            "host's memory; use offload none"
+        ),
+    ),
+    Rule("offload is not offered", ("offload", "zero_stage"), offloads, offload_message),
     Rule(
         "tiling is not offered by the framework",
         ("tiles", "zero_stage"),

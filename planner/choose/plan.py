@@ -9,12 +9,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from planner.choose.strategies import Verdict
+from planner.choose.batches import Batch
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, EmitError
 
 __all__ = ["Dropped", "Plan", "estimate_dict"]
 
@@ -39,12 +40,21 @@ class Plan:
     workload: Workload
     num_candidates: int
     ranked: tuple[Estimate, ...]
-    """Fastest layouts that fit, best first."""
+    """The fastest layout of every idea that fits, best first."""
+    recommended: Estimate | None
+    """The simplest of the layouts that are safe in memory and about as fast as the fastest."""
     strategies: tuple[Verdict, ...]
     dropped: tuple[Dropped, ...]
     notes: tuple[str, ...]
     queues: tuple[Queue, ...]
     """Queues of the machine that admit this many nodes."""
+    queued: bool = True
+    """Whether the machine is known to have queues at all."""
+    batches: tuple[Batch, ...] = ()
+    """Global batches next to the one asked for that are shared evenly, where that is faster or
+    simpler, or the only way."""
+    asked_batch: int = 0
+    """The global batch asked for; `workload` has the nearest one where that has no layout."""
 
     @property
     def fits(self) -> bool:
@@ -57,9 +67,23 @@ class Plan:
         return self.ranked[0] if self.ranked else None
 
     @property
-    def roomy(self) -> Estimate | None:
-        """The fastest of the ranked layouts that is not tight."""
-        return next((estimate for estimate in self.ranked if not estimate.tight), None)
+    def listed(self) -> tuple[Estimate, ...]:
+        """What to look at: the recommended layout, and the ranked ones beside it."""
+        first = () if self.recommended is None else (self.recommended,)
+        return (*first, *(one for one in self.ranked if one not in first))
+
+    def ranked_at(self, rank: int | None = None) -> Estimate:
+        """The layout of a rank, from 1; None is the recommended one. EmitError beyond them."""
+        if not self.ranked or self.recommended is None:
+            raise EmitError(f"nothing fits on {self.nodes} nodes, so there is nothing to run")
+        if rank is None:
+            return self.recommended
+        if not 1 <= rank <= len(self.ranked):
+            raise EmitError(
+                f"rank = {rank} is not among the {len(self.ranked)} layouts of the plan; use 1 to "
+                f"{len(self.ranked)}"
+            )
+        return self.ranked[rank - 1]
 
     @property
     def enough_nodes(self) -> int | None:
@@ -98,9 +122,10 @@ class Plan:
             "num_devices": self.num_devices,
             "workload": self.workload.model_dump(mode="json"),
             "fits": self.fits,
+            "recommended": estimate_dict(self.recommended) if self.recommended else None,
             "best": ranked[0] if ranked else None,
-            "node_hours": self.node_hours(self.ranked[0]) if self.ranked else None,
-            "duration_s": self.duration_s(self.ranked[0]) if self.ranked else None,
+            "node_hours": self.node_hours(self.recommended) if self.recommended else None,
+            "duration_s": self.duration_s(self.recommended) if self.recommended else None,
             "num_candidates": self.num_candidates,
             "ranked": ranked,
             "strategies": [
@@ -117,6 +142,9 @@ class Plan:
             ],
             "dropped": [asdict(d) for d in self.dropped],
             "notes": list(self.notes),
+            "batches": [{**asdict(b), "estimate": estimate_dict(b.estimate)} for b in self.batches],
+            "asked_batch": self.asked_batch,
+            "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
 
@@ -134,6 +162,7 @@ class Plan:
                 Workload.described(data["workload"]),
                 data["num_candidates"],
                 tuple(_estimate_from(e) for e in data["ranked"]),
+                _estimate_from(data["recommended"]) if data["recommended"] else None,
                 tuple(
                     Verdict(
                         v["name"],
@@ -149,6 +178,12 @@ class Plan:
                 tuple(Dropped(**d) for d in data["dropped"]),
                 tuple(data["notes"]),
                 tuple(Queue.described(q) for q in data["queues"]),
+                data["queued"],
+                tuple(
+                    Batch(b["global_batch"], _estimate_from(b["estimate"]), b["speedup"])
+                    for b in data["batches"]
+                ),
+                data["asked_batch"],
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(

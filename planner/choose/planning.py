@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.choose.advice import learning_rate_note, notes
+from planner.choose.asking import answered, frameworks_for, left_out
+from planner.choose.batches import offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
-from planner.choose.search import Found, order, search
-from planner.choose.strategies import judge
+from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
+from planner.choose.verdicts.advice import learning_rate_note, notes
+from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -25,7 +27,7 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["estimate", "frameworks_for", "left_out", "plan", "questions_for"]
+__all__ = ["estimate", "plan"]
 
 _TOP = 20
 
@@ -38,10 +40,13 @@ def plan(
     workload: Workload | None = None,
     frameworks: Sequence[str | Framework] = (),
     top: int = _TOP,
+    tolerance: float | None = None,
 ) -> Plan:
-    """Search every legal layout of a job and say which is fastest, what fits and what does not.
+    """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
-    `model` and `machine` are catalogue names, paths or descriptions. Raises PlannerError
+    `model` and `machine` are catalogue names, paths or descriptions; recommended is the simplest
+    layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. A batch that
+    no layout shares is answered with the nearest one within a quarter. Raises PlannerError
     subclasses for input that makes no sense; that nothing fits is a result.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
@@ -53,12 +58,15 @@ def plan(
     workload = workload or Workload()
     check_nodes(place, nodes)
     place.peak(workload.base_precision)
-    asked = questions_for(described, place, workload, frameworks)
-    questions = {question.framework.name: question for question in asked}
-    world = nodes * place.node.num_devices
-    found = {name: search(question, world) for name, question in questions.items()}
-    ranked = _ranked(found, top)
-    first = next(iter(questions.values()))
+    asked = workload.global_batch
+    answer = answered(described, place, nodes, workload, frameworks)
+    found, workload = answer.found, answer.workload
+    questions = {name: part.question for name, part in found.items()}
+    near = TOLERANCE if tolerance is None else tolerance
+    best = recommended(found.values(), near)
+    ranked = tuple(ideas(found.values(), top))
+    verdicts = judge(found, questions, nodes, bool(frameworks), near)
+    batches = answer.batches or offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
     for part in found.values():
         dropped.update(part.dropped)
@@ -67,29 +75,24 @@ def plan(
         num_params=described.num_params,
         machine=place.name,
         nodes=nodes,
-        num_devices=world,
+        num_devices=nodes * place.node.num_devices,
         workload=workload,
         num_candidates=sum(len(part.footprints) for part in found.values()),
-        ranked=tuple(ranked),
-        strategies=tuple(judge(found, questions, nodes)),
+        ranked=ranked,
+        recommended=best,
+        strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
-            *notes(first, nodes, ranked[0] if ranked else None),
+            *notes(tuple(questions.values()), nodes, best, verdicts),
+            *stall_notes(questions, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch),
-            *left_out(described, place, workload, frameworks),
+            *left_out(described, place, workload, frameworks, found),
         ),
+        batches=batches,
+        asked_batch=asked,
+        queued=bool(place.scheduler.queues),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )
-
-
-def _ranked(found: dict[str, Found], top: int) -> list[Estimate]:
-    """The fastest of all frameworks; ties go to the framework searched first."""
-    best = []
-    for position, part in enumerate(found.values()):
-        for index in order(part.estimates, top):
-            best.append((position, part.estimates[int(index)]))
-    best.sort(key=lambda pair: (round(pair[1].step_time_s, 9), pair[0]))
-    return [estimate for _, estimate in best[:top]]
 
 
 def estimate(
@@ -145,58 +148,9 @@ def _question_for(
     raise refusals[richest]
 
 
-def questions_for(
-    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework] = ()
-) -> list[Question]:
-    """What is searched: every framework, as far as its layouts can be written for the job.
-
-    One that is named is searched whole where its own code does not build the model; of the others
-    none is searched that can write nothing.
-    """
-    searched = []
-    for framework in frameworks_for(chosen, machine):
-        lacks = framework.code.lacks(model, workload)
-        built = framework.code.builds(model, workload) is not None
-        if not chosen and lacks:
-            continue
-        whole = chosen and framework.code.models and not built
-        part = framework if whole else framework.written(model, workload)
-        searched.append(Question(model, machine, workload, part))
-    # nothing can be written: the estimates still say what the job takes
-    whole = frameworks_for(chosen, machine)
-    return searched or [Question(model, machine, workload, framework) for framework in whole]
-
-
-def left_out(
-    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework] = ()
-) -> list[str]:
-    """A sentence for every framework whose files cannot be written for the job."""
-    why = {f: f.code.lacks(model, workload) for f in frameworks_for(chosen, machine)}
-    done = "No files can be written for" if chosen else "Not searched:"
-    return [f"{done} {framework.name}: {reason}." for framework, reason in why.items() if reason]
-
-
 def _model(model: str | Model) -> Model:
     return model if isinstance(model, Model) else load_model(model)
 
 
 def _machine(machine: str | Machine) -> Machine:
     return machine if isinstance(machine, Machine) else load_machine(machine)
-
-
-def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[Framework]:
-    """The chosen frameworks, or those that are searched by default and run on the machine."""
-    runtime = machine.device.runtime
-    if chosen:
-        frameworks = [f if isinstance(f, Framework) else load_framework(f) for f in chosen]
-        for framework in frameworks:
-            if runtime not in framework.runtimes:
-                raise LayoutError(
-                    f"{framework.name} does not run on {runtime} devices ({machine.name}); use "
-                    "another framework"
-                )
-        return frameworks
-    described = [load_framework(name) for name in names("framework")]
-    running = [f for f in described if f.searched and runtime in f.runtimes]
-    here = {framework.name for framework in running}
-    return [framework for framework in running if framework.stands_in_for not in here]

@@ -23,18 +23,19 @@ from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.errors import LayoutError
 
-__all__ = ["Found", "candidates", "order", "search"]
+__all__ = ["TILES", "Found", "candidates", "order", "search"]
 
 Int = NDArray[np.int64]
 
 _Taken = TypeVar("_Taken", bound=Footprints)
 
 _MAX_MICRO_BATCH = 64
-_MAX_CHUNKS = 12
+TILES = (4, 16)
+"""Tiles of the largest matrix that are tried."""
 _FULLEST_CHUNK = 1.05
 # layers of the fullest chunk over their mean: what interleaving saves is lost where it is more
 _LEAST_CONTEXT_TOKENS = 1024
@@ -109,6 +110,9 @@ def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]
     _schedules(grid)
     recompute = [RECOMPUTE.index(mode) for mode in question.framework.recompute]
     grid.cross("recompute", recompute)
+    mask, dropped = legal(question, grid.layouts(), {"schedule", "recompute", "zero_stage"})
+    grid.dropped.update(dropped)
+    grid.filter(mask)
     return grid.layouts(), dict(grid.dropped)
 
 
@@ -169,31 +173,14 @@ def _sharding(grid: _Grid) -> None:
     grid.apply("sequence_parallel")
     stages = framework.stages(grid.question.workload.precision)
     grid.cross("zero_stage", list(stages))
-    # sharding over one replica is no sharding
-    layouts = grid.layouts()
-    least = layouts.zero_stage == min(stages)
-    grid.filter((layouts.num_replicas > 1) | least)
     grid.apply("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))
     mask, _ = legal(grid.question, grid.layouts(), {"offload", "zero_stage"})
     grid.filter(mask)
-    if framework.hybrid_sharding:
-        _hybrid(grid)
-
-
-def _hybrid(grid: _Grid) -> None:
-    """Sharding over all replicas, or only over those on one node."""
-    per_node = grid.question.machine.node.num_devices
-    everywhere, inside_node = 0, 1
-    grid.cross("dp_shard", [everywhere, inside_node])
-    layouts, whole = grid.layouts(), grid.columns["dp_shard"] == everywhere
-    inside = np.maximum(per_node // (layouts.tp * layouts.cp), 1)
-    smaller = (inside > 1) & (inside < layouts.dp) & (layouts.dp % inside == 0)
-    useful = whole | (smaller & layouts.shards_weights & layouts.keeps_states)
-    shard = np.where(whole, layouts.dp, inside)
-    grid.filter(useful)
-    grid.columns["dp_shard"] = shard[useful]
-    grid.apply("dp_shard")
+    # sharding over one replica is no sharding, but offload asks for a stage
+    layouts = grid.layouts()
+    least = layouts.zero_stage == min(stages)
+    grid.filter((layouts.num_replicas > 1) | least | ~layouts.keeps_states)
 
 
 def _schedules(grid: _Grid) -> None:
@@ -207,20 +194,56 @@ def _schedules(grid: _Grid) -> None:
     grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])
     layouts = grid.layouts()
     grid.filter(layouts.piped != layouts.scheduled("none"))
-    del grid.columns["vpp"]
-    layers = question.model.num_layers + question.model.num_decoder_layers
-    grid.cross("vpp", [v for v in range(1, _MAX_CHUNKS + 1) if v == 1 or v * 2 <= layers])
-    layouts = grid.layouts()
-    grid.filter((layouts.vpp > 1) == interleaved(layouts))
-    chunks = grid.columns["pp"] * grid.columns["vpp"]
-    fullest = -(-layers // chunks) * chunks / layers
-    grid.filter(
-        (grid.columns["vpp"] == 1) | (chunks > layers) | (fullest <= _FULLEST_CHUNK),
-        "interleaved chunks would be uneven",
-    )
+    _chunks(grid)
     mask, dropped = legal(question, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
     grid.dropped.update(dropped)
     grid.filter(mask)
+
+
+def _chunks(grid: _Grid) -> None:
+    """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
+    schedule as many as its layers make even."""
+    model, layouts = grid.question.model, grid.layouts()
+    layers, pp = model.num_layers + model.num_decoder_layers, layouts.pp
+    several, turned = interleaved(layouts), layouts.v_shaped
+    rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
+    for count in range(2, layers // 2 + 1):
+        deep = (several | (turned & (count == 2))) & (pp * count <= layers)
+        even = deep & (-(-layers // (pp * count)) * pp * count <= _FULLEST_CHUNK * layers)
+        rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
+        if fell := int(np.count_nonzero(deep & ~even)):
+            grid.dropped["interleaved chunks would be uneven"] += fell
+    grid.columns = _kept(grid.columns, np.concatenate(rows))
+    grid.columns["vpp"] = np.repeat(chunks, [len(some) for some in rows])
+
+
+def _in_groups(question: Question, taken: Footprints) -> Layouts:
+    """Layouts whose weights are sharded inside groups of any size, from those sharded over all.
+
+    A smaller group takes more memory: only what fits over all ranks is tried, and of the rest what
+    is closest to it, so that the answer can say by how much it does not fit.
+    """
+    layouts = taken.layouts
+    if not question.framework.hybrid_sharding or not len(layouts):
+        return layouts.take(np.zeros(0, dtype=np.int64))
+    fits = taken.fits.copy()
+    fits[np.argmin(taken.memory_bytes)] = True
+    whole = layouts.take(np.flatnonzero(fits & layouts.shards_weights & layouts.keeps_states))
+    groups = []
+    for size in divisors(int(np.max(whole.dp, initial=1)))[1:]:
+        some = whole.take(np.flatnonzero((whole.dp % size == 0) & (size < whole.dp)))
+        groups.append(replace(some, dp_shard=np.full(len(some), size)))
+    joined = Layouts.joined(groups or [whole])
+    mask, _ = legal(question, joined, set(Layout.model_fields))
+    return joined.take(np.flatnonzero(mask))
+
+
+def _in_tiles(question: Question, taken: Footprints) -> Layouts:
+    """The last resort where nothing fits: the largest matrix in tiles."""
+    layouts = taken.layouts
+    tried = question.framework.tiling and len(layouts) and not taken.fits.any()
+    some = layouts.take(np.flatnonzero(layouts.shards_weights & bool(tried)))
+    return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
 
 
 def search(question: Question, world: int) -> Found:
@@ -228,6 +251,10 @@ def search(question: Question, world: int) -> Found:
     check_sequence(question)
     layouts, dropped = candidates(question, world)
     taken = footprints(question, layouts)
+    for further in (_in_groups, _in_tiles):
+        more = further(question, taken)
+        if len(more):
+            taken = Footprints.joined([taken, footprints(question, more)])
     device = int(np.count_nonzero(~taken.fits_device))
     host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
     if device:

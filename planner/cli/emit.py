@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import FITS, NOTHING_FITS, Job, spread
+from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, share_of, spread
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -31,8 +31,14 @@ def register(app: typer.Typer) -> None:
 def emit_command(
     job: Job,
     rank: Annotated[
-        int, typer.Option(min=1, max=1000, help="Which layout of the plan; 1 is the fastest.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Which layout of the plan; 1 is the fastest. Else the recommended one.",
+        ),
+    ] = None,
+    tolerance: Tolerance = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps; else those of --tokens, or 1000.")
     ] = None,
@@ -53,7 +59,8 @@ def emit_command(
         nodes=job.nodes,
         workload=workload,
         frameworks=frameworks,
-        top=max(rank, _LEAST_TOP),
+        top=max(rank or 1, _LEAST_TOP),
+        tolerance=share_of(tolerance),
     )
     if not answer.fits:
         print(
@@ -62,6 +69,10 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
+    from planner.show import words
+
+    if instead := words.instead(answer):
+        print(instead, file=sys.stderr)
     files = _files(answer, rank, model, machine, frameworks, steps, queue)
     _hand_over(files, output or Path(_folder(model.name, machine.name)), force, dry_run)
     return FITS
@@ -69,7 +80,7 @@ def emit_command(
 
 def _files(
     answer: Plan,
-    rank: int,
+    rank: int | None,
     model: Model,
     machine: Machine,
     frameworks: list[Framework],
@@ -82,8 +93,8 @@ def _files(
 
     given = {framework.name: framework for framework in frameworks}
 
-    def written(number: int) -> dict[str, str]:
-        name = answer.ranked[number - 1].framework if number <= len(answer.ranked) else ""
+    def written(number: int | None) -> dict[str, str]:
+        name = answer.ranked_at(number).framework
         return emit(
             answer,
             number,

@@ -21,7 +21,7 @@ from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, 
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_tokens
-from planner.errors import PlannerError
+from planner.errors import LayoutError, PlannerError
 
 if TYPE_CHECKING:
     from planner.describe.configurations.configuration import Configuration
@@ -42,7 +42,9 @@ __all__ = [
     "MachineName",
     "ModelName",
     "Overrides",
+    "Tolerance",
     "read_files",
+    "share_of",
     "spread",
     "workload_of",
 ]
@@ -63,6 +65,21 @@ LeaveFree = Annotated[
         max=MOST_FREE,
         metavar="PERCENT",
         help="Percent of every device's memory that the layout must not need.",
+    ),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option("--devices", min=1, help="Devices of one node, where the job has a part of it."),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        show_default="5",
+        help="By how much the recommended layout may be slower than the fastest, if it is simpler.",
     ),
 ]
 Files = Annotated[
@@ -204,6 +221,11 @@ def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
     return group(**given)
 
 
+def share_of(percent: float | None) -> float | None:
+    """A share from percent."""
+    return None if percent is None else percent / 100
+
+
 def read_files(files: Sequence[str] | None) -> Configuration | None:
     """What `--from` names; None where it names nothing."""
     if not files:
@@ -224,6 +246,21 @@ def workload_of(model: Model, fields: dict[str, Any]) -> Workload:
     return Workload.described(fields, where="workload")
 
 
+def machine_of(
+    name: str,
+    overrides: list[str] | None,
+    leave_free: float,
+    devices: int | None,
+    nodes: int | None,
+) -> Machine:
+    """The machine of a command's options, or a part of one of its nodes."""
+    if devices is not None and (nodes or 1) > 1:
+        raise LayoutError(
+            f"--devices {devices} is a part of one node, but --nodes says {nodes}; leave one out"
+        )
+    return load_machine(name, tuple(overrides or ()), leave_free, devices)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A model on some nodes of a machine, and how it is trained."""
@@ -237,10 +274,13 @@ class Job:
     ] = None
     overrides: Overrides = None
     leave_free: LeaveFree = 0.0
+    devices: Devices = None
 
     def described(self) -> tuple[Model, Machine, Workload, list[Framework]]:
         """What the options name."""
         model = load_model(self.model)
-        machine = load_machine(self.machine, tuple(self.overrides or ()), self.leave_free)
+        machine = machine_of(
+            self.machine, self.overrides, self.leave_free, self.devices, self.nodes
+        )
         frameworks = [load_framework(name) for name in self.framework or ()]
         return model, machine, workload_of(model, self.workload), frameworks

@@ -13,6 +13,7 @@ from planner.cli.options import (
     OWN_SEQUENCE,
     AsCsv,
     AsJson,
+    Devices,
     FieldsOf,
     Files,
     Job,
@@ -20,10 +21,13 @@ from planner.cli.options import (
     MachineName,
     ModelName,
     Overrides,
+    Tolerance,
+    machine_of,
     read_files,
+    share_of,
     spread,
 )
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
@@ -54,6 +58,7 @@ def register(app: typer.Typer) -> None:
 def plan_command(
     job: Job,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
+    tolerance: Tolerance = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -62,7 +67,13 @@ def plan_command(
 
     model, machine, workload, frameworks = job.described()
     answer = plan(
-        model, machine, nodes=job.nodes, workload=workload, frameworks=frameworks, top=top
+        model,
+        machine,
+        nodes=job.nodes,
+        workload=workload,
+        frameworks=frameworks,
+        top=top,
+        tolerance=share_of(tolerance),
     )
     if as_json:
         print(answer.to_json())
@@ -90,6 +101,7 @@ def estimate_command(
     files: Files = None,
     overrides: Overrides = None,
     leave_free: LeaveFree = 0.0,
+    devices: Devices = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -99,18 +111,18 @@ def estimate_command(
     torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
     before them.
     """
-    from planner.choose.completing import complete
-    from planner.choose.configured import improved
+    from planner.choose.given.completing import complete
+    from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
     from planner.describe.question import Question
 
     described = load_model(model)
-    place = load_machine(machine, tuple(overrides or ()), leave_free)
+    place = machine_of(machine, overrides, leave_free, devices, nodes)
     job = complete(
         described,
         place,
         read_files(files),
-        nodes=nodes,
+        nodes=1 if devices and nodes is None else nodes,
         layout=layout,
         workload=workload,
         framework=framework,
@@ -147,9 +159,11 @@ def _print_estimate(
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.show.report import console, show_estimate, show_reading
+        from planner.choose.verdicts.advice import utilisation
+        from planner.show.report import console, show_estimate, show_notes, show_reading
 
         out = console()
         show_estimate(answer, question.machine, stages, out)
+        show_notes(utilisation(question, answer), out)
         if read:
             show_reading(answer, *read, out)

@@ -13,12 +13,14 @@ import numpy as np
 from planner.cost.arrays import Float, in_pieces
 from planner.cost.intervals import (
     class_name,
+    exceeding_probability,
     interval_factors,
     memory_class,
     memory_factors,
 )
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
+from planner.cost.parts import TIME_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.compute import model_flop
@@ -38,6 +40,8 @@ class Estimate:
     fits: bool
     tight: bool
     """Fits by the estimate alone: what runs of this class have used beyond theirs would not."""
+    out_of_memory_probability: float
+    """That a run takes more than the device has, as runs of this class have differed."""
     step_time_s: float
     interval_step_time_s: tuple[float, float]
     """Between these 90 % of measured runs of this class lay."""
@@ -67,12 +71,19 @@ class Estimates(Footprints):
     """Measured over estimated step time: 5 % and 95 % quantile for this class of run."""
     memory_factors: tuple[float, float]
     """The same of memory."""
+    memory_class: str
     framework: str
 
     @functools.cached_property
     def step_time_s(self) -> Float:
         """Sum of the time parts [s]."""
         return np.asarray(sum(self.time_parts_s.values()))
+
+    @functools.cached_property
+    def out_of_memory_probability(self) -> Float:
+        """That a run takes more memory than the device has [1]."""
+        room = self.device_limit_bytes / np.maximum(self.memory_bytes, 1.0)
+        return exceeding_probability(self.memory_class, room)
 
     @property
     def mfu(self) -> Float:
@@ -94,6 +105,9 @@ class Estimates(Footprints):
             framework=self.framework,
             fits=fits,
             tight=fits and most > self.device_limit_bytes,
+            out_of_memory_probability=float(
+                exceeding_probability(self.memory_class, self.device_limit_bytes / total)
+            ),
             step_time_s=step,
             interval_step_time_s=(step * self.interval_factors[0], step * self.interval_factors[1]),
             step_time_parts_s=parts,
@@ -153,16 +167,17 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
     question = stages.question
     machine, workload, framework = question.machine, question.workload, question.framework
     shape = np.shape(known.layouts.dp)
+    # a search asks often what nothing takes
+    parts = time_parts(stages) if np.size(known.layouts.dp) else dict.fromkeys(TIME_PARTS, 0.0)
     found = Estimates(
         **{field.name: getattr(known, field.name) for field in fields(known)},
-        time_parts_s={
-            name: np.broadcast_to(values, shape) for name, values in time_parts(stages).items()
-        },
+        time_parts_s={name: np.broadcast_to(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
         model_flop=model_flop(stages.blocks, workload),
         peak_flop_per_s=machine.peak(workload.base_precision),
         interval_factors=interval_factors(class_name(question.model, machine, framework)),
         memory_factors=memory_factors(memory_class(framework)),
+        memory_class=memory_class(framework),
         framework=framework.name,
     )
     check_figures(question, found.step_time_s)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field
 
+from planner.cost.arrays import Float
 from planner.describe.base import Description
 from planner.describe.files import read_toml
 from planner.describe.framework import Framework
@@ -24,6 +27,7 @@ __all__ = [
     "MEMORY_CLASSES",
     "RunClass",
     "class_name",
+    "exceeding_probability",
     "interval_factors",
     "memory_class",
     "memory_classes",
@@ -57,12 +61,21 @@ class RunClass(Description):
     """Publications or logs they come from."""
 
 
+class MemoryClass(RunClass):
+    """Quantiles of measured over estimated memory for one class of run."""
+
+    parts: tuple[float, ...]
+    """Parts of the runs, rising; of n runs the ends are 1/(n + 1) and n/(n + 1)."""
+    ratios: tuple[float, ...]
+    """Which part of the runs measured at most so much of their estimate."""
+
+
 class _Table(Description):
     """The file of quantiles."""
 
     step_time: dict[str, RunClass]
     """Quantiles of step times by class."""
-    memory: dict[str, RunClass]
+    memory: dict[str, MemoryClass]
     """Quantiles of the memory of whole devices by class."""
 
 
@@ -77,7 +90,7 @@ def run_classes() -> dict[str, RunClass]:
     return _table().step_time
 
 
-def memory_classes() -> dict[str, RunClass]:
+def memory_classes() -> dict[str, MemoryClass]:
     """How far the measured memory of devices was from its estimate, by class of run."""
     return _table().memory
 
@@ -124,9 +137,9 @@ def memory_class(framework: Framework) -> str:
 def memory_factors(name: str) -> tuple[float, float]:
     """Factors on a device's memory that 90 % of measured runs of a class lie between [1].
 
-    Counted: runs that no fit has seen, measured as the driver sees a device or with what the
-    allocator holds. Left out: runs measured by their tensors alone, which need not fit; that runs
-    of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    Counted: runs that no fit of memory has seen, measured as the driver sees a device or with what
+    the allocator holds. Left out: runs measured by their tensors alone, which need not fit; that
+    runs of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     method.md#intervals.
 
     >>> low, high = memory_factors("any other framework")
@@ -135,3 +148,18 @@ def memory_factors(name: str) -> tuple[float, float]:
     """
     found = memory_classes()[name]
     return found.low, found.high
+
+
+def exceeding_probability(name: str, room: ArrayLike) -> Float:
+    """Probability that a run of a class takes more than `room` times its estimated memory [1].
+
+    Counted: the runs of the class that no fit has seen, between their quantiles by the logarithm;
+    beyond all of them as often as one further run would lie there. Left out: that runs of one
+    source are alike. method.md#intervals.
+
+    >>> low, _, high = (float(exceeding_probability("any other framework", r)) for r in (2, 1, 0.5))
+    >>> low < 0.05, high > 0.95
+    (True, True)
+    """
+    found = memory_classes()[name]
+    return 1 - np.interp(np.log(room), np.log(found.ratios), found.parts)

@@ -157,7 +157,12 @@ _HOST = (
         hue="green",
         meaning="states, gradients and weights that live on the host",
     ),
-    Part(name="pinned_buffers", hue="pink", meaning="pinned transfer buffers when offloading"),
+    Part(name="pinned_buffers", hue="pink", meaning="pinned buffers for what is on the disk"),
+    Part(
+        name="device_memory",
+        hue="sky",
+        meaning="what the devices of a node take of it, where their memory is the host's",
+    ),
 )
 
 _TIME = (
@@ -206,7 +211,8 @@ _TIME = (
     TimePart(
         name="parameter_gathering",
         hue="pink",
-        meaning="ZeRO-3: exposed gathers of weights and reductions of gradients",
+        meaning="exposed gathers of weights for use (ZeRO-3; FSDP below it too), reductions of "
+        "gradients (ZeRO-3)",
         spread=0.50,
     ),
     TimePart(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "load_model",
     "names",
     "overridden",
+    "part_of_node",
     "read_toml",
 ]
 
@@ -93,10 +95,15 @@ def load_model(name: str) -> Model:
     return _named(Model, "model", name)
 
 
-def load_machine(name: str, overrides: tuple[str, ...] = (), free_percent: float = 0.0) -> Machine:
+def load_machine(
+    name: str,
+    overrides: tuple[str, ...] = (),
+    free_percent: float = 0.0,
+    devices: int | None = None,
+) -> Machine:
     """A machine by catalogue name, alias or TOML path, with `section.field=value` overrides.
 
-    `free_percent` of the devices' memory are left free.
+    `free_percent` of the devices' memory are left free; with `devices` it is that part of one node.
 
     >>> load_machine("polaris", ("device.memory_bytes=80GB",)).device.memory_bytes.value
     80000000000.0
@@ -107,7 +114,8 @@ def load_machine(name: str, overrides: tuple[str, ...] = (), free_percent: float
         # other names stand inside the files, and reading them all takes time
         known = name in names("machine")
         machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
-    return leaving_free(overridden(machine, overrides) if overrides else machine, free_percent)
+    machine = leaving_free(overridden(machine, overrides) if overrides else machine, free_percent)
+    return machine if devices is None else part_of_node(machine, devices)
 
 
 @functools.cache
@@ -198,6 +206,61 @@ def leaving_free(machine: Machine, percent: float) -> Machine:
         "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
     }
     return Machine.described(fields, where="memory left free")
+
+
+_SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s")
+_DEVICES_ASKED = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
+
+
+def part_of_node(machine: Machine, devices: int) -> Machine:
+    """A machine of one node with the first devices of one of `machine`, for jobs on fewer.
+
+    Where the batch system gives parts of nodes (Slurm without --exclusive, Kubernetes) the job has
+    that part of cores, memory and disk too, else the whole node.
+
+    >>> half = part_of_node(load_machine("vsc-5"), 1)
+    >>> half.num_devices, half.node.num_cores.value, half.scheduler.launch.directives
+    (1, 64.0, ('--gres=gpu:1',))
+    """
+    whole = machine.node.num_devices
+    if not 1 <= devices <= whole:
+        raise DescriptionError(
+            f"{devices} devices are no part of a node of {machine.name}, which has {whole}; "
+            f"give 1 to {whole}, or nodes"
+        )
+    if devices == whole and machine.num_nodes.value == 1:
+        return machine
+    fields = machine.model_dump()
+    node, said = fields["node"], f"{devices} of {whole} devices of a node of {machine.name}"
+    fields["num_nodes"] = {"value": 1, "kind": "assumed", "source": f"the job is on {said}"}
+    node["num_devices"] = devices
+    node["devices_per_card"] = min(node["devices_per_card"], devices)
+    nics = sorted(set(node["nic_of_device"][:devices]))
+    node["nic_of_device"] = [nics.index(nic) for nic in node["nic_of_device"][:devices]]
+    node["num_nics"] = len(nics) if node["nic_of_device"] else node["num_nics"]
+    wires = node["fabric"]["wires"]
+    node["fabric"]["wires"] = [wire for wire in wires if max(wire["devices"]) < devices]
+    launch = fields["scheduler"]["launch"]
+    if launch:
+        launch["directives"] = [
+            _DEVICES_ASKED.sub(rf"\g<1>{devices}", asked) for asked in launch["directives"]
+        ]
+    asked = launch["directives"] if launch else []
+    if machine.scheduler.kind in ("slurm", "kubernetes") and "--exclusive" not in asked:
+        _share(fields, devices / whole, said)
+    return Machine.described(fields, where="part of a node")
+
+
+def _share(fields: dict[str, Any], share: float, said: str) -> None:
+    """Leave a part of what all jobs of a node share."""
+    node = fields["node"]
+    shared = [node[name] for name in _SHARED]
+    for quantity in [*shared, *(node["local_disk"] or {}).values()]:
+        quantity["value"] *= share
+        quantity |= {"kind": "assumed", "source": f"the part of {said}; {quantity['source']}"}
+    launch = fields["scheduler"]["launch"]
+    if launch and launch["cpus"]:
+        launch["cpus"] = max(int(launch["cpus"] * share), 1)
 
 
 def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:

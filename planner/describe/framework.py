@@ -23,8 +23,8 @@ from planner.describe.base import (
     Trait,
     ZeroStage,
 )
-from planner.describe.layout import Recompute, Schedule
-from planner.describe.machine import Runtime
+from planner.describe.layout import RECOMPUTE, Recompute, Schedule
+from planner.describe.machine import Requirements, Runtime
 from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
 from planner.describe.workload import (
@@ -34,6 +34,7 @@ from planner.describe.workload import (
     TrainingPrecision,
     Workload,
 )
+from planner.units import either
 
 __all__ = [
     "Buffers",
@@ -42,8 +43,17 @@ __all__ = [
     "Framework",
     "HostTime",
     "Kernels",
+    "Loss",
+    "Offloading",
+    "Stall",
     "States",
 ]
+
+
+Loss = Literal[
+    "eager", "vocab-parallel", "vocab-parallel-copy", "fused", "fused-copy", "fused-linear"
+]
+"""Which kernels compute the loss over the vocabulary."""
 
 
 class States(Description):
@@ -92,10 +102,12 @@ class Kernels(Description):
     fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
-    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"]
+    loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
-    tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place;
-    fused-copy: the same with the gradient beside the logits."""
+    tp, in place; vocab-parallel-copy: the same on a copy, the fp32 logits beside it; fused: one
+    kernel that turns 16-bit logits into their gradient in place; fused-copy: the same with the
+    gradient beside the logits; fused-linear: fused with the head's product, a piece of the logits
+    as large as the stream at a time, both gradients in the forward pass (Liger)."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
     """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
     loss); the head's gradient is summed over them before it is reduced."""
@@ -121,6 +133,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
+    gathers_context: bool = False
+    """Whether keys and values of all context ranks are gathered at once, and only their gradients
+    passed around, in fp32 (torch); else both pass around, as attention gets to them."""
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""
@@ -150,6 +165,21 @@ class HostTime(Description):
     """With a pipeline, for tp = 2 on one node [s]."""
     piped_power: Share
     """How the latter grows with tp and with the nodes of the group."""
+
+
+class Stall(Description):
+    """Layouts of which some runs take far longer than their work, for a cause that is not known."""
+
+    zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages of these layouts."""
+    piped: bool
+    """Whether they have a pipeline."""
+    beyond_node: bool = False
+    """Whether tensor parallelism must reach beyond a node."""
+    min_nodes: int = Field(ge=1, le=100_000)
+    """Fewest nodes."""
+    share: Share
+    """Part of measured runs that took more than 1 / 0.6 of their estimate."""
 
 
 class Buffers(Description):
@@ -200,8 +230,6 @@ class Buffers(Description):
     keeps_temporaries: bool = False
     """Whether temporaries of the optimizer step are single large tensors: the allocator holds
     memory of their own for them, while there is room."""
-    pinned_host_bytes: float = Field(default=0, ge=0, le=1e12)
-    """Pinned host buffers per rank when offloading [B]."""
     allocator_fraction: Share
     """What the caching allocator reserves beyond the peak, as a fraction of it."""
     host_process_bytes: ByteCount
@@ -215,6 +243,9 @@ class Communication(Description):
     """Whether gradient reduction runs behind the last backward pass."""
     overlap_parameters: bool
     """Whether gathering updated parameters (ZeRO-1, 2) runs behind the next forward pass."""
+    every_layer_alone: bool = False
+    """Whether every layer is a unit that gathers its weights and reduces its gradients in one
+    collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     reduces_once: bool | None = None
@@ -224,15 +255,40 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    experts_once_per_node: bool = False
+    """Whether a token goes once to every node that its experts are on and is copied there
+    (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
+    overlap_experts: bool = False
+    """Whether dispatch and combine run behind the other direction's computation of the next
+    micro-batch: without a pipeline or with an interleaved one, and without full recompute."""
     overlap_pipeline: bool
-    """Whether stage-to-stage transfers run behind computation."""
+    """Whether transfers between stages of several chunks run behind computation; a stage of one
+    chunk awaits its own."""
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share
     """Part of hidden data-parallel traffic that still costs time: its kernels take compute
     units and memory bandwidth from the computation they run behind."""
-    overlap_offload: bool = False
-    """Whether host transfers run behind computation."""
+
+
+class Offloading(Description):
+    """What moves, and what the host holds, where states or weights live off the device."""
+
+    overlap_weights: bool = False
+    """Whether weights come up behind computation; else the host awaits every copy."""
+    overlap_gradients: bool = False
+    """Whether gradients go down behind backward."""
+    gradient_transfers: int = Field(default=1, ge=0, le=8)
+    """How often a pass that adds to gradients on the host sends them over the link."""
+    step_gradient_bytes: BytesPerElement = 0
+    """fp32 gradients of the optimizer beside those that passes add to: sent down in the last pass,
+    held on the host or written to the disk [B/parameter]."""
+    step_host_bytes: BytesPerElement = 0
+    """What the host moves in its memory besides the update: unscaling, copies [B/parameter]."""
+    weight_copies: int = Field(default=1, ge=1, le=4)
+    """How often the host holds weights that are offloaded to it."""
+    swap_buffer_bytes: float = Field(default=0, ge=0, le=1e12)
+    """Pinned buffers per rank for what is swapped to the disk [B]."""
 
 
 class Code(Description):
@@ -255,15 +311,20 @@ class Code(Description):
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Why a job cannot be written at all; empty where it can."""
-        alone = self.other_models == "none"
-        return self.unsaid(workload) or (self.odd(model, workload.sequence_length) if alone else "")
+        if unsaid := self.unsaid(workload):
+            return unsaid
+        if self.other_models != "none" or not self.models:
+            return ""
+        if workload.adapted:
+            return "its code trains no adapters and freezes no parts"
+        return self.odd(model, workload.sequence_length)
 
     def unsaid(self, workload: Workload) -> str:
         """What of a workload its files cannot ask for; empty where they can all."""
         if workload.precision not in self.precisions:
-            return f"precision {workload.precision} is not written; use {_either(self.precisions)}"
+            return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
-            return f"optimizer {workload.optimizer} is not written; use {_either(self.optimizers)}"
+            return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
         return ""
 
     def odd(self, model: Model, sequence_length: int) -> str:
@@ -272,17 +333,15 @@ class Code(Description):
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
 
     def builds(self, model: Model, workload: Workload) -> Decoders | None:
-        """The code that builds a job's model; None where the model's own runs."""
+        """The code that builds a job's model; None where the model's own runs, adapted or not."""
+        if workload.adapted:
+            return None
         for decoders in self.models:
             precise = workload.precision in decoders.precisions
             trains = precise and workload.optimizer in decoders.optimizers
             if trains and not decoders.lacks(model, workload.sequence_length):
                 return decoders
         return None
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
 
 
 class Framework(Description):
@@ -304,10 +363,17 @@ class Framework(Description):
     configuration: str = "none"
     """The recipe that writes its files (`planner emit`): the name of a module of
     `planner.emitters.recipes`; none: it is described for comparison only."""
+    effort: float = Field(default=0, ge=0, le=10)
+    """What it costs people to take up, beyond DDP around their own model: an order of preference on
+    the scale of `planner.choose.recommending` [1]."""
     searched: bool = False
     """Whether it is searched where no framework is named."""
     stands_in_for: str = ""
     """The framework in whose place it is searched, only where that one does not run."""
+    instead_of: str = ""
+    """The framework that is searched only where this one is not, or has nothing that fits."""
+    requires: Requirements = Requirements()
+    """What a machine must have for it to be searched there without being named."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
     axes: tuple[Axis, ...]
@@ -326,6 +392,10 @@ class Framework(Description):
     """Pipeline schedules."""
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
+    deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
+    """Those that go with schedules whose weight gradients are passes of their own."""
+    deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages that go with such schedules."""
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"
     )
@@ -365,10 +435,14 @@ class Framework(Description):
     """Kernels and saved tensors."""
     host: HostTime | None = None
     """Where the host sets the pace of tensor parallelism."""
+    stalls: tuple[Stall, ...] = ()
+    """Where runs stall now and then; said and avoided, not part of any step time."""
     buffers: Buffers
     """Fixed buffers."""
     communication: Communication
     """Overlap and synchronisation."""
+    offloading: Offloading = Offloading()
+    """What offloading moves and holds."""
     code: Code = Code()
     """What its code and files can be told."""
 

@@ -32,9 +32,11 @@ __all__ = [
     "LocalDisk",
     "Machine",
     "Network",
+    "NetworkKind",
     "Node",
     "Precision",
     "Queue",
+    "Requirements",
     "Runtime",
     "Scheduler",
     "Wire",
@@ -43,6 +45,8 @@ __all__ = [
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 
 Runtime = Literal["cuda", "rocm", "xpu", "cpu"]
+
+NetworkKind = Literal["infiniband", "roce", "slingshot", "omni-path", "efa", "ethernet"]
 
 Nodes = Annotated[int, Field(ge=1, le=1_000_000)]
 DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
@@ -65,6 +69,8 @@ class Device(Description):
     """Memory that runtime context, kernels and library workspaces take [B]."""
     communicator_bytes: ByteCount
     """Memory that one communicator (NCCL, RCCL, oneCCL) takes for its buffers [B]."""
+    is_apu: bool = False
+    """Whether its memory is the host's, as that of an APU; a CPU's always is."""
     memory_bytes_per_s: Rate
     """Peak memory bandwidth [B/s]."""
     peak_flop_per_s: dict[Precision, Rate]
@@ -84,6 +90,11 @@ class Device(Description):
     """Fraction of the memory bandwidth that streaming kernels sustain."""
     launch_s: Duration
     """Host time to launch one kernel from an eager framework [s]."""
+
+    @property
+    def uses_host_memory(self) -> bool:
+        """Whether there is one memory and not two: nothing can be offloaded from it to the host."""
+        return self.is_apu or self.runtime == "cpu"
 
 
 class Wire(Description):
@@ -111,6 +122,11 @@ class Fabric(Description):
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
     """Latency of one collective step between two devices of the node [s]."""
+
+    @property
+    def wired(self) -> bool:
+        """Whether devices have links to each other, as NVLink, Xe Link or Infinity Fabric."""
+        return self.kind in ("mesh", "switch", "wires")
 
     @model_validator(mode="after")
     def _links_have_a_rate(self) -> Fabric:
@@ -206,6 +222,8 @@ class Network(Description):
 
     topology: str
     """Name and shape, such as "Slingshot-11 dragonfly"."""
+    kind: NetworkKind | None = None
+    """What it speaks; none where that is not known."""
     latency_s: Duration
     """What each doubling of the nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Duration | None = None
@@ -302,6 +320,11 @@ class Machine(Description):
         return int(self.num_nodes.value) * self.node.num_devices
 
     @property
+    def wired_devices(self) -> int:
+        """Devices that are wired to each other: of a node, or of a domain of nodes (NVL72)."""
+        return self.node.num_devices * (self.network.domain_nodes if self.network else 1)
+
+    @property
     def node_bytes_per_s(self) -> float:
         """What one node can inject into the network, all interfaces [B/s]."""
         rate = self.node.nic_bytes_per_s
@@ -316,3 +339,23 @@ class Machine(Description):
                 f"use one of {', '.join(sorted(peaks))}"
             )
         return peaks[precision].value
+
+
+class Requirements(Description):
+    """What a machine must have for a piece of software, besides devices that run it."""
+
+    networks: tuple[NetworkKind, ...] = ()
+    """Kinds of network between the nodes; empty: any, or none."""
+    wired: bool = False
+    """Whether the devices of a node have links of their own, such as NVLink."""
+    units: Precision | None = None
+    """A precision for which the devices have units: fp8 tells Hopper from Ampere."""
+
+    def met_by(self, machine: Machine) -> bool:
+        """Whether a machine has all of it."""
+        kind = machine.network.kind if machine.network else None
+        return (
+            (not self.networks or kind in self.networks)
+            and (not self.wired or machine.node.fabric.wired)
+            and (self.units is None or self.units in machine.device.peak_flop_per_s)
+        )

@@ -79,6 +79,11 @@ class Workload(Description):
         return self
 
     @property
+    def adapted(self) -> bool:
+        """Whether only adapters or some parts are trained."""
+        return bool(self.lora_rank or self.frozen)
+
+    @property
     def compute_bytes(self) -> int:
         """Bytes of one activation element: 4 in fp32 and tf32, else 2."""
         return 4 if self.precision in ("fp32", "tf32") else 2

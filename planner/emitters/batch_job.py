@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
-from planner.describe.catalogue import load_machine, load_model, names
+from planner.describe.catalogue import load_machine, load_model, names, part_of_node
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -105,9 +105,14 @@ class BatchJob:
 
     @property
     def machine_is_catalogued(self) -> bool:
-        """Whether the machine's name suffices to find it again."""
-        name = self.machine.name
-        return name in names("machine") and load_machine(name) == self.machine
+        """Whether the machine's name suffices to find it again, or the node that this is of."""
+        name, devices = self.machine.name, self.ranks_per_node
+        if name not in names("machine"):
+            return False
+        whole = load_machine(name)
+        return self.machine == whole or (
+            devices <= whole.node.num_devices and self.machine == part_of_node(whole, devices)
+        )
 
     @property
     def sharding(self) -> tuple[int, int]:

@@ -29,7 +29,7 @@ def files_of(job: BatchJob) -> dict[str, str]:
 def _with_adapters(job: BatchJob, recipe: Recipe) -> Recipe:
     """What is trained is up to the program: say it to a user's own, refuse it for another."""
     workload = job.workload
-    if not workload.lora_rank and not workload.frozen:
+    if not workload.adapted:
         return recipe
     if recipe.default_program != OWN_PROGRAM:
         raise EmitError(

@@ -16,7 +16,7 @@ __all__ = ["emit", "emit_estimate"]
 
 def emit(
     plan: Plan,
-    rank: int = 1,
+    rank: int | None = None,
     *,
     model: Model | None = None,
     machine: Machine | None = None,
@@ -24,10 +24,11 @@ def emit(
     steps: int | None = None,
     queue: str = "",
 ) -> dict[str, str]:
-    """Files (name to text) that run the `rank`-th layout of a plan.
+    """Files (name to text) that run the recommended layout of a plan, or its `rank`-th.
 
     A plan knows its model, machine and framework by name; give those that are not in the
-    catalogue, or were changed. Raises EmitError where the files cannot express the layout.
+    catalogue, or were changed. Raises EmitError where the files cannot express the layout, or
+    the plan has none of that rank.
 
     >>> import planner
     >>> workload = planner.Workload(sequence_length=1024, global_batch=64)
@@ -35,16 +36,9 @@ def emit(
     >>> sorted(planner.emit(answer))
     ['README.md', 'job.sh', 'layout.json', 'nanogpt.args', 'rank.sh', 'submit.sh']
     """
-    if not plan.ranked:
-        raise EmitError(f"nothing fits on {plan.nodes} nodes, so there is nothing to run")
-    if not 1 <= rank <= len(plan.ranked):
-        raise EmitError(
-            f"rank = {rank} is not among the {len(plan.ranked)} layouts of the plan; use 1 to "
-            f"{len(plan.ranked)}"
-        )
     return emit_estimate(
         plan,
-        plan.ranked[rank - 1],
+        plan.ranked_at(rank),
         model=model,
         machine=machine,
         framework=framework,

@@ -15,19 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from planner.choose.recommending import likely_stalls
+from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.evidence.runs.run import Run
 from planner.evidence.scores import Score
 
 __all__ = [
     "MISSING_RANKS",
     "Group",
+    "distribution",
     "group",
     "quantiles",
     "rank_correlation",
     "ranks_are_known",
     "regret",
 ]
+
+_PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 MISSING_RANKS = (
     "rank correlations are left out, as scipy is not installed; install the extra: "
@@ -109,10 +115,26 @@ def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]
     (0.9, 1.1)
     """
     ordered = sorted(ratios)
-    k = math.floor((len(ordered) + 1) * (1 - coverage) / 2)
+    k = math.floor((len(ordered) + 1) * (1 - coverage) / 2 + 1e-9)  # 20 * (1 - 0.9) is below 2
     if k < 1:
         return ordered[0] / 1.2, ordered[-1] * 1.2
     return ordered[k - 1], ordered[-k]
+
+
+def distribution(ratios: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Parts of a set of runs, and the ratio that so many of them and of a further one stay below.
+
+    The k-th of n stands for k/(n + 1), as in `quantiles`.
+
+    >>> parts, below = distribution([0.9, 1.0, 1.1])
+    >>> [(round(part, 2), ratio) for part, ratio in zip(parts, below)][:2]
+    [(0.25, 0.9), (0.3, 1.0)]
+    """
+    ordered, most = sorted(ratios), len(ratios) / (len(ratios) + 1)
+    every = {1 - most, most, *(part for part in _PARTS if 1 - most < part < most)}
+    parts = tuple(sorted(every))
+    ranks = (min(math.ceil(part * (len(ordered) + 1) - 1e-9), len(ordered)) for part in parts)
+    return parts, tuple(ordered[rank - 1] for rank in ranks)
 
 
 def _job(run: Run) -> tuple[object, ...]:
@@ -134,7 +156,8 @@ def _job(run: Run) -> tuple[object, ...]:
 def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
     """Of one job: measured time of our pick over the best measured, minus one; did it fail?
 
-    Our pick is the fastest layout by estimate among those that we say fit (all, if none does).
+    Our pick is the fastest layout by estimate among those that we say fit (all, if none does) and
+    that are not likely to stall, as for a recommendation.
     Where it did not run, the best-ranked layout that did stands in for it.
     """
     times: dict[Layout, list[float]] = {}
@@ -143,12 +166,20 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
             times.setdefault(item.run.layout, []).append(item.run.step_time_s)
     measured = {layout: float(np.mean(values)) for layout, values in times.items()}
     fitting = [item for item in items if item.fits] or list(items)
-    ranked = sorted(fitting, key=lambda item: (item.estimate.step_time_s, item.run.row_id))
+    ranked = sorted(fitting, key=_rank)
     ran = [item.run.layout for item in ranked if item.run.layout in measured]
     failed = bool(ranked) and ranked[0].run.fits is False
     if len(measured) < 2 or not ran:
         return None, failed
     return measured[ran[0]] / min(measured.values()) - 1, failed
+
+
+def _rank(item: Score) -> tuple[bool, float, str]:
+    """Where a layout stands among those of its job."""
+    run = item.run
+    question = Question(run.model, run.machine, run.workload, run.framework)
+    stalls = bool(likely_stalls(question, Layouts.of(run.layout)))
+    return stalls, item.estimate.step_time_s, run.row_id
 
 
 def _mean(values: Sequence[float]) -> float | None:

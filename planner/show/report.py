@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.choose.plan import Plan
-from planner.choose.strategies import Verdict
+from planner.choose.recommending import RISK
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description, Quantity
@@ -21,7 +22,15 @@ from planner.describe.machine import Machine
 from planner.show import words
 from planner.units import counted, format_amount, format_bytes, format_rate, format_seconds
 
-__all__ = ["console", "estimate_csv", "show_estimate", "show_machine", "show_plan", "show_reading"]
+__all__ = [
+    "console",
+    "estimate_csv",
+    "show_estimate",
+    "show_machine",
+    "show_notes",
+    "show_plan",
+    "show_reading",
+]
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
@@ -40,24 +49,30 @@ def console() -> Console:
 
 def verdict(plan: Plan) -> Text:
     """The answer in a few lines."""
-    best = plan.best
-    if best is None:
+    found = plan.recommended
+    if found is None:
         lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
         return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
-    lines = Text(f"{_fits(best)}: {words.job(plan)}.\n", style=_STYLES[_fits(best)])
-    lines.append(f"Fastest: {best.layout}  [{best.framework}]\n", style="default")
-    device, host = best.memory_bytes["total"], best.host_memory_bytes["total"]
-    amount, duration, node_hours = words.cost(plan, best)
+    lines = Text(f"{_fits(found)}: {words.job(plan)}.\n", style=_STYLES[_fits(found)])
+    if instead := words.instead(plan):
+        lines.append(f"{instead}\n", style="yellow")
+    lines.append(f"Recommended: {found.layout}  [{found.framework}]\n", style="default")
+    device, host = found.memory_bytes["total"], found.host_memory_bytes["total"]
+    amount, duration, node_hours = words.cost(plan, found)
     lines.append(
-        f"  step {format_seconds(best.step_time_s)} ({words.interval(best)})   "
-        f"MFU {100 * best.mfu:.1f} %   {format_amount(best.tokens_per_s)} tokens/s "
-        f"({format_amount(best.tokens_per_s / plan.num_devices)} per device)   "
+        f"  step {format_seconds(found.step_time_s)} ({words.interval(found)})   "
+        f"MFU {100 * found.mfu:.1f} %   {format_amount(found.tokens_per_s)} tokens/s "
+        f"({format_amount(found.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
-        f"  {amount}: {duration}, {node_hours}. {words.queues(plan, best)}\n",
+        + f"  {amount}: {duration}, {node_hours}. {words.queues(plan, found)}".rstrip()
+        + "\n",
         style="not bold default",
     )
-    if best.tight:
-        lines.append(f"  {words.doubt(plan)}\n", style="yellow")
+    if found.tight:
+        lines.append(f"  {words.doubt(found)}\n", style="yellow")
+    for sentence in (words.beside_fastest(plan), words.other_batches(plan)):
+        if sentence:
+            lines.append(f"  {sentence}\n", style="not bold default")
     return lines
 
 
@@ -71,29 +86,28 @@ def _fits(estimate: Estimate) -> str:
 
 
 def _ranked(plan: Plan) -> Table:
-    table = Table(title="Fastest layouts that fit", title_justify="left", box=None)
+    table = Table(title="Fastest layouts that fit, one of a kind", title_justify="left", box=None)
     for column in ("framework", "layout"):
         table.add_column(column, overflow="fold")
-    for column in ("step", "MFU", "memory", "slowest parts"):
+    for column in ("step", "MFU", "memory", "out of memory", "slowest parts"):
         table.add_column(column, justify="right" if column != "slowest parts" else "left")
-    seen: set[tuple[object, ...]] = set()
-    for estimate in plan.ranked:
-        layout = estimate.layout
-        key = (estimate.framework, layout.dp, layout.tp, layout.pp, layout.cp, layout.ep)
-        if key in seen:
-            continue
-        seen.add(key)
+    for estimate in plan.ranked[:_SHOWN]:
         table.add_row(
             estimate.framework,
-            Text(str(layout)),
+            Text(str(estimate.layout)),
             format_seconds(estimate.step_time_s),
             f"{100 * estimate.mfu:.1f} %",
             format_bytes(estimate.memory_bytes["total"]),
+            _risk(estimate),
             _largest(estimate.step_time_parts_s, estimate.step_time_s),
         )
-        if len(seen) == _SHOWN:
-            break
     return table
+
+
+def _risk(estimate: Estimate) -> Text:
+    """The probability to run out of memory, amber where it is no small one."""
+    risk = estimate.out_of_memory_probability
+    return Text(words.probability(risk), "yellow" if risk > RISK else "")
 
 
 def _largest(parts: dict[str, float], total: float, count: int = 3) -> str:
@@ -135,14 +149,19 @@ def show_plan(plan: Plan, out: Console) -> None:
         out.print()
     out.print(_strategies(plan))
     out.print()
-    for note in plan.notes:
-        out.print(Text(f"- {note}"))
+    show_notes(plan.notes, out)
     fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
     out.print(
         f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",
         style="dim",
         highlight=False,
     )
+
+
+def show_notes(notes: Iterable[str], out: Console) -> None:
+    """Print sentences beside an answer, one a line."""
+    for note in notes:
+        out.print(Text(f"- {note}"))
 
 
 def _parts(title: str, parts: dict[str, float], form: Any) -> Table:
@@ -304,6 +323,7 @@ def estimate_csv(estimates: Iterable[Estimate]) -> str:
         row.update(
             fits=estimate.fits,
             tight=estimate.tight,
+            out_of_memory_probability=estimate.out_of_memory_probability,
             step_time_s=estimate.step_time_s,
             step_time_low_s=estimate.interval_step_time_s[0],
             step_time_high_s=estimate.interval_step_time_s[1],

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from planner.choose.plan import Plan
-from planner.choose.strategies import Verdict
+from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
+from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
     "CODE",
     "alternative",
+    "beside_fastest",
     "closest",
     "cost",
     "doubt",
     "fate",
+    "instead",
     "interval",
     "job",
     "layout_words",
     "memory_interval",
     "metrics",
     "nearest",
+    "other_batches",
+    "probability",
     "queues",
     "strategies",
     "verdict",
@@ -52,7 +56,7 @@ def layout_words(layout: Layout) -> str:
     words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
     if layout.recompute != "none":
         words.append(f"{layout.recompute} recompute")
-    if layout.schedule in ("gpipe", "zero-bubble"):
+    if layout.schedule not in ("none", "1f1b", "interleaved-1f1b"):
         words.append(f"{layout.schedule} schedule")
     if layout.offload != "none":
         words.append(f"offload ({layout.offload})")
@@ -94,28 +98,105 @@ def job(plan: Plan) -> str:
 
 def verdict(plan: Plan) -> str:
     """The answer in one sentence, and whether it is sure."""
-    best = plan.best
-    if best is None:
+    found = plan.recommended
+    if found is None:
         return nearest(plan)
     said = (
-        f"{plan.model} fits on {_place(plan)}; fastest is {layout_words(best.layout)} with "
-        f"{best.framework}: {format_seconds(best.step_time_s)} per step."
+        f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(found.layout)} with "
+        f"{found.framework}: {format_seconds(found.step_time_s)} per step."
     )
-    return f"{said} {doubt(plan)}".strip()
+    parts = (said, instead(plan), doubt(found), beside_fastest(plan), other_batches(plan))
+    return " ".join(part for part in parts if part)
 
 
-def doubt(plan: Plan) -> str:
-    """Where the fastest layout is tight: by how much runs have missed, and what surely fits."""
-    best, roomy = plan.best, plan.roomy
-    if best is None or not best.tight:
+def instead(plan: Plan) -> str:
+    """Of a plan for another batch than the one asked for: that it is; else empty."""
+    if plan.asked_batch in (0, plan.workload.global_batch):
         return ""
-    text = f"It is tight: {memory_interval(best)}. Run it once first"
-    if roomy is None:
-        return text + "."
     return (
-        f"{text}, or take {roomy.layout} with {roomy.framework}: "
-        f"{format_seconds(roomy.step_time_s)} per step, with room to spare."
+        f"This is for {plan.workload.global_batch:,} sequences a step: no layout that one would "
+        f"run, and that files can be written for, shares {plan.asked_batch:,}."
     )
+
+
+def doubt(estimate: Estimate) -> str:
+    """Of a tight layout: by how much runs have missed."""
+    if not estimate.tight:
+        return ""
+    return f"It is tight: {memory_interval(estimate)}. Run it once first."
+
+
+def beside_fastest(plan: Plan) -> str:
+    """What the fastest layout would gain over the recommended one, and at what price."""
+    best, found = plan.best, plan.recommended
+    if best is None or found is None or best.step_time_s >= found.step_time_s:
+        return "No layout is faster." if found else ""
+    less, price = 1 - best.step_time_s / found.step_time_s, _price(best, found)
+    return (
+        f"The fastest, {best.layout} with {best.framework}, takes "
+        f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less)"
+        + (f", for {price}." if price else ".")
+    )
+
+
+def other_batches(plan: Plan) -> str:
+    """Which nearby global batches the devices share evenly, and what that brings."""
+    others = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
+    if not others:
+        return ""
+    offers = "; ".join(
+        f"with {offer.global_batch:,}, {offer.estimate.layout} [{offer.estimate.framework}] takes "
+        f"{format_seconds(offer.estimate.step_time_s)}{_rate(offer.speedup)}"
+        for offer in others
+    )
+    asked = plan.asked_batch or plan.workload.global_batch
+    return f"{asked:,} sequences do not divide evenly: {offers}."
+
+
+def _rate(speedup: float | None) -> str:
+    if speedup is None:
+        return ""
+    times = round(speedup, 1)
+    return ", as many a second" if times == 1 else f", {times:g} times as many a second"
+
+
+_MORE = (
+    ("tp", "tensor parallelism over {}"),
+    ("pp", "{} pipeline stages"),
+    ("vpp", "{} chunks a stage"),
+    ("cp", "context parallelism over {}"),
+    ("ep", "expert parallelism over {}"),
+    ("zero_stage", "ZeRO stage {}"),
+    ("micro_batch", "micro-batches of {}"),
+)
+
+
+def _price(best: Estimate, found: Estimate) -> str:
+    """What a layout takes that another does not, in words."""
+    more = [
+        text.format(getattr(best.layout, name))
+        for name, text in _MORE
+        if getattr(best.layout, name) > getattr(found.layout, name)
+    ]
+    if best.layout.offload not in ("none", found.layout.offload):
+        more.append(f"offload ({best.layout.offload})")
+    if best.framework != found.framework:
+        more.append(best.framework)
+    if best.out_of_memory_probability > found.out_of_memory_probability:
+        chance = probability(best.out_of_memory_probability)
+        more.append(f"a chance of {chance} to run out of memory")
+    return ", ".join(more[:-1]) + " and " + more[-1] if len(more) > 1 else "".join(more)
+
+
+def probability(value: float) -> str:
+    """A probability in percent, none of them certain.
+
+    >>> probability(0.0021), probability(0.347), probability(0.998)
+    ('< 1 %', '35 %', '> 99 %')
+    """
+    if value < 0.005:
+        return "< 1 %"
+    return "> 99 %" if value > 0.99 else f"{100 * value:.0f} %"
 
 
 def memory_interval(estimate: Estimate) -> str:
@@ -128,25 +209,43 @@ def nearest(plan: Plan) -> str:
     """Of a plan that does not fit: what comes closest, and what would help."""
     entry = closest(plan)
     if entry is None or entry.estimate is None:
-        batches = [found.batch for found in plan.strategies if found.batch]
-        batch = f" of {min(batches):,}" if batches else " that is a multiple of the devices"
+        sizes = [found.global_batch for found in plan.batches]
+        sizes = sizes or sorted({found.batch for found in plan.strategies if found.batch})[:1]
+        batch = f"of {_either(sizes)}" if sizes else "that is a multiple of the devices"
         return (
             f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
-            f"layout; try a global batch{batch}."
-        )
-    if plan.enough_nodes:
-        help_text = f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
-    elif entry.fix:
-        help_text = f"Cheapest fix: {entry.fix}."
-    else:
-        help_text = (
-            "No doubling of the nodes was found to help, up to 64 times as many or all of the "
-            "machine; change the batch, shorten the sequence, or take devices of more memory."
+            f"layout; try a global batch {batch}."
         )
     return (
         f"{plan.model} does not fit on {_place(plan)}. Closest is {entry.name}: it {entry.why}. "
-        f"{help_text}"
+        f"{_help(plan, entry)}"
     )
+
+
+def _help(plan: Plan, entry: Verdict) -> str:
+    """What would make a job fit that does not."""
+    if plan.enough_nodes:
+        return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
+    if plan.batches:
+        return other_batches(plan)
+    able = [found.fix for found in (entry, *plan.strategies) if found.fix and _fills(plan, found)]
+    if able:
+        return f"Cheapest fix: {able[0]}."
+    if "per rank" in entry.why:
+        return (
+            "More nodes, as far as there are, were not found to help; shorten the sequence, or "
+            "take devices of more memory."
+        )
+    return "Take nodes of more memory or disk."
+
+
+def _fills(plan: Plan, entry: Verdict) -> bool:
+    """Whether a strategy uses all devices, or would."""
+    return entry.estimate is None or entry.estimate.layout.world == plan.num_devices
+
+
+def _either(sizes: list[int]) -> str:
+    return either(f"{size:,}" for size in sizes)
 
 
 def strategies(plan: Plan) -> list[dict[str, str]]:
@@ -171,11 +270,14 @@ def strategies(plan: Plan) -> list[dict[str, str]]:
 
 
 def closest(plan: Plan) -> Verdict | None:
-    """The strategy whose best layout needs the least memory; None where none is legal."""
+    """Of the strategies for all devices, the one whose best layout needs the least memory.
+
+    None where none is legal.
+    """
     found = [
         (entry.estimate.memory_bytes["total"], number, entry)
         for number, entry in enumerate(plan.strategies)
-        if entry.estimate is not None
+        if entry.estimate is not None and _fills(plan, entry)
     ]
     return min(found)[2] if found else None
 
@@ -241,7 +343,12 @@ def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
 
 
 def queues(plan: Plan, estimate: Estimate) -> str:
-    """Which queues admit the job, and into how many runs its length must be cut."""
+    """Which queues admit the job, and into how many runs its length must be cut.
+
+    Empty where the machine has none that are known.
+    """
+    if not plan.queued:
+        return ""
     if not plan.queues:
         return f"No queue of {plan.machine} is known to admit {counted(plan.nodes, 'node')}."
     named = ", ".join(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from planner.choose.job import check_division, check_sequence
 from planner.choose.legality import RULES, check, legal
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.layout import Layout
+from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import DescriptionError, LayoutError
 from tests.descriptions import question
 
@@ -53,7 +54,22 @@ def test_a_legal_layout_passes() -> None:
             r"num_kv_heads = 8",
         ),
         (
-            {"framework": "megatron-deepspeed"},
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 3, "schedule": "zero-bubble-v", "zero_stage": 2},
+            r"vpp = 3 with .* 'zero-bubble-v', whose stages hold two chunks each; set vpp = 2",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 2, "recompute": "full"},
+            r"'full' and ZeRO stage 2: fsdp2 has it with recompute none and stage 0, 1 or 2",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 3},
+            r"'none' and ZeRO stage 3: fsdp2 has it with recompute none and stage 0, 1 or 2",
+        ),
+        (
+            {"framework": "megatron-lm-2021"},
             {"pp": 5, "schedule": "1f1b"},
             r"pp \* vpp = 5 does not divide the 32 layers",
         ),
@@ -75,7 +91,17 @@ def test_a_legal_layout_passes() -> None:
             r"ZeRO stage 2 with pp = 2 .*; use zero_stage = 0, 1 or pp = 1",
         ),
         ({"framework": "deepspeed"}, {}, r"deepspeed has no tp axis"),
-        ({}, {"dp_shard": 2}, r"hybrid sharding needs"),
+        ({}, {"dp_shard": 2}, r"dp_shard = 2: megatron-lm shards over all replicas"),
+        (
+            {"framework": "fsdp2"},
+            {"tp": 1, "dp": 4, "dp_shard": 2, "zero_stage": 0},
+            r"ZeRO stage 0: hybrid sharding shards gradients too; use stage 2 or 3",
+        ),
+        (
+            {"framework": "deepspeed"},
+            {"tp": 1, "zero_stage": 2, "offload": "all-cpu"},
+            r"offload 'all-cpu' of deepspeed needs ZeRO stage 3, not 2",
+        ),
         (
             {"framework": "ddp"},
             {"tp": 1, "zero_stage": 0, "recompute": "selective"},
@@ -95,7 +121,11 @@ def test_a_legal_layout_passes() -> None:
             },
             r"not a multiple of pp = 2",
         ),
-        ({}, {"offload": "optimizer-nvme"}, r"offload 'optimizer-nvme' at ZeRO stage 1"),
+        (
+            {},
+            {"offload": "optimizer-nvme"},
+            r"offload 'optimizer-nvme' is not offered by megatron-lm; use none",
+        ),
         (
             {"machine": "aurora", "framework": "deepspeed"},
             {"tp": 1, "zero_stage": 3, "offload": "all-nvme"},
@@ -146,7 +176,7 @@ degree = st.sampled_from([1, 2, 3, 4, 8])
         sequence_parallel=st.booleans(),
         tiles=st.sampled_from([1, 2]),
         recompute=st.sampled_from(["none", "selective", "full"]),
-        schedule=st.sampled_from(["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
+        schedule=st.sampled_from(SCHEDULES),
         offload=st.sampled_from(["none", "optimizer-cpu", "all-cpu", "all-nvme"]),
     ),
 )
@@ -180,3 +210,27 @@ def test_dp_follows_from_nodes() -> None:
         check_division(polaris, 4, 3, 8)
     with pytest.raises(LayoutError, match="nodes = 0 must be at least 1"):
         check_division(polaris, 0, None, 8)
+
+
+@pytest.mark.parametrize(
+    ("layers", "machine", "layout", "fullest"),
+    [
+        # BLOOM (arXiv:2211.05100, section 3.4): 70 layers on 12 stages of 384 A100 of 80 GB
+        (70, "jean-zay-a100", Layout(dp=8, tp=4, pp=12, zero_stage=1, schedule="1f1b"), 6),
+        # Poro 34B on LUMI: 54 layers on 4 stages
+        (54, "lumi-g", Layout(dp=64, tp=2, pp=4, zero_stage=1, schedule="1f1b"), 14),
+    ],
+)
+def test_a_pipeline_that_deals_layers_itself_takes_any_number(
+    layers: int, machine: str, layout: Layout, fullest: int
+) -> None:
+    model = load_model("bloom-176b").replaced(name="bloom", num_layers=layers)
+    asked = question(
+        model, "megatron-deepspeed", machine, sequence_length=2048, global_batch=8 * layout.dp
+    )
+    layout = layout.replaced(grad_accumulation=8)
+    check(asked, layout)
+    counts = Stages.every(asked, layout).counts[1]
+    # DeepSpeed 0.19.8, runtime/utils.py partition_balanced with weight 1 for every layer
+    shorter = fullest * layout.pp - layers
+    assert counts.tolist() == [fullest] * (layout.pp - shorter) + [fullest - 1] * shorter

@@ -8,8 +8,9 @@ import math
 import pytest
 
 import planner
+from planner.choose.asking import frameworks_for
 from planner.choose.plan import Plan
-from planner.choose.planning import estimate, frameworks_for, plan
+from planner.choose.planning import estimate, plan
 from planner.describe.catalogue import load_machine
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError

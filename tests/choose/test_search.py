@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,8 +13,8 @@ from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
 from planner.cost.estimate import estimate_layouts
-from planner.describe.catalogue import load_model
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.catalogue import load_framework, load_model
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, V_SHAPED, Layout, divisors
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
@@ -41,9 +42,16 @@ def brute_force(q: Question, world: int) -> set[Layout]:
             continue  # slices below 1024 tokens
         dp = world // (tp * pp * cp)
         for vpp, sequence, zero, micro, recompute, schedule, offload in itertools.product(
-            range(1, 13), (False, True), range(4), divisors(batch), RECOMPUTE, SCHEDULES, OFFLOAD
+            range(1, q.model.num_layers // 2 + 1),
+            (False, True),
+            range(4),
+            divisors(batch),
+            RECOMPUTE,
+            SCHEDULES,
+            OFFLOAD,
         ):
-            if (vpp > 1) != (schedule == "interleaved-1f1b") or (pp > 1) != (schedule != "none"):
+            several = schedule == "interleaved-1f1b" or schedule in V_SHAPED
+            if (vpp > 1) != several or (pp > 1) != (schedule != "none"):
                 continue  # no schedule: refused by `check` as well, skipped here for speed
             chunks, layers = pp * vpp, q.model.num_layers
             if vpp > 1 and chunks <= layers and -(-layers // chunks) * chunks > 1.05 * layers:
@@ -52,7 +60,7 @@ def brute_force(q: Question, world: int) -> set[Layout]:
                 continue
             if q.framework.sequence_parallel == "with-tp" and sequence != (tp > 1):
                 continue
-            if dp * cp == 1 and zero != min(q.framework.zero_stages):
+            if dp * cp == 1 and zero != min(q.framework.zero_stages) and offload == "none":
                 continue  # sharding over one rank is none
             if batch % (dp * micro) or micro > 64:
                 continue
@@ -119,12 +127,11 @@ def test_every_candidate_is_legal_and_fills_the_world(
         check(q, layouts[i])
 
 
-def test_hybrid_sharding_stays_on_the_node() -> None:
-    layouts, _ = candidates(question("llama-3-8b", "fsdp2", global_batch=32), 16)
-    hybrid = layouts.dp_shard < layouts.dp
-    assert hybrid.any()
-    assert np.all((layouts.dp_shard * layouts.tp * layouts.cp)[hybrid] == 4)
-    assert np.all(layouts.zero_stage[hybrid] == 3)
+def test_groups_of_every_size_are_tried() -> None:
+    found = search(question("llama-3-8b", "fsdp2", global_batch=32), 16).footprints.layouts
+    hybrid = found.dp_shard < found.dp
+    assert set(found.dp_shard[hybrid & (found.dp == 16)].tolist()) == {2, 4, 8}
+    assert np.all(found.zero_stage[hybrid] == 3)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -147,7 +154,7 @@ def test_order_is_sorted_and_fits(framework: str) -> None:
 def test_what_is_timed_later_is_what_is_estimated_at_once(framework: str) -> None:
     job = question("llama-2-13b", framework, global_batch=32)
     found = search(job, 16)
-    every = estimate_layouts(job, candidates(job, 16)[0])
+    every = estimate_layouts(job, found.footprints.layouts)
     at_once = every.take(np.flatnonzero(every.fits))
     assert 0 < len(found.estimates) < len(found.footprints)
     for one, other in zip(found.estimates, at_once, strict=True):
@@ -171,12 +178,32 @@ def test_two_runs_are_byte_identical() -> None:
     assert once() == once()
 
 
-def test_interleaving_goes_as_far_as_the_search_says() -> None:
-    """Twelve chunks a stage; thirteen would be as even."""
-    for layers, last in ((48, 12), (52, 9)):
+def test_interleaving_goes_as_far_as_chunks_are_even() -> None:
+    """To one layer a chunk; where none is even, the fullest holds little more than the mean."""
+    for layers, longest in ((48, 24), (53, 27)):
         model = load_model("llama-3-8b").replaced(num_layers=layers)
         layouts, _ = candidates(question(model, "megatron-lm", global_batch=64), 16)
-        assert int(layouts.vpp.max()) == last
+        chunks = set(layouts.vpp[layouts.pp == 2].tolist()) - {1}
+        even = {count for count in range(2, longest) if layers % (2 * count) == 0}
+        assert even <= chunks
+        assert all(-(-layers // (2 * n)) * 2 * n <= 1.05 * layers for n in chunks)
+
+
+def test_a_v_is_searched_only_where_it_can_be_run() -> None:
+    """Two chunks a stage, nothing repeated, weights not gathered again; no files, no candidate."""
+    q = question("llama-3-8b", "fsdp2", global_batch=64)
+    found, dropped = candidates(q, 16)
+    turned = found.take(np.flatnonzero(found.v_shaped))
+    assert len(turned)
+    assert set(turned.vpp.tolist()) == {2}
+    assert not np.any(turned.recomputes_layers | turned.recomputes_selectively)
+    assert not np.any(turned.shards_weights)
+    # as many or as few micro-batches as there are
+    assert np.any(turned.grad_accumulation % turned.pp)
+    assert dropped["schedule does not go with recompute or ZeRO stage"] > len(turned)
+    written = replace(q, framework=q.framework.written(q.model, q.workload))
+    assert not np.any(candidates(written, 16)[0].v_shaped)
+    assert not np.any(candidates(replace(q, framework=load_framework("nanotron")), 16)[0].v_shaped)
 
 
 def test_nothing_legal_is_a_result() -> None:
@@ -190,7 +217,12 @@ def test_nothing_legal_is_a_result() -> None:
 def test_every_ranked_layout_passes_check() -> None:
     workload = Workload(global_batch=64, sequence_length=1024)
     answer = plan("gpt2-xl", "polaris", nodes=4, workload=workload)
-    assert len(answer.ranked) == 20
+    ideas = {
+        (e.framework, e.layout.tp, e.layout.pp, e.layout.cp, e.layout.zero_stage, e.layout.offload)
+        for e in answer.ranked
+        if e.layout.dp_shard == 0
+    }
+    assert len(ideas) == sum(e.layout.dp_shard == 0 for e in answer.ranked) >= 10
     for estimate in answer.ranked:
         check(question("gpt2-xl", estimate.framework), estimate.layout)
         assert estimate.fits

@@ -77,7 +77,7 @@ def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
     assert code == FITS
     assert err == ""
     assert out.startswith(("Fits: ", "Fits, but tight: "))
-    for word in ("Fastest: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
+    for word in ("Recommended: ", "MFU", "tokens/s", "node-hours", "Classic strategies", "Dropped"):
         assert word in out
     if "--tokens" in line:
         assert re.search(r"2 T tokens: [\d.]+ d, ", out)
@@ -145,6 +145,26 @@ def test_estimate(capsys: Captured) -> None:
 def test_dp_follows_from_nodes(capsys: Captured) -> None:
     given = run(capsys, *ESTIMATE.split(), "--json")[1]
     assert run(capsys, *ESTIMATE.replace("--dp 4", "").split(), "--json")[1] == given
+
+
+def test_a_part_of_a_node(capsys: Captured) -> None:
+    job = "gpt2 --machine vsc-5 --devices 1 --seq-length 1024"
+    code, out, _ = run(capsys, *f"estimate {job} --json".split())
+    assert (code, json.loads(out)["layout"]["dp"]) == (FITS, 1)
+    code, out, _ = run(capsys, *f"plan {job} --global-batch 8 --framework ddp --json".split())
+    assert (code, json.loads(out)["num_devices"]) == (FITS, 1)
+    code, out, err = run(capsys, *f"plan {job} --nodes 2".split())
+    assert (code, out) == (2, "")
+    assert "--devices 1 is a part of one node" in err
+
+
+def test_a_utilisation_beyond_the_usual_says_of_what_it_is(capsys: Captured) -> None:
+    job = "estimate llama-3-8b -m dgx-h100 -n 1 --tp 8 --seq-length 32768 -f megatron-lm"
+    _, out, _ = run(capsys, *f"{job} --precision fp8".split())
+    assert "is of the bf16 peak" in out
+    assert "MFU counts attention over the whole square" in out
+    _, out, _ = run(capsys, *job.replace("32768", "2048").split())
+    assert "MFU counts" not in out
 
 
 def test_lists(capsys: Captured) -> None:

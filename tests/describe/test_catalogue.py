@@ -20,6 +20,7 @@ from planner.describe.catalogue import (
     load_model,
     names,
     overridden,
+    part_of_node,
     read_toml,
 )
 from planner.describe.files import write_atomically
@@ -279,6 +280,40 @@ def test_memory_can_be_left_free() -> None:
     assert kept.device.memory_bytes.value == pytest.approx(60e9)
     assert "25 %" in kept.device.memory_bytes.source
     assert leaving_free(whole, 0) is whole
+
+
+@pytest.mark.parametrize("name", sorted(names("machine")))
+def test_every_machine_has_parts_of_a_node(name: str) -> None:
+    whole = load_machine(name)
+    for devices in {1, whole.node.num_devices // 2 or 1, whole.node.num_devices}:
+        part = part_of_node(whole, devices)
+        assert part.num_devices == devices
+        assert part.device == whole.device
+        # no interface without a device, and no more than the devices had
+        assert set(part.node.nic_of_device) == set(range(part.node.num_nics))
+        assert part.node.num_nics <= whole.node.num_nics
+        assert part.node.host_memory_bytes.value <= whole.node.host_memory_bytes.value
+
+
+def test_half_a_node_has_half_of_what_jobs_share() -> None:
+    whole, half = load_machine("vsc-5"), load_machine("vsc-5", devices=1)
+    assert half.node.host_memory_bytes.value == whole.node.host_memory_bytes.value / 2
+    assert half.node.local_disk is not None
+    assert whole.node.local_disk is not None
+    assert (
+        half.node.local_disk.capacity_bytes.value == whole.node.local_disk.capacity_bytes.value / 2
+    )
+    assert half.node.host_memory_bytes.source.startswith("the part of 1 of 2 devices of a node")
+    # PBS gives Polaris' nodes whole, and a workstation is one's own; LUMI's jobs ask for all
+    for name in ("polaris", "workstation-4x4090", "lumi-g"):
+        memory = load_machine(name).node.host_memory_bytes
+        assert load_machine(name, devices=2).node.host_memory_bytes == memory
+
+
+@pytest.mark.parametrize("devices", [0, 3, -1])
+def test_a_part_is_no_more_than_a_node(devices: int) -> None:
+    with pytest.raises(DescriptionError, match="give 1 to 2, or nodes"):
+        load_machine("vsc-5", devices=devices)
 
 
 @pytest.mark.parametrize("percent", [-5, 91, 150, float("nan"), float("inf")])

@@ -138,7 +138,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         ("megatron-lm", "bloom-176b", Layout(dp=4), {}, "alibi positions"),
         ("megatron-lm", "gpt2", Layout(dp=4), {"optimizer": "adafactor"}, "use adam, adamw, sgd"),
         ("nanotron", "llama-3-8b", Layout(dp=4), {"optimizer": "sgd"}, "use adam or adamw"),
-        ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "runs your own program"),
+        ("megatron-lm", "gpt2", Layout(dp=4), {"lora_rank": 8}, "trains no adapters"),
         ("nanotron", "qwen2.5-7b", Layout(dp=4), {}, "has biases"),
         ("fsdp2", "gpt2", Layout(dp=2, tp=2, sequence_parallel=True), {}, "use tp = 1"),
         ("accelerate", "gpt2", Layout(dp=4), {}, "use zero_stage = 2, 3"),
@@ -153,10 +153,18 @@ def test_refusals(
     assert "\n" not in str(refused.value)
 
 
-def test_disks_that_are_not_described() -> None:
+def test_a_disk_that_is_not_described_is_asked_for() -> None:
     layout = Layout(dp=1, zero_stage=3, offload="all-nvme")
-    with pytest.raises(EmitError, match="add local_disk"):
-        files_of("gpt2", "workstation-1x4090", 1, layout, "deepspeed")
+    files = files_of("gpt2", "workstation-1x4090", 1, layout, "deepspeed")
+    config = json.loads(files["ds_config.json"])["zero_optimization"]
+    assert (
+        config["offload_param"]["nvme_path"] == config["offload_optimizer"]["nvme_path"] == "nvme/"
+    )
+    assert "States go to `nvme/` beside `job.sh`: make it a folder" in files["README.md"]
+    # the job says so before anything starts, and names what to do
+    assert '[[ -d "nvme/" ]] || { echo "nvme/ is missing: make it a folder' in files["job.sh"]
+    stated = files_of("gpt2", "polaris", 1, layout.replaced(dp=4), "deepspeed")
+    assert "nvme/" not in stated["job.sh"]
 
 
 def test_adapters_are_said_to_the_user() -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
-from planner.errors import LayoutError
+from planner.errors import EmitError, LayoutError
 from tests.emitters.emitted import Files, files_of
 
 # layouts as (model, machine, nodes, layout): every stage, offload, hybrid, tiling
@@ -229,6 +230,8 @@ MEGATRON_OPTIONS = set(
     fp8-format global-batch-size group-query-attention hidden-dropout hidden-size kv-channels
     log-interval max-position-embeddings micro-batch-size mock-data moe-ffn-hidden-size
     moe-grouped-gemm moe-layer-freq moe-router-topk moe-shared-expert-intermediate-size
+    moe-flex-dispatcher-backend moe-router-dtype moe-router-group-topk moe-router-num-groups
+    overlap-moe-expert-parallel-comm
     moe-token-dispatcher-type normalization num-attention-heads num-experts num-layers
     num-layers-per-virtual-pipeline-stage num-query-groups optimizer overlap-grad-reduce
     overlap-param-gather pipeline-model-parallel-layout pipeline-model-parallel-size
@@ -396,6 +399,34 @@ TITAN = {
 }
 
 
+def test_a_v_is_written_where_a_release_runs_it() -> None:
+    """torchtitan 0.3.0 does not: its flex attention is compiled. A description that says otherwise
+    is enough, and what is written is read back."""
+    layout = Layout(
+        dp=4,
+        tp=4,
+        pp=4,
+        vpp=2,
+        sequence_parallel=True,
+        zero_stage=2,
+        schedule="zero-bubble-v",
+        grad_accumulation=9,
+    )
+    case, fsdp2 = ("llama-3-8b", "polaris", 16, layout), load_framework("fsdp2")
+    with pytest.raises(EmitError, match="schedule = zero-bubble-v is not offered by fsdp2; use"):
+        files_of(*case, fsdp2)
+    files = files_of(*case, fsdp2.replaced(code=fsdp2.code.replaced(schedules=())))
+    for name in ("torchtitan_plan.py", "torchtitan.toml"):
+        back = read_configuration_text(files[name], name)
+        asked = {field: getattr(layout, field) for field in back.layout}
+        assert back.layout == asked
+        assert {"schedule", "vpp", "pp", "tp", "zero_stage", "micro_batch"} <= set(asked)
+    # chunks in the order of the model: torchtitan gives rank i the parts i and 2 p - 1 - i
+    parts = tomllib.loads(files["torchtitan.toml"])["parallelism"]["module_fqns_per_model_part"]
+    assert [len(part) for part in parts] == [5, 5, 4, 4, 4, 4, 4, 5]
+    assert (parts[0][0], parts[-1][-1]) == ("tok_embeddings", "output")
+
+
 @pytest.fixture(scope="module")
 def titan_files() -> dict[str, Files]:
     return {name: files_of(*case, "fsdp2") for name, case in TITAN.items()}
@@ -547,6 +578,36 @@ def test_megatron_latent_attention() -> None:
     # latent attention excludes grouped queries and a width of heads
     assert not {"group-query-attention", "kv-channels"} & set(given)
     assert given["moe-layer-freq"] == "([0]*3+[1]*58)"
+    assert (given["moe-router-num-groups"], given["moe-router-group-topk"]) == ("8", "4")
+
+
+@pytest.mark.parametrize(("passes", "merges"), [(4, True), (1, False)])
+def test_megatron_exchanges_tokens_as_counted(tmp_path: Path, passes: int, merges: bool) -> None:
+    described = tmp_path / "deepep.toml"
+    described.write_text(
+        'title = "Megatron-LM with DeepEP"\nlike = "megatron-lm"\nsource = "its options"\n'
+        'configuration = "megatron"\n[communication]\nexperts_once_per_node = true\n'
+        "overlap_experts = true\n",
+        encoding="utf-8",
+    )
+    layout = Layout(dp=4, ep=4, zero_stage=1, grad_accumulation=passes)
+    files = files_of("deepseek-v3", "perlmutter", 1, layout, str(described))
+    given = options(files["megatron.args"])
+    assert (given["moe-token-dispatcher-type"], given["moe-flex-dispatcher-backend"]) == (
+        "flex",
+        "deepep",
+    )
+    assert "package `deep_ep`" in files["README.md"]
+    assert given["moe-router-dtype"] == "fp32"  # token_dispatcher.py @d98e8a64: no other
+    # both directions need another micro-batch and connections of their own
+    assert ("overlap-moe-expert-parallel-comm" in given) == merges
+    script = "".join(files.values())
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=32" in script) == merges
+    plain = options(
+        files_of("deepseek-v3", "perlmutter", 1, layout, "megatron-lm")["megatron.args"]
+    )
+    assert plain["moe-token-dispatcher-type"] == "alltoall"
+    assert "overlap-moe-expert-parallel-comm" not in plain
 
 
 def test_megatron_gpt_oss() -> None:

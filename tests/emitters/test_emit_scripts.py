@@ -25,6 +25,26 @@ from tests.emitters.emitted import place_files, run_on, scripts
 
 # --- job scripts -----------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("vsc-5", "--gres=gpu:1"), ("perlmutter", "--gpus-per-node=1"), ("leonardo", "--gres=gpu:1")],
+)
+def test_a_part_of_a_node_is_asked_for(name: str, asked: str) -> None:
+    part = load_machine(name, devices=1)
+    files = place_files(part)
+    assert f"#SBATCH {asked}\n" in files["job.sh"]
+    assert "#SBATCH --nodes=1\n" in files["job.sh"]
+    whole = load_machine(name).scheduler.launch
+    assert whole is not None
+    assert part.scheduler.launch is not None
+    # nothing else of what the site wants has changed
+    kept = [word for word in whole.directives if "gpu:" not in word and "--gpus" not in word]
+    assert [word for word in part.scheduler.launch.directives if word in kept] == kept
+    # the folder still names a machine that its reader has
+    assert f"--machine {name}" in files["README.md"]
+
+
 PLACES = [name for name in names("machine") if load_machine(name).scheduler.kind in SYSTEMS]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -52,6 +53,8 @@ def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
     assert "runs in preemptable" in words.queues(asked, plan.best)
     no_queue = replace(plan, queues=())
     assert words.queues(no_queue, plan.best).startswith("No queue of polaris")
+    # a workstation has none that could refuse
+    assert words.queues(replace(no_queue, queued=False), plan.best) == ""
     short = replace(plan, workload=_JOB.replaced(tokens=1.0))
     assert "runs in" not in words.queues(short, plan.best)
 
@@ -74,6 +77,25 @@ def test_what_comes_closest_is_said() -> None:
     )
     assert f"Closest is {least.name}: it {least.why}." in words.verdict(answer)
     assert words.verdict(answer) in verdict(answer).plain
+
+
+@pytest.mark.slow
+def test_what_helps_is_what_would() -> None:
+    # DDP alone: no number of nodes helps, another framework does
+    job = Workload(sequence_length=4096, global_batch=64)
+    alone = planner.plan("llama-3-8b", "polaris", nodes=4, workload=job, frameworks=["ddp"])
+    assert "Cheapest fix: with deepspeed: dp16 " in words.verdict(alone)
+    # 16 GiB of RAM do not hold a checkpoint of 15 while it is loaded: no device is short
+    laptop = planner.plan("llama-3-8b", "laptop", nodes=1, workload=Workload(global_batch=8))
+    assert words.verdict(laptop).endswith("Take nodes of more memory or disk.")
+    # 12,000 devices: the one device of a classic strategy is not what comes closest
+    wide = planner.plan(
+        "gpt2", "aurora", nodes=1000, workload=Workload(sequence_length=1024, global_batch=7)
+    )
+    assert "cannot be laid out on 1,000 nodes" in words.verdict(wide)
+    sizes = [f"{offer.global_batch:,}" for offer in wide.batches]
+    assert sizes
+    assert all(size in words.verdict(wide) for size in sizes)
 
 
 def test_the_fate_of_a_layout() -> None:
@@ -107,18 +129,34 @@ def test_a_layout_that_fits_by_the_estimate_alone_is_tight(tight: Plan) -> None:
         low, high = estimate.interval_memory_bytes
         assert low < estimate.memory_bytes["total"] < high
         assert estimate.tight is (high > limit)
-    best, roomy = tight.best, tight.roomy
+    best = tight.best
     assert best is not None
-    assert roomy is not None
     assert best.tight
-    said = words.verdict(tight)
+    forced = dataclasses.replace(tight, recommended=best)
+    said = words.verdict(forced)
     assert "It is tight" in said
     assert "Run it once first" in said
-    assert str(roomy.layout) in said
-    assert "Fits, but tight" in verdict(tight).plain
+    assert "No layout is faster." in said
+    assert "Fits, but tight" in verdict(forced).plain
     assert words.fate(best, load_machine("vsc-5")).startswith("Fits, but tight")
     fates = {row["strategy"]: row["fits"] for row in words.strategies(tight)}
     assert {"yes", "tight", "no"} == set(fates.values())
+
+
+def test_what_the_fastest_would_gain_and_cost(tight: Plan) -> None:
+    best, found = tight.best, tight.recommended
+    assert best is not None
+    assert found is not None
+    assert not found.tight
+    said = words.beside_fastest(tight)
+    assert str(best.layout) in said
+    less = 100 * (1 - best.step_time_s / found.step_time_s)
+    assert f"({less:.0f} % less)" in said
+    assert f"{best.layout.pp} pipeline stages" in said
+    risk = words.probability(best.out_of_memory_probability)
+    assert f"a chance of {risk} to run out of memory" in said
+    assert said in verdict(tight).plain
+    assert words.doubt(found) == ""
 
 
 def test_a_plan_with_intervals_is_read_back(tight: Plan) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from planner.app import link
 from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
+from planner.choose.recommending import TOLERANCE
 from planner.describe.catalogue import (
     MOST_FREE,
     aliases,
@@ -22,6 +23,7 @@ from planner.describe.catalogue import (
     load_model,
     names,
     overridden,
+    part_of_node,
 )
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -36,10 +38,13 @@ YOURS = "yours"
 """The choice of a model or machine that the user described."""
 OWN = {"model": "config", "machine": "profile"}
 """Where the address carries a user's own description."""
+MOST_TOLERANCE = 100
+"""Percent by which the recommended layout may be slower than the fastest."""
 MOST_LAYOUTS = 1000
 """Layouts that a ranking may hold."""
 _LAYOUT = "layout"
 _NODES, _TOP = 4, 20
+_TOLERANCE = round(100 * TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +58,22 @@ class Job:
     frameworks: tuple[str, ...] = ()
     top: int = _TOP
     layout: str = ""
-    """The layout that the user chose, packed; empty for the fastest."""
+    """The layout that the user chose, packed; empty for the recommended one."""
     free: int = 0
     """Percent of the devices' memory that is left free; the machine has as much less."""
+    devices: int = 0
+    """Devices of one node, where the job has a part of it; the machine is that part."""
+    tolerance: int = _TOLERANCE
+    """Percent by which the recommended layout may be slower than the fastest."""
 
     @property
     def key(self) -> str:
         """The job as text, whatever layout is chosen; equal jobs have equal text."""
         parts = (self.model, self.machine, self.workload)
         said = [part.model_dump_json() for part in parts]
-        return "\n".join([*said, str(self.nodes), str(self.top), *self.frameworks])
+        return "\n".join(
+            [*said, *map(str, (self.nodes, self.top, self.tolerance)), *self.frameworks]
+        )
 
     @property
     def num_devices(self) -> int:
@@ -92,18 +103,24 @@ def read(reading: Reading) -> Asked:
     machine = reading.checked("set", lambda text: overridden(machine, tuple(text.splitlines())))
     free = reading.number("free", 0, MOST_FREE, 0)
     machine = leaving_free(machine, free)
+    devices = reading.number("devices", 0, machine.node.num_devices, 0)
+    if devices:
+        machine = part_of_node(machine, devices)
     most = int(machine.num_nodes.value)
     nodes = reading.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
     frameworks = reading.words("frameworks", running_on(machine))
     top = reading.number("top", 1, MOST_LAYOUTS, _TOP)
+    tolerance = reading.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     layout = reading.packed(_LAYOUT)
     try:
         workload = Workload.described(fields, where="job")
     except PlannerError as error:
         return Asked(reading, None, error.plain)
+    chosen = tuple(frameworks)
     return Asked(
-        reading, Job(model, machine, nodes, workload, tuple(frameworks), top, layout, free)
+        reading,
+        Job(model, machine, nodes, workload, chosen, top, layout, free, devices, tolerance),
     )
 
 
@@ -122,6 +139,7 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
         *OWN,
         "set",
         "free",
+        "devices",
         "nodes",
         "frameworks",
         *(SHORT.get(f, f) for f in Workload.model_fields),
@@ -134,6 +152,8 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
 def moved(job: Job, machine: Machine) -> tuple[Job, str]:
     """The same job on at least as many devices of another machine, and what had to change."""
     machine = leaving_free(machine, job.free)
+    if 0 < job.devices < machine.node.num_devices:
+        machine = part_of_node(machine, job.devices)
     nodes = -(-job.num_devices // machine.node.num_devices)
     workload, said = job.workload, ""
     possible = precisions(machine)

@@ -13,6 +13,7 @@ import streamlit as st
 from planner.app.controls.fields import widget
 from planner.app.controls.job import (
     MOST_LAYOUTS,
+    MOST_TOLERANCE,
     SHORT,
     YOURS,
     Asked,
@@ -40,6 +41,7 @@ _LABELS = {
 _FIRST = ("global_batch", "sequence_length", "tokens")
 """Fields of the workload that stand in the first row."""
 _MOST_NODES = 1_000_000
+_MOST_DEVICES = 1024
 
 
 def controls(asked: Asked) -> Job | None:
@@ -109,7 +111,7 @@ def _details(asked: Asked) -> None:
         for column, name in zip(st.columns(4), names_left[start : start + 4], strict=False):
             more = {"options": precisions(machine)} if machine and name == "precision" else {}
             _workload(column, name, **more)
-    left, free, middle, right = st.columns([2, 1, 1, 2])
+    left, part, tolerance = st.columns([2, 1, 1])
     left.multiselect(
         "Frameworks",
         running_on(machine) if machine else names("framework"),
@@ -117,6 +119,25 @@ def _details(asked: Asked) -> None:
         placeholder="all that run on the machine",
         help="Which training frameworks to search; none chosen means the usual ones.",
     )
+    part.number_input(
+        "Devices of one node",
+        min_value=0,
+        max_value=_MOST_DEVICES,
+        step=1,
+        key="devices",
+        help="A job on a part of one node; 0 means whole nodes. It is `--devices` of the command "
+        "line.",
+    )
+    tolerance.number_input(
+        "Tolerance [%]",
+        min_value=0,
+        max_value=MOST_TOLERANCE,
+        step=1,
+        key="tolerance",
+        help="By how much the recommended layout may be slower than the fastest, if it is simpler. "
+        "It is `--tolerance` of the command line.",
+    )
+    free, middle, right = st.columns([1, 1, 2])
     free.number_input(
         "Leave free [%]",
         min_value=0,

@@ -56,14 +56,15 @@ def page(asked: Asked) -> None:
 
 
 def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
-    tight = plan.best is not None and plan.best.tight
+    tight = plan.recommended is not None and plan.recommended.tight
     say = (st.warning if tight else st.success) if plan.fits else st.error
     say(escape(words.verdict(plan)))
+    _batches(plan)
     if found is None:
         return
     limit = job.machine.device.memory_bytes.value
     # always a line, so that nothing below moves when a layout is found
-    which = "chosen" if job.layout else "fastest"
+    which = "chosen" if job.layout else "recommended"
     st.caption(escape(f"Numbers of the {which} layout: {found.layout} with {found.framework}."))
     rows = words.metrics(plan, found, limit)
     with st.container(horizontal=True):
@@ -78,6 +79,20 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
                 width="stretch",
             )
     st.caption(escape(words.queues(plan, found)))
+
+
+def _batches(plan: Plan) -> None:
+    """A button for each nearby batch that the devices share evenly."""
+    if not plan.batches:
+        return
+    with st.container(horizontal=True):
+        for offer in plan.batches:
+            size = offer.global_batch
+            st.button(
+                f"Take a batch of {size:,}",
+                on_click=functools.partial(address.wish, batch=str(size), layout=None),
+                key=f"batch_{size}",
+            )
 
 
 def _strategies(plan: Plan, job: Job) -> None:
@@ -100,10 +115,11 @@ def _strategies(plan: Plan, job: Job) -> None:
 
 
 def _ranked(plan: Plan, job: Job) -> None:
-    st.header("Layouts that fit, fastest first", anchor=False)
+    st.header("Layouts that fit, one of a kind", anchor=False)
     limit = job.machine.device.memory_bytes.value
-    rows = [_row(e, limit) for e in plan.ranked]
-    packed = [link.of(e) for e in plan.ranked]
+    shown = plan.listed
+    rows = [_row(e, limit, _role(e, plan)) for e in shown]
+    packed = [link.of(e) for e in shown]
     start = [packed.index(job.layout)] if job.layout in packed else []
     # another job has another table: a row of the one before says nothing about it
     table = hashlib.sha256(job.key.encode()).hexdigest()[:12]
@@ -119,6 +135,7 @@ def _ranked(plan: Plan, job: Job) -> None:
         selection_default={"selection": {"rows": start}} if start else None,
         alt="Layouts that fit, fastest first, with step time, MFU, rate and memory.",
         column_config={
+            "": st.column_config.TextColumn(width=100),
             "step [s]": number(format="%.4g"),
             "MFU [%]": number(format="%.1f"),
             "tokens/s": number(format="localized"),
@@ -129,8 +146,8 @@ def _ranked(plan: Plan, job: Job) -> None:
         },
     )
     st.caption(
-        f"{plan.num_candidates:,} layouts were evaluated. Select one to study it below and on the "
-        "page *One layout*."
+        f"{plan.num_candidates:,} layouts were evaluated; of each framework, degrees and sharding "
+        "the fastest is here. Select one to study it below and on the page *One layout*."
     )
     with st.expander("How to read a layout"):
         st.table(
@@ -139,14 +156,20 @@ def _ranked(plan: Plan, job: Job) -> None:
 
 
 def _select(key: str, packed: list[str]) -> None:
-    """Take the selected row's layout; no row is the fastest."""
+    """Take the selected row's layout; no row is the recommended one."""
     rows = st.session_state[key]["selection"]["rows"]
     address.wish(layout=packed[rows[0]] if rows else None)
 
 
-def _row(found: Estimate, limit: float) -> dict[str, object]:
+def _role(found: Estimate, plan: Plan) -> str:
+    roles = {"recommended": plan.recommended, "fastest": plan.best}
+    return ", ".join(role for role, one in roles.items() if one == found)
+
+
+def _row(found: Estimate, limit: float, role: str) -> dict[str, object]:
     parts = found.step_time_parts_s
     return {
+        "": role,
         "framework": found.framework,
         "layout": str(found.layout),
         "step [s]": found.step_time_s,
@@ -154,7 +177,7 @@ def _row(found: Estimate, limit: float) -> dict[str, object]:
         "tokens/s": round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
-        "fits": "tight" if found.tight else "yes",
+        "out of memory": words.probability(found.out_of_memory_probability),
         "slowest part": part(max(parts, key=lambda k: parts[k])).label,
     }
 
@@ -216,7 +239,7 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
         if plan.ranked:
             st.download_button(
                 "Layouts (CSV)",
-                estimate_csv(plan.ranked),
+                estimate_csv(plan.listed),
                 f"{job.file_name}-layouts.csv",
                 "text/csv",
                 key="get_csv",
@@ -247,12 +270,12 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
 
 
 def _with_files(plan: Plan, job: Job) -> None:
-    """Offer the fastest layout that files can be written for."""
-    for number, other in enumerate(plan.ranked, 1):
+    """Offer the first layout of the list that files can be written for."""
+    for other in plan.listed:
         if cached.files_of(job, link.of(other))[0]:
-            said = f"{number}. {other.layout} with {other.framework}"
+            said = f"{other.layout} with {other.framework}"
             st.button(
-                escape(f"Take the fastest that has files: {said}"),
+                escape(f"Take the first that has files: {said}"),
                 key="take_files",
                 on_click=address.wish,
                 kwargs={"layout": link.of(other)},

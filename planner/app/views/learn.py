@@ -13,10 +13,11 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.choose.advice import guide
-from planner.choose.anatomy import Played
+from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
+from planner.choose.verdicts.guide import guide
 from planner.cost.estimate import Estimate
+from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout, Offload
@@ -208,17 +209,17 @@ def _pipeline(_: Job | None) -> None:
         "**Pipeline parallelism** gives each device a run of layers and sends micro-batches "
         "through. While the pipeline fills and drains, stages idle: the *bubble*. More "
         "micro-batches make it smaller, interleaving divides it by the chunks, zero-bubble fills "
-        "it with weight gradients."
+        "it with weight gradients; zero-bubble-v also lets the model turn at the last stage, so "
+        "that the first one holds both of its ends."
     )
     columns = st.columns(4)
     schedule = columns[0].selectbox("Schedule", SCHEDULES[1:], index=1, key="pipe_kind")
     stages = columns[1].slider("Stages", 2, 8, 4, key="pipe_stages")
     groups = columns[2].slider("Micro-batches per stage", 1, 8, 2, key="pipe_groups")
     chunks = columns[3].slider("Chunks (interleaved)", 2, 4, 2, key="pipe_chunks")
-    inside = schedule == "interleaved-1f1b"
-    timeline = simulate(
-        [StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, chunks if inside else 1
-    )
+    known = schedule_named(schedule)
+    number = chunks if known.interleaves else 2 if known.v_shaped else 1
+    timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
     draw(pipeline.gantt(Played.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
@@ -277,9 +278,11 @@ def _choosing(job: Job | None) -> None:
     st.markdown(
         "1. Fits one device? Plain data parallelism.\n"
         "2. Not quite? Recompute, a smaller micro-batch, ZeRO-1 or 2.\n"
-        "3. Still not, on one node? ZeRO-3, tensor parallelism in the node, then offload.\n"
-        "4. Several nodes, fast network? ZeRO-3, or tensor in the node with pipeline and data.\n"
-        "5. Several nodes, slow network? Data, pipeline and tensor parallel with ZeRO-1."
+        "3. Still not, and there is one device? ZeRO with offload to the host, then to NVMe.\n"
+        "4. One node? PP, ZeRO-3 or TP; over PCIe PP before ZeRO before TP.\n"
+        "5. Not even one layer? TP, or ZeRO-3 in tiles.\n"
+        "6. Several nodes, fast network? ZeRO-3, or tensor in the node with pipeline and data.\n"
+        "7. Several nodes, slow network? Data, pipeline and tensor parallel with ZeRO-1."
     )
     if job is None:
         example = _small(_LARGER, 64)
@@ -289,7 +292,7 @@ def _choosing(job: Job | None) -> None:
         escape(
             f"The guide for {job.model.name} on {counted(job.nodes, 'node')} of "
             f"{job.machine.name}: "
-            f"{guide(question, job.nodes)[1]}."
+            f"{guide([question], job.nodes)[1]}."
         )
     )
     st.caption(

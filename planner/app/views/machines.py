@@ -158,10 +158,10 @@ def _compare(job: Job) -> None:
         except PlannerError as error:
             st.warning(escape(f"{asked.machine.name}: {error.plain}"))
             continue
-        if plan.best is None:
+        if plan.recommended is None:
             st.warning(escape(words.verdict(plan)))
         else:
-            plans.append((plan, plan.best))
+            plans.append((plan, plan.recommended))
     if plans:
         draw(compare.time_bars([(plan.machine, best) for plan, best in plans]), key="compare")
         rows = [_compared(plan, best) for plan, best in plans]
@@ -169,7 +169,7 @@ def _compare(job: Job) -> None:
             rows,
             hide_index=True,
             key="compare_table",
-            alt="The job's best layout on each machine.",
+            alt="The job's recommended layout on each machine.",
         )
 
 

@@ -58,7 +58,7 @@ def page(asked: Asked) -> None:
 def _choice(plan: Plan, found: Estimate) -> None:
     """The layouts to study: those of the plan, and the one in use."""
     labels: dict[str, str] = {}
-    for number, e in enumerate(plan.ranked, 1):
+    for number, e in enumerate(plan.listed, 1):
         labels.setdefault(
             link.of(e), f"{number}. {e.layout} [{e.framework}] {format_seconds(e.step_time_s)}"
         )

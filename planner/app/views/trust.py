@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
 from planner.app.views.shards import shards
-from planner.cost.intervals import memory_classes, run_classes
+from planner.cost.intervals import RunClass, memory_classes, run_classes
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import residuals, summary
@@ -84,7 +85,10 @@ def _evidence() -> None:
 
 def _intervals() -> None:
     st.header("How wide the intervals are", anchor=False)
-    kinds = {"step time": run_classes(), "memory": memory_classes()}
+    kinds: dict[str, Mapping[str, RunClass]] = {
+        "step time": run_classes(),
+        "memory": memory_classes(),
+    }
     rows = [
         {
             "of": kind,

@@ -105,7 +105,8 @@ def footprints_of(stages: Stages) -> Footprints:
     question, layouts = stages.question, stages.layouts.take((..., 0))
     memory, worst, moment = _worst_stage(stages)
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
-    node = question.machine.node
+    node, shared = question.machine.node, question.machine.device.uses_host_memory
+    on_device = np.asarray(sum(memory.values())) if shared else np.zeros(np.shape(worst))
 
     def spread(values: Float) -> Float:
         return np.broadcast_to(values, np.shape(layouts.dp))
@@ -115,7 +116,7 @@ def footprints_of(stages: Stages) -> Footprints:
         memory_parts_bytes=memory,
         worst_stage=worst,
         peak_moment=moment,
-        host_parts_bytes={name: spread(part) for name, part in host_memory(first).items()},
+        host_parts_bytes={n: spread(part) for n, part in host_memory(first, on_device).items()},
         disk_bytes=spread(disk_bytes(first)),
         device_limit_bytes=question.machine.device.memory_bytes.value,
         host_limit_bytes=node.host_memory_bytes.value,

@@ -5,48 +5,68 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS, recorded
 from planner.cost.shards.stages import Stages
 
 __all__ = ["disk_bytes", "host_memory"]
 
 
-def host_memory(stages: Stages) -> dict[str, Float]:
+def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, Float]:
     """Bytes of host memory per node, by part, at the worse of loading and stepping [B].
 
-    `stages` are the first of each layout. Counted: one process per rank; a checkpoint per rank
-    where the framework reads it whole; offloaded states, gradients and parameters; pinned
-    buffers. Left out: the page cache and data loader workers' own data. Where whole checkpoints
-    exceed the node, loading rank by rank is taken instead. Ren et al. 2021, arXiv:2101.06840;
+    `stages` are the first of each layout, `device_bytes` what a rank takes where its device has no
+    memory of its own. Counted: one process per rank; a checkpoint per rank where the framework
+    reads it whole; offloaded states, gradients and weights as often as they are held; pinned
+    buffers of the disk. Left out: the page cache, data loader workers' own data, sizes that
+    torch's host allocator rounds up. Where whole checkpoints exceed the node, loading rank by rank
+    is taken instead; where one does, making the model in shards. Ren et al. 2021, arXiv:2101.06840;
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.describe.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
-    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=2, offload="optimizer-cpu"))
-    >>> host_memory(stages)["offloaded_states"].item() / model.num_params   # Adam 12, gradients 4
-    16.0
+    >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
+    >>> host_memory(stages)["offloaded_states"].item() / model.num_params   # 12, gradients 4 and 2
+    18.0
     """
-    layouts, params, buffers = stages.layouts, stages.params, stages.question.framework.buffers
-    per_node = _ranks_per_node(stages)
-    processes = per_node * buffers.host_process_bytes.value
+    layouts, moves = stages.layouts, stages.question.framework.offloading
+    per_node, device = _ranks_per_node(stages), stages.question.machine.device
+    # where there is one memory, the process is what the profile calls the device's context
+    process = stages.question.framework.buffers.host_process_bytes.value
+    processes = per_node * (0.0 if device.uses_host_memory else process)
+    moved = per_node * _held_bytes(stages)
+    on_disk = layouts.states_on_disk | layouts.weights_on_disk
+    pinned = per_node * np.where(on_disk, moves.swap_buffer_bytes, 0.0)
+    # while a checkpoint is loaded, the devices hold weights alone
+    weights = np.minimum(resident(stages).weights, device_bytes)
     load = _load_bytes(stages)
-    # the optimizer's share of the gradients lies beside its states, in fp32
-    states = stages.optimizer_state_bytes + 4.0 * params.trainable_sharded
-    weights = params.sharded * stages.states.sharded_weight_bytes
-    moved = np.where(layouts.states_on_host, states, 0.0)
-    moved = moved + np.where(layouts.weights_on_host, weights, 0.0)
-    pinned = np.where(layouts.keeps_states, 0.0, buffers.pinned_host_bytes)
-    step = per_node * (moved + pinned)
-    loading = load > step
+    loading = load + per_node * weights > moved + pinned + per_node * device_bytes
     found = {
-        "processes": processes + np.zeros_like(step),
+        "processes": processes + np.zeros_like(moved),
         "checkpoint_load": np.where(loading, load, 0.0),
-        "offloaded_states": np.where(loading, 0.0, per_node * moved),
-        "pinned_buffers": np.where(loading, 0.0, per_node * pinned),
+        "offloaded_states": np.where(loading, 0.0, moved),
+        "pinned_buffers": np.where(loading, 0.0, pinned),
+        "device_memory": per_node * np.where(loading, weights, device_bytes),
     }
     return recorded(found, HOST_PARTS)
+
+
+def _held_bytes(stages: Stages) -> Float:
+    """What a rank's offloaded states, gradients and weights take of the host."""
+    layouts, owned = stages.layouts, stages.params.trainable_sharded
+    framework = stages.question.framework
+    moves, element = framework.offloading, float(stages.question.workload.compute_bytes)
+    # gradients that passes add to, and below ZeRO-3 a buffer through which weights go up
+    summed = layouts.shards_weights | (layouts.num_microbatches > 1)
+    gradients = owned * np.where(summed, stages.states.gradient_bytes, 0.0)
+    buffer = owned * np.where(layouts.shards_weights, 0.0, element)
+    held = np.where(layouts.keeps_states, 0.0, gradients + buffer)
+    states = stages.optimizer_state_bytes + owned * moves.step_gradient_bytes
+    held = held + np.where(layouts.states_on_host, states, 0.0)
+    weights = stages.weight_shard_bytes * moves.weight_copies
+    return held + np.where(layouts.weights_on_host, weights, 0.0)
 
 
 def _ranks_per_node(stages: Stages) -> Float:
@@ -58,19 +78,22 @@ def _load_bytes(stages: Stages) -> Float:
     question, params, per_node = stages.question, stages.params, _ranks_per_node(stages)
     framework, element = question.framework, float(question.workload.compute_bytes)
     shards = per_node * params.unsharded * element
+    # a rank reads what it will hold, which under ZeRO-3 is its shard
+    own = np.where(stages.layouts.shards_weights, per_node * params.sharded * element, shards)
     if not framework.loads_full_checkpoint:
-        # a rank reads what it will hold, which under ZeRO-3 is its shard
-        own = per_node * params.sharded * element
-        return np.where(stages.layouts.shards_weights, own, shards)
+        return own
     num_params = sum(block.count * block.num_params for block in stages.blocks)
     whole = per_node * num_params * element
     processes = per_node * framework.buffers.host_process_bytes.value
     room = question.machine.node.host_memory_bytes.value - processes
-    return np.where(whole <= room, whole, np.minimum(num_params * element, shards))
+    one = np.minimum(num_params * element, shards)
+    # zero.Init: a parameter is sharded as it is made, or goes to the disk
+    made = np.where(stages.layouts.weights_on_disk, 0.0, own)
+    return np.where(whole <= room, whole, np.where(one <= room, one, made))
 
 
 def disk_bytes(stages: Stages) -> Float:
-    """Bytes on the node's local disk: swapped states, and parameters with full offload [B].
+    """Bytes on the node's local disk: swapped states and gradients, weights with full offload [B].
 
     `stages` are the first of each layout. Counted: what all ranks of a node swap. Left out:
     checkpoints and data. Rajbhandari et al. 2021, arXiv:2104.07857;
@@ -81,11 +104,12 @@ def disk_bytes(stages: Stages) -> Float:
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="all-nvme"))
-    >>> disk_bytes(stages).item() / model.num_params        # Adam and its fp32 copy 12, weights 2
-    14.0
+    >>> disk_bytes(stages).item() / model.num_params    # fp32 states and gradients 16, weights 2
+    18.0
     """
-    layouts, params = stages.layouts, stages.params
-    swapped = np.where(layouts.states_on_disk, stages.optimizer_state_bytes, 0.0)
-    weights = params.sharded * stages.states.sharded_weight_bytes
-    swapped = swapped + np.where(layouts.weights_on_disk, weights, 0.0)
+    layouts = stages.layouts
+    gradients = stages.question.framework.offloading.step_gradient_bytes
+    states = stages.optimizer_state_bytes + stages.params.trainable_sharded * gradients
+    swapped = np.where(layouts.states_on_disk, states, 0.0)
+    swapped = swapped + np.where(layouts.weights_on_disk, stages.weight_shard_bytes, 0.0)
     return _ranks_per_node(stages) * swapped

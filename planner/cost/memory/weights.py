@@ -9,7 +9,15 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.shards.stages import Stages
 
-__all__ = ["GatheredWeights", "Resident", "ResidentWeights", "gathered", "resident", "unfreed"]
+__all__ = [
+    "GatheredWeights",
+    "Resident",
+    "ResidentWeights",
+    "frozen",
+    "gathered",
+    "resident",
+    "unfreed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +47,16 @@ def resident(stages: Stages) -> Resident:
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
     framework = stages.question.framework
-    frozen = params.sharded - params.trainable_sharded
-    # weights that are sharded keep either their compute copy or, where that is only ever
-    # gathered, the fp32 copy that the optimizer updates
-    shard_bytes = size.sharded_weight_bytes or size.master_bytes
-    weights = (
-        np.where(
-            layouts.shards_weights,
-            params.trainable_sharded * size.sharded_weight_bytes + frozen * shard_bytes,
-            params.all_gathered * size.weight_bytes,
-        )
-        + params.trainable * size.cached_weight_bytes
-    )
+    copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
+    weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
+    weights = weights + params.trainable * size.cached_weight_bytes
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
     reduced = (layouts.num_replicas > 1) | framework.buffers.reduces_alone
     further = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
     gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * further)
-    gradients = gradients + params.weight_shapes * framework.buffers.placeholder_bytes
+    gradients = gradients + stages.trained.weight_shapes * framework.buffers.placeholder_bytes
     optimizer = stages.optimizer_state_bytes
     if not size.sharded_weight_bytes:
         # where the compute copy is only ever gathered, the fp32 copy is the parameter itself
@@ -70,6 +69,31 @@ def resident(stages: Stages) -> Resident:
         gradients=np.where(stay, gradients, 0.0),
         optimizer_states=np.where(layouts.keeps_states, optimizer, 0.0),
     )
+
+
+def frozen(stages: Stages) -> Float:
+    """Frozen weights that stay on a rank where weights are not sharded [B].
+
+    Counted: the weights themselves and, where a framework computes with gathered copies of its
+    shards, these copies. Left out: weights that train. method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(lora_rank=8), load_framework("ddp"))
+    >>> frozen(Stages.every(job, Layout(dp=4))).item() / model.num_params    # DDP's others have 4
+    2.0
+    """
+    params, size, layouts = stages.params, stages.states, stages.layouts
+    gathered_ones = params.all_gathered - stages.trained.all_gathered
+    if size.sharded_weight_bytes:
+        return gathered_ones * stages.frozen_bytes
+    own = np.where(
+        layouts.shards_states,
+        params.sharded - params.trainable_sharded,
+        params.unsharded - params.trainable,
+    )
+    return gathered_ones * size.weight_bytes + own * stages.frozen_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ __all__ = [
     "all_gather_s",
     "all_reduce_s",
     "all_to_all_s",
+    "forwarded_all_to_all_s",
+    "hand_on_s",
     "hierarchical_all_reduce_s",
     "inter_node_latency_s",
     "reduce_scatter_s",
@@ -244,18 +246,64 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
 
 
-def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """Point-to-point transfer between neighbours of a group of two or more [s].
+def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: ArrayLike) -> Float:
+    """An all-to-all whose copies for one node cross the network once and are forwarded there [s].
 
-    Counted: latency and transfer, between nodes where the group has one rank per node. Left out:
-    other transfers on the same link. Hockney 1994; method.md#algorithms.
+    `size_bytes` are all copies of a rank, `crossing` is the part of them that leaves its node.
+    Counted: the slower of the network and of the links inside, over which every copy reaches its
+    rank; one message per node and per rank of a node. Left out: as `all_to_all_s`; forwarding that
+    waits for the network. DeepEP V1, docs/legacy.md; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(forwarded_all_to_all_s(unit_view(8), 8.0, 7 / 8))     # as far as the other
+    7.0
+    """
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    n, g, nodes = group.size, group.local, group.nodes
+    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
+    rate = group.pairwise_bytes_per_s
+    between = np.where(nodes > 1, np.asarray(crossing) * size_bytes * g / rate, 0.0)
+    latency = (g - 1) * group.local_latency_s + (nodes - 1) * group.network_latency_s
+    return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
+
+
+def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:
+    """A message to the next rank of a group inside the node and between nodes; 0 for none [s]."""
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    inside = group.local_latency_s + size_bytes / group.neighbour_bytes_per_s
+    between = inter_node_latency_s(group, size_bytes) + size_bytes / group.hop_bytes_per_s
+    some = group.size > 1
+    return (
+        np.where(some & (group.local > 1), inside, 0.0),
+        np.where(some & (group.nodes > 1), between, 0.0),
+    )
+
+
+def send_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Every rank of a ring passes a message on to the next: the slowest of these transfers [s].
+
+    Counted: latency and transfer inside the node where two ranks of the group share one, between
+    nodes where it spans several. Left out: other transfers on the same link. Hockney 1994;
+    method.md#algorithms.
 
     >>> from planner.cost.network.topology import unit_view
     >>> float(send_s(unit_view(2), 8.0))                        # 8 bytes at 1 B/s
     8.0
     """
-    crosses = group.local < 2
-    rate = np.where(crosses, group.network_bytes_per_s, group.neighbour_bytes_per_s)
-    latency = np.where(crosses, inter_node_latency_s(group, size_bytes), group.local_latency_s)
-    time = latency + np.asarray(size_bytes) / rate
-    return np.where(group.size > 1, time, 0.0)
+    return np.maximum(*_hops_s(group, size_bytes))
+
+
+def hand_on_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Handing a message from rank to rank of a chain, by the rank with the farthest neighbours [s].
+
+    Counted: as `send_s`; where the node holds several ranks of the chain, such a rank has one
+    neighbour there and one on another node, so that its transfers take the mean of both. Left out:
+    other transfers on the same link. Hockney 1994; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(hand_on_s(unit_view(4), 8.0))                     # 8 bytes at 1 B/s
+    8.0
+    """
+    inside, between = _hops_s(group, size_bytes)
+    both = (group.local > 1) & (group.nodes > 1)
+    return np.where(both, (inside + between) / 2, np.maximum(inside, between))

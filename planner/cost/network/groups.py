@@ -25,8 +25,8 @@ gradients are reduced over dp and cp together."""
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """Size and stride of the groups of every kind, in ranks [1].
 
-    Counted: every axis, with tp fastest, then cp, dp and pp; "stage" is a pair of neighbours,
-    "pipeline" all of them. Left out: other orders of ranks. method.md#what-a-group-sees.
+    Counted: every axis, with tp fastest, then cp, dp and pp. Left out: other orders of ranks.
+    method.md#what-a-group-sees.
 
     >>> from planner.describe.layout import Layout
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
@@ -35,6 +35,8 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """
     tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
     pipeline = tp * replicas
+    # ranks that share the states of an expert; what is left of its replicas holds them again
+    expert_shards = np.maximum(shards // layouts.ep, 1)
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
@@ -43,7 +45,8 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
         "replica": (replicas // shards, tp * shards),
         "expert": (layouts.ep, tp),
         "expert_data": (layouts.expert_dp, tp * layouts.ep),
-        "stage": (np.minimum(layouts.pp, 2), pipeline),
+        "expert_shard": (expert_shards, tp * layouts.ep),
+        "expert_replica": (layouts.expert_dp // expert_shards, tp * layouts.ep * expert_shards),
         "pipeline": (layouts.pp, pipeline),
     }
 
@@ -63,8 +66,12 @@ class Groups(Arrays):
     expert: GroupView
     expert_data: GroupView
     """Replicas of one expert."""
-    stage: GroupView
-    """Neighbouring pipeline stages."""
+    expert_shard: GroupView
+    """Those of them that share one expert's states."""
+    expert_replica: GroupView
+    """Those that hold the same shard of it (hybrid sharding)."""
+    pipeline: GroupView
+    """The stages of a pipeline, each a neighbour of the next."""
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:

@@ -34,6 +34,9 @@ class GroupView(Arrays):
     """Rate of one rank inside its node, efficiency included [B/s]."""
     network_bytes_per_s: Float
     """Rate of the group's share of one node's interfaces, efficiency included [B/s]."""
+    hop_bytes_per_s: Float
+    """Rate of one rank that sends to the next of its group on another node, where all groups do so
+    at once, efficiency included [B/s]."""
     local_latency_s: Float
     """Latency of one step inside the node [s]."""
     pairwise_bytes_per_s: Float
@@ -64,6 +67,7 @@ def unit_view(size: ArrayLike) -> GroupView:
         nodes=ranks,
         local_bytes_per_s=one,
         network_bytes_per_s=one,
+        hop_bytes_per_s=one,
         local_latency_s=none,
         pairwise_bytes_per_s=one,
         network_latency_s=none,
@@ -134,23 +138,31 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
         none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
         return {
             "network_bytes_per_s": endless,
+            "hop_bytes_per_s": endless,
             "pairwise_bytes_per_s": endless,
             "network_latency_s": none,
             "large_message_latency_s": none,
         }
     curve, groups_per_node = network.efficiency, np.maximum(per_node // fewest, 1)
-    fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
-    rate = machine.node_bytes_per_s * fraction / groups_per_node
+    points = np.log(curve.num_nodes)
+    fraction = np.interp(np.log(np.maximum(nodes, 1)), points, curve.fraction)
+    share = machine.node_bytes_per_s / groups_per_node
+    # a rank that sends to the next node alone does so through one interface, or through its own
+    own = machine.node_bytes_per_s / min(per_node, max(machine.node.num_nics, 1))
+    next_node = np.interp(np.log(2), points, curve.fraction)
+    rate, hop = share * fraction, np.minimum(share, own) * next_node
     if exit_rate := network.domain_exit_bytes_per_s:
         # a ring through several domains leaves each by the exits of all its members there
         devices = network.domain_nodes * per_node
-        exits = np.clip(devices // stride, 1, size) * exit_rate.value * fraction
-        rate = np.where(size * stride > devices, np.minimum(rate, exits), rate)
+        leaves, exits = size * stride > devices, np.clip(devices // stride, 1, size)
+        rate = np.where(leaves, np.minimum(rate, exits * exit_rate.value * fraction), rate)
+        hop = np.where(leaves, np.minimum(hop, exit_rate.value * next_node), hop)
     latency, known = network.latency_s.value, network.large_message_latency_s
     ratio = constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
     return {
         "network_bytes_per_s": rate,
+        "hop_bytes_per_s": hop,
         "pairwise_bytes_per_s": pairwise * rate,
         "network_latency_s": np.full(fewest.shape, latency),
         "large_message_latency_s": np.full(fewest.shape, known.value if known else ratio * latency),

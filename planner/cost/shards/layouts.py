@@ -14,13 +14,21 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.describe.framework import Framework
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Sharding
+from planner.describe.layout import (
+    OFFLOAD,
+    RECOMPUTE,
+    SCHEDULES,
+    V_SHAPED,
+    Chunks,
+    Layout,
+    Sharding,
+)
 
 __all__ = ["Layouts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts(Sharding, Arrays):
+class Layouts(Sharding, Chunks, Arrays):
     """Many layouts as arrays of one shape."""
 
     dp: Int
@@ -146,6 +154,28 @@ class Layouts(Sharding, Arrays):
             often = often & ~self.piped
         return np.where(often, self.num_microbatches, 1)
 
+    def merges_passes(self, framework: Framework) -> Mask:
+        """Forward and backward of neighbouring micro-batches run together, so that each hides the
+        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand."""
+        piped = ~self.piped | (self.vpp > 1)
+        several = (self.num_microbatches > 1) & (self.ep > 1)
+        return several & piped & ~self.recomputes_layers & framework.communication.overlap_experts
+
+    def gathers_per_step(self, framework: Framework) -> Int:
+        """How often a step gathers its weights for a forward pass, where layers are units: before
+        each, as a backward pass frees them; once where a pipeline or ZeRO-1 keeps them.
+        """
+        freed = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
+        kept = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
+
+    def gathers_again_per_step(self, framework: Framework) -> Int:
+        """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once
+        where a pipeline leaves them gathered for the pass that follows.
+        """
+        stay = self.piped & framework.buffers.pipeline_gradients_whole
+        return np.where(stay, 1, self.num_microbatches)
+
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
         return np.isin(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
@@ -207,6 +237,11 @@ class Layouts(Sharding, Arrays):
     def scheduled(self, name: str) -> Mask:
         """The pipeline runs the schedule of this name."""
         return self.schedule == SCHEDULES.index(name)
+
+    @property
+    def v_shaped(self) -> Mask:
+        """The model turns at the last stage: the first one holds both of its ends."""
+        return np.isin(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
 
     def tokens(self, sequence_length: int) -> Float:
         """Tokens of one micro-batch on one context rank."""

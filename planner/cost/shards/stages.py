@@ -15,7 +15,12 @@ from planner.cost.arrays import Float, Int
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import candidate_stages, stage_counts
-from planner.cost.shards.states import OPTIMIZER_BYTES, StageParams, stage_params
+from planner.cost.shards.states import (
+    OPTIMIZER_BYTES,
+    StageParams,
+    stage_params,
+    without_frozen,
+)
 from planner.describe.framework import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -40,14 +45,19 @@ class Stages:
     counts: tuple[Float, ...]
     """How many of each block the stage holds, in the order of `blocks`."""
     params: StageParams
+    trained: StageParams
+    """The same without frozen tensors: what has gradients and states, and changes in a step."""
 
     @classmethod
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
         counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
-        params = stage_params(question, blocks, layouts, counts)
-        return cls(question, blocks, layouts, stage, counts, params)
+        params = trained = stage_params(question, blocks, layouts, counts)
+        moving = tuple(without_frozen(block) for block in blocks)
+        if moving != blocks:
+            trained = stage_params(question, moving, layouts, counts)
+        return cls(question, blocks, layouts, stage, counts, params, trained)
 
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
@@ -73,6 +83,7 @@ class Stages:
             stage=chosen(self.stage),
             counts=tuple(chosen(count) for count in self.counts),
             params=self.params.map(chosen),
+            trained=self.trained.map(chosen),
         )
 
     @property
@@ -89,6 +100,23 @@ class Stages:
     def tokens(self) -> Float:
         """Tokens of one micro-batch on one context rank."""
         return self.layouts.tokens(self.question.workload.sequence_length)
+
+    @property
+    def frozen_bytes(self) -> float:
+        """Bytes of a frozen weight: it is loaded in the precision that computes.
+
+        Only what trains is turned to fp32 (Accelerate 1.15, utils/fsdp_utils.py; peft 0.18,
+        autocast_adapter_dtype; torchtune 0.6, dtype: bf16) [B].
+        """
+        return float(self.question.workload.compute_bytes)
+
+    @property
+    def weight_shard_bytes(self) -> Float:
+        """A rank's share of the weights beside fp32 copies, where they are sharded [B]."""
+        params = self.params
+        frozen = params.sharded - params.trainable_sharded
+        moving = params.trainable_sharded * self.states.sharded_weight_bytes
+        return moving + frozen * self.frozen_bytes
 
     @property
     def updated(self) -> Float:

@@ -28,6 +28,7 @@ __all__ = [
     "stage_params",
     "training_state_bytes",
     "untied",
+    "without_frozen",
 ]
 
 OPTIMIZER_BYTES: dict[OptimizerName, float] = {
@@ -260,6 +261,22 @@ def untied(block: Block) -> Block:
     [1536]
     """
     return replace(block, weights=tuple(w for w in block.weights if not w.tied))
+
+
+def without_frozen(block: Block) -> Block:
+    """The block's tensors that training changes.
+
+    Counted: adapters, and weights that are not frozen. Left out: the others. Definition.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> job = Workload(lora_rank=8, lora_targets=("query",))
+    >>> _, layer, _ = blocks(load_model("gpt2"), job, load_framework("ddp"))
+    >>> [weight.num_params for weight in without_frozen(layer).weights]     # 8 x 768, 768 x 8
+    [6144, 6144]
+    """
+    kept = tuple(weight for weight in block.weights if weight.trainable)
+    return block if len(kept) == len(block.weights) else replace(block, weights=kept)
 
 
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:

@@ -16,7 +16,7 @@ from planner.cost.arrays import Arrays, Float
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
-    all_to_all_s,
+    hand_on_s,
     reduce_scatter_s,
     send_s,
 )
@@ -33,12 +33,14 @@ __all__ = [
     "DataTraffic",
     "context_s",
     "data_traffic",
-    "expert_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
     "transfer_wait_s",
 ]
+
+_FP32 = 4.0
+"""Bytes of an element of gradients that are summed in fp32."""
 
 Collective = Callable[[GroupView, ArrayLike], Float]
 
@@ -82,28 +84,30 @@ def tensor_s(
 def repeated_tensor_s(
     question: Question, block: Block, layouts: Layouts, forward_s: Float
 ) -> Float:
-    """Tensor-parallel traffic of recompute: what stands before the last saved product [s].
+    """Tensor-parallel traffic of recompute: what it repeats of the forward's [s].
 
     Counted: with full recompute the forward's traffic, without the layer's last reduction where
-    gathered inputs are kept; with selective recompute then its gathers. Left out: overlap.
-    method.md#traffic-per-axis-and-overlap.
+    gathered inputs are kept and recompute stops at the last of them; with selective recompute then
+    its gathers. Left out: overlap. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(job)
-    >>> float(repeated_tensor_s(job, layer, layouts, np.asarray(48.0)))   # all but one of 4 halves
-    36.0
+    >>> float(repeated_tensor_s(job, layer, layouts, np.asarray(48.0)))   # to the layer's end
+    48.0
     """
     if block.kind != "layer":
         return np.zeros_like(forward_s)
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
-    if not question.framework.kernels.saves_gathered:
+    kernels = question.framework.kernels
+    if not kernels.saves_gathered:
         return np.where(full, forward_s, 0.0)
-    # recompute stops at the last tensor it needs, before the layer's last reduction; kept
-    # products spare the reductions but not the gathers
-    part = 1 - 1 / (2 * max(block.num_tp_collectives, 1))
+    # recompute stops at the last tensor it needs, before the layer's last reduction, unless it
+    # runs to the end; kept products spare the reductions but not the gathers
+    last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))
+    part = 1 - last
     gathers = constants().recompute.gathers_repeated_fraction.value
     return np.where(full, part * forward_s, np.where(selective, gathers * forward_s, 0.0))
 
@@ -113,8 +117,10 @@ def context_s(
 ) -> tuple[Float, Float]:
     """Ring attention: keys and values pass around the context group, gradients back [s].
 
-    Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward. Left out:
-    overlap with attention. Liu et al. 2023, arXiv:2310.01889.
+    Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward, each as slow
+    as the ring's slowest hop; or (`gathers_context`) one gather of them either way, and cp
+    transfers of their fp32 gradients. Left out: overlap with attention. Liu et al. 2023,
+    arXiv:2310.01889; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -125,45 +131,29 @@ def context_s(
     >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
     [6.0, 12.0]
     """
-    workload = question.workload
-    tokens = layouts.tokens(workload.sequence_length)
-    forward = np.zeros(np.shape(tokens))
+    workload, group = question.workload, groups.context
+    tokens, cp = layouts.tokens(workload.sequence_length), layouts.cp
+    forward, backward = np.zeros(np.shape(tokens)), np.zeros(np.shape(tokens))
     for attention in block.attentions:
         width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim)
-        heads = np.minimum(layouts.tp, attention.num_kv_heads)
-        size = tokens * width * float(workload.compute_bytes) / heads
-        forward = forward + (layouts.cp - 1) * send_s(groups.context, size)
-    return forward, 2 * forward
-
-
-def expert_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
-) -> tuple[Float, Float]:
-    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
-
-    Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread.
-    Left out: overlap, uneven routing. Lepikhin et al. 2020, arXiv:2006.16668.
-
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.operators.blocks import blocks_of
-    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
-    >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
-    >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
-    56.0
-    """
-    size = _stream(question, layouts) * block.dispatch_top_k
-    size = size / np.where(layouts.splits_sequence, layouts.tp, 1)
-    forward = 2 * all_to_all_s(groups.expert, size)
-    return forward, forward
+        elements = tokens * width / np.minimum(layouts.tp, attention.num_kv_heads)
+        size = elements * float(workload.compute_bytes)
+        if question.framework.kernels.gathers_context:
+            ahead = all_gather_s(group, cp * size)
+            back = ahead + cp * send_s(group, _FP32 * elements)
+        else:
+            ahead = (cp - 1) * send_s(group, size)
+            back = 2 * ahead
+        forward, backward = forward + ahead, backward + back
+    return forward, backward
 
 
 def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
     """One transfer of a micro-batch's activations to the next stage [s].
 
     Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan
-    et al. 2021, arXiv:2104.04473, section 4.1). Left out: gathering the slices, overlap.
+    et al. 2021, arXiv:2104.04473, section 4.1), at the pace of the stage whose neighbours are
+    farthest. Left out: gathering the slices, overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
@@ -173,7 +163,7 @@ def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
     4.0
     """
     size = _stream(question, layouts) / layouts.tp
-    return np.where(layouts.piped, send_s(groups.stage, size), 0.0)
+    return np.where(layouts.piped, hand_on_s(groups.pipeline, size), 0.0)
 
 
 def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
@@ -204,9 +194,10 @@ class DataTraffic(Arrays):
     gradients_s: Float
     """One reduction of the gradients."""
     parameters_s: Float
-    """Gathering updated parameters after the step (ZeRO-1 and 2)."""
+    """Gathering updated parameters after the step (ZeRO-1 and 2, in buckets)."""
     before_forward_s: Float
-    """Gathering the stage's weights for a forward pass (ZeRO-3)."""
+    """Gathering the stage's weights for a forward pass (ZeRO-3, and below it where every layer is
+    a unit)."""
     before_backward_s: Float
     """Gathering them again for the backward pass (ZeRO-3)."""
     after_backward_s: Float
@@ -216,9 +207,10 @@ class DataTraffic(Arrays):
 def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
 
-    Counted: one collective per bucket of gradients and per layer of ZeRO-3; each pays its latency.
-    Left out: overlap with computation. Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al.
-    2023, arXiv:2304.11277; method.md#traffic-per-axis-and-overlap.
+    Counted: one collective per bucket of gradients, per layer of ZeRO-3 and where every layer is a
+    unit; each pays its latency. After the step ZeRO-1 and 2 gather what was trained. Left out:
+    overlap with computation. Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023,
+    arXiv:2304.11277; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
@@ -229,48 +221,73 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     4.0
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
-    buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
-    gradient = params.trainable * stages.states.reduce_bytes
-    weight = params.unsharded * element
-    routed = expert_share(stages.blocks, layouts)
-    dense = 1 - routed
+    buffers, rules = question.framework.buffers, question.framework.communication
+    element = float(question.workload.compute_bytes)
     buckets = _pieces(stages, params.trainable, buffers.reduce_bucket_elements)
-    updates = _pieces(stages, params.unsharded, buffers.gather_bucket_elements)
-
-    def times(count: Float, collective: Collective, group: GroupView, amount: Float) -> Float:
-        return count * collective(group, amount / count)
-
-    def reduced(amount: Float) -> Float:
-        whole = times(buckets, all_reduce_s, groups.data, amount * dense)
-        whole = whole + times(buckets, all_reduce_s, groups.expert_data, amount * routed)
-        split = times(buckets, reduce_scatter_s, groups.shard, amount * dense)
-        split = split + times(buckets, reduce_scatter_s, groups.expert_data, amount * routed)
-        part = amount * dense / groups.shard.size
-        split = split + times(buckets, all_reduce_s, groups.replica, part)
-        return np.where(layouts.shards_states, split, whole)
-
-    gather = times(updates, all_gather_s, groups.shard, weight * dense)
-    gather = gather + times(updates, all_gather_s, groups.expert_data, weight * routed)
-    fraction = question.framework.communication.gather_fraction.value
-    gradients = reduced(gradient)
-    zeros = np.zeros_like(gather)
+    gradients = _reduced_s(stages, groups, buckets)
+    units = _gathered_s(stages, groups, _layers(stages), params.unsharded * element)
+    updates = _pieces(stages, params.trainable, buffers.gather_bucket_elements)
+    updated = _gathered_s(stages, groups, updates, params.trainable * element)
+    fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
+    by_layer = layouts.gathers_updates & rules.every_layer_alone
+    ahead = layouts.shards_weights | by_layer
     return DataTraffic(
         gradients_s=np.where(layouts.shards_weights, zeros, gradients),
-        parameters_s=np.where(layouts.gathers_updates, gather, zeros),
-        before_forward_s=np.where(layouts.shards_weights, gather / fraction, zeros),
-        before_backward_s=np.where(layouts.shards_weights, gather / fraction, zeros),
+        parameters_s=np.where(layouts.gathers_updates & ~by_layer, updated, zeros),
+        before_forward_s=np.where(ahead, units / fraction, zeros),
+        before_backward_s=np.where(layouts.shards_weights, units / fraction, zeros),
         after_backward_s=np.where(layouts.shards_weights, gradients / fraction, zeros),
     )
+
+
+def _times(count: Float, collective: Collective, group: GroupView, amount: Float) -> Float:
+    """`count` collectives of `amount` bytes together; none where there is nothing to send [s]."""
+    return np.where(amount > 0, count * collective(group, amount / count), 0.0)
+
+
+def _routed(stages: Stages) -> Float:
+    """Part of a rank's parameters that has replicas of its own: experts spread over ranks."""
+    spread = stages.layouts.ep > 1
+    return np.where(spread, expert_share(stages.blocks, stages.layouts), 0.0)
+
+
+def _gathered_s(stages: Stages, groups: Groups, count: Float, amount: Float) -> Float:
+    """Gathering `amount` bytes of weights in `count` collectives [s]."""
+    routed = _routed(stages)
+    dense = _times(count, all_gather_s, groups.shard, amount * (1 - routed))
+    return dense + _times(count, all_gather_s, groups.expert_shard, amount * routed)
+
+
+def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
+    """Reducing the gradients of a stage once, in `count` collectives [s]."""
+    amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
+    whole, split = np.zeros_like(amount), np.zeros_like(amount)
+    for size, every, shard, replica in (
+        (amount * (1 - routed), groups.data, groups.shard, groups.replica),
+        (amount * routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
+    ):
+        whole = whole + _times(count, all_reduce_s, every, size)
+        split = split + _times(count, reduce_scatter_s, shard, size)
+        split = split + _times(count, all_reduce_s, replica, size / shard.size)
+    return np.where(stages.layouts.shards_states, split, whole)
 
 
 def _pieces(stages: Stages, elements: Float, bucket: float) -> Float:
     """Into how many collectives gradients or updated parameters are cut.
 
-    ZeRO-3 gathers and reduces layer by layer. A bucket closes with the matrix that fills it.
+    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit. A bucket
+    closes with the matrix that fills it.
     """
+    alone = stages.question.framework.communication.every_layer_alone
     largest = stages.params.largest_layer
     over = largest / constants().buckets.layers_per_overshoot.value
+    buckets = elements / (bucket + over) if bucket else np.ones(np.shape(elements))
+    by_layer = stages.layouts.shards_weights | alone
+    return np.where(by_layer, _layers(stages), np.maximum(buckets, 1.0))
+
+
+def _layers(stages: Stages) -> Float:
+    """Units of a stage that travel one by one: its parameters in layers, the ends among them."""
+    largest, elements = stages.params.largest_layer, stages.params.unsharded
     layer = np.where(largest > 0, largest, elements)
-    layers = np.maximum(elements / np.maximum(layer, 1), 1.0)
-    buckets = elements / (bucket + over) if bucket else np.ones(np.shape(layers))
-    return np.where(stages.layouts.shards_weights, layers, np.maximum(buckets, 1.0))
+    return np.maximum(elements / np.maximum(layer, 1), 1.0)

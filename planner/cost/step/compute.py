@@ -97,6 +97,10 @@ class BlockTime(Arrays):
     recompute_s: Float
     weight_gradient_s: Float
     """Part of backward that computes weight gradients (what zero-bubble schedules move)."""
+    core_forward_s: Float
+    """Part of forward that is the attention core."""
+    core_backward_s: Float
+    """Part of backward that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,8 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         selective = _selective_s(framework, forward, core_forward)
         recompute = np.where(layouts.recomputes_layers, forward, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
-    return BlockTime(forward, np.maximum(backward, 2 * launched), recompute, weight_gradient)
+    backward = np.maximum(backward, 2 * launched)
+    return BlockTime(forward, backward, recompute, weight_gradient, core_forward, core_backward)
 
 
 def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:

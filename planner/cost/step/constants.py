@@ -72,6 +72,8 @@ class OptimizerConstants(Description):
 
     unfused_passes: Quantity
     """How often one kernel per operation moves what a fused one moves once."""
+    host_fraction: Quantity
+    """Part of the host's memory bandwidth that an update on the CPU reaches."""
 
 
 class BucketConstants(Description):

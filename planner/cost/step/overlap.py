@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import DataTraffic
-from planner.cost.step.offload import parameter_transfer_s
+from planner.cost.step.offload import offload_pass_s
 
 __all__ = ["Exposed", "exposed_traffic"]
 
@@ -28,9 +28,9 @@ class Exposed(Arrays):
     updates_s: Float
     """Gathering updated weights (ZeRO-1 and 2)."""
     gather_s: Float
-    """Gathers of weights and reductions of gradients (ZeRO-3)."""
+    """Gathers of weights for use, and reductions of gradients (ZeRO-3)."""
     offload_s: Float
-    """Bringing offloaded weights to the device."""
+    """Bringing offloaded weights to the device, and gradients to the host."""
 
 
 def exposed_traffic(
@@ -51,31 +51,32 @@ def exposed_traffic(
     >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
     0.26
     """
-    layouts, rules = stages.layouts, stages.question.framework.communication
-    m, shards_weights = layouts.num_microbatches, layouts.shards_weights
-    reductions = layouts.reductions_per_step(stages.question.framework)
+    layouts, framework = stages.layouts, stages.question.framework
+    rules, m, shards_weights = (
+        framework.communication,
+        layouts.num_microbatches,
+        layouts.shards_weights,
+    )
+    reductions = layouts.reductions_per_step(framework)
     # the first layer's weights are waited for in full
     params, contention = stages.params, rules.contention.value
     first = np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0)
     # where a pipeline reduces once a step, that is a share per micro-batch
     reduced = traffic.after_backward_s * np.where(shards_weights, reductions, m) / m
-    around_backward = traffic.before_backward_s + reduced
+    again = layouts.gathers_again_per_step(framework) / m
+    around_backward = traffic.before_backward_s * again + reduced
     ahead = _behind(traffic.before_forward_s, forward_s, first, contention)
     back = _behind(around_backward, backward_s, first, contention)
     updates = traffic.parameters_s
     if rules.overlap_parameters:
         updates = np.maximum(updates - forward_s, 0.0)
-    fetch = parameter_transfer_s(stages)
-    offload = 3 * fetch
-    if rules.overlap_offload:
-        busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
-        busy_back = np.maximum(around_backward, backward_s)
-        offload = np.maximum(fetch - busy_ahead, 0) + np.maximum(2 * fetch - busy_back, 0)
+    busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
+    busy_back = np.maximum(around_backward, backward_s)
     return Exposed(
         gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),
         updates_s=updates,
-        gather_s=np.where(shards_weights, m * (ahead + back), 0.0),
-        offload_s=m * offload,
+        gather_s=layouts.gathers_per_step(framework) * ahead + m * back,
+        offload_s=m * offload_pass_s(stages, busy_ahead, busy_back),
     )
 
 

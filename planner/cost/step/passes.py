@@ -10,19 +10,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.groups import Groups
+from planner.cost.network.topology import GroupView
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     context_s,
-    expert_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
+from planner.cost.step.experts import expert_s, exposed_experts_s
 from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -48,6 +49,10 @@ class Pass(Arrays):
     expert_s: Float
     forward_traffic_s: Float
     """What of the traffic stands in the forward pass."""
+    behind_forward_s: Float
+    """Traffic between nodes that runs behind the computation of the forward pass."""
+    behind_backward_s: Float
+    """The same of the backward pass, recompute included."""
     host_s: Float
     """Waiting for the host."""
 
@@ -64,6 +69,11 @@ class Pass(Arrays):
             + self.expert_s
             + self.host_s
         )
+
+    @property
+    def behind_s(self) -> Float:
+        """Traffic between nodes behind the computation of both passes [s]."""
+        return self.behind_forward_s + self.behind_backward_s
 
     @property
     def drawn_forward_s(self) -> Float:
@@ -100,36 +110,100 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)          # two forward, two backward
     4.0
     """
-    few, index = layouts.distinct(
-        "micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"
-    )
+    names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
+    if question.framework.communication.overlap_experts:
+        names += ["vpp", "grad_accumulation"]
+    few, index = layouts.distinct(*names)
     groups = Groups.of(few, question.machine)
     return [_block_pass(question, block, few, groups).take(index) for block in blocks]
 
 
 def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
-    compute, full = block_time(question, block, layouts), layouts.recomputes_layers
-    visible = 1 - question.framework.communication.overlap_tensor.value
-    forward, backward = tensor_s(question, block, layouts, groups)
-    again = repeated_tensor_s(question, block, layouts, forward)
-    tensor = visible * (forward + backward + again)
-    in_forward = visible * forward
-    ahead, back = context_s(question, block, layouts, groups)
-    # a rank's transfers of keys and values run behind its own attention and projections
-    ahead = np.maximum(ahead - compute.forward_s / 2, 0)
-    context = ahead + np.maximum(back - compute.backward_s / 2, 0)
-    context = context + np.where(full, ahead, 0.0)
-    in_forward = in_forward + ahead
-    expert = np.zeros_like(tensor)
-    if block.dispatch_top_k:
-        ahead, back = expert_s(question, block, layouts, groups)
-        expert = ahead + back + np.where(full, ahead, 0.0)
-        in_forward = in_forward + ahead
-    busy = Pass(compute, tensor, context, expert, in_forward, np.zeros_like(tensor))
+    compute = block_time(question, block, layouts)
+    tensor = _tensor(question, block, layouts, groups)
+    ring = _ring(question, block, layouts, groups, compute)
+    expert = _expert(question, block, layouts, groups, compute)
+    axes = (tensor, ring, expert)
+    busy = Pass(
+        compute=compute,
+        tensor_s=tensor.forward_s + tensor.backward_s,
+        context_s=ring.forward_s + ring.backward_s,
+        expert_s=expert.forward_s + expert.backward_s,
+        forward_traffic_s=tensor.forward_s + ring.forward_s + expert.forward_s,
+        behind_forward_s=np.asarray(sum(axis.behind_forward_s for axis in axes)),
+        behind_backward_s=np.asarray(sum(axis.behind_backward_s for axis in axes)),
+        host_s=np.zeros_like(tensor.forward_s),
+    )
     if block.kind != "layer":
         return busy
     least = _host_s(question.framework, layouts, groups)
     return replace(busy, host_s=np.maximum(least - busy.total_s, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis(Arrays):
+    """Traffic of one axis in a block: what nothing hides, and what leaves the node behind
+    computation; recompute's with the backward pass [s]."""
+
+    forward_s: Float
+    backward_s: Float
+    behind_forward_s: Float
+    behind_backward_s: Float
+
+    @classmethod
+    def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> _Axis:
+        """Of what is `sent` forward and backward, what is `left` over beside computation."""
+        across = group.nodes > 1
+        behind = (
+            np.where(across, whole - part, 0.0) for whole, part in zip(sent, left, strict=True)
+        )
+        return cls(*left, *behind)
+
+
+def _tensor(question: Question, block: Block, layouts: Layouts, groups: Groups) -> _Axis:
+    """Tensor-parallel traffic."""
+    visible = 1 - question.framework.communication.overlap_tensor.value
+    forward, backward = tensor_s(question, block, layouts, groups)
+    backward = backward + repeated_tensor_s(question, block, layouts, forward)
+    left = (visible * forward, visible * backward)
+    return _Axis.split(groups.tensor, (forward, backward), left)
+
+
+def _ring(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> _Axis:
+    """Keys and values that pass around behind attention to those that are there: all but one of
+    the cp pieces; behind the first of them where they are gathered at once."""
+    sent = context_s(question, block, layouts, groups)
+    one, others = 1 / layouts.cp, 1 - 1 / layouts.cp
+    core = (compute.core_forward_s, compute.core_backward_s)
+    if question.framework.kernels.gathers_context:
+        # gradients are passed on behind the next piece, those of the last behind none
+        passed = sent[1] - sent[0]
+        ahead = np.maximum(sent[0] - one * core[0], 0.0)
+        back = np.maximum(sent[0] - one * core[1], 0.0)
+        back = back + one * passed + np.maximum(others * (passed - core[1]), 0.0)
+    else:
+        ahead = np.maximum(sent[0] - others * core[0], 0.0)
+        back = np.maximum(sent[1] - others * core[1], 0.0)
+    full = layouts.recomputes_layers
+    both = (sent[0], sent[1] + np.where(full, sent[0], 0.0))
+    return _Axis.split(groups.context, both, (ahead, back + np.where(full, ahead, 0.0)))
+
+
+def _expert(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> _Axis:
+    """Dispatch and combine, behind another micro-batch's computation or behind none."""
+    if not block.dispatch_top_k:
+        nothing = np.zeros_like(compute.forward_s)
+        return _Axis(nothing, nothing, nothing, nothing)
+    ahead, back = expert_s(question, block, layouts, groups)
+    back = back + np.where(layouts.recomputes_layers, ahead, 0.0)
+    sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
+    left = exposed_experts_s(question, layouts, sent, busy_s)
+    part = left / np.maximum(sent, np.finfo(float).tiny)
+    return _Axis.split(groups.expert, (ahead, back), (part * ahead, part * back))
 
 
 def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
@@ -148,30 +222,53 @@ class Transfer(Arrays):
 
     arrives_s: Float
     """Until they are there."""
+    fills: Int
+    """How often a pipeline waits for that, to fill and once more to drain."""
     blocks_s: Float
-    """While the stage can do nothing else; 0 where transfers run behind computation."""
+    """While the stage can do nothing else; less where transfers run behind computation."""
+    behind_s: Float
+    """The part that leaves the node behind computation."""
 
 
-def stage_transfer(question: Question, layouts: Layouts, groups: Groups) -> Transfer:
+def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
     """One transfer between stages, as it delays the next stage and its own [s].
 
-    Counted: the message, and the wait that runs on the machine have shown. Left out: contention
-    with other traffic. method.md#pipeline.
+    `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
+    behind it. Counted: the message, and the wait that runs on the machine have shown; behind
+    computation, where the framework overlaps those of stages with several chunks, what a chunk's
+    pass does not cover. Left out: latency of launching it. method.md#pipeline.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
-    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine))
+    >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine), np.asarray(0.1))
     >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
     626
     """
     one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
-    arrives = one + wait
-    if question.framework.communication.overlap_pipeline:
-        return Transfer(arrives, np.zeros_like(arrives))
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
-    return Transfer(arrives, one + wait * np.minimum(layouts.pp - 1, 2))
+    awaited = one + wait * np.minimum(layouts.pp - 1, 2)
+    hides = question.framework.communication.overlap_pipeline & (layouts.vpp > 1)
+    left = np.maximum(one - free_s / (2 * layouts.vpp), 0.0)
+    across = hides & (groups.pipeline.nodes > 1)
+    return Transfer(
+        arrives_s=one + wait,
+        # the first micro-batch passes all chunks before its backward pass; where stages await
+        # their transfers, those of their own passes last as long as its way round
+        fills=np.where(hides, _hops(layouts), layouts.pp - 1),
+        blocks_s=np.where(hides, left, awaited),
+        behind_s=np.where(across, one - left, 0.0),
+    )
+
+
+def _hops(layouts: Layouts) -> Int:
+    """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
+    run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
+    once more in the middle."""
+    whole = layouts.pp * layouts.vpp - 1
+    again = np.where(layouts.num_microbatches > layouts.pp, layouts.pp - 2, 0)
+    return np.where(layouts.v_shaped, whole - 1 + again, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +302,12 @@ def stage_passes(question: Question, layout: Layout) -> StagePass:
     passes = block_passes(question, stages.blocks, layouts)
     forward = stages.total([work.drawn_forward_s for work in passes])
     recompute = stages.total([work.drawn_recompute_s for work in passes])
-    groups = Groups.of(layouts, question.machine)
-    transfer = stage_transfer(question, layouts, groups)
+    whole = stages.total([work.total_s for work in passes])
+    free = whole - stages.total([work.behind_s for work in passes])
+    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free)
     return StagePass(
         forward_s=forward,
-        backward_s=stages.total([work.total_s for work in passes]) - forward - recompute,
+        backward_s=whole - forward - recompute,
         recompute_s=recompute,
         weight_gradient_s=stages.total([work.compute.weight_gradient_s for work in passes]),
         transfer=transfer.map(lambda values: np.broadcast_to(values, stages.shape)),

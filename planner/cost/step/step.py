@@ -11,12 +11,14 @@ from planner.cost.arrays import Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
+from planner.cost.schedules.schedule import Passes
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
 from planner.cost.step.offload import offload_step_s
 from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import exposed_traffic
-from planner.cost.step.passes import Pass, block_passes, stage_transfer
+from planner.cost.step.passes import Pass, Transfer, block_passes, stage_transfer
 
 __all__ = ["time_parts"]
 
@@ -29,7 +31,6 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.describe.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
@@ -47,13 +48,25 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     recompute = slowest.total([work.recompute_s for work in compute])
     weights = slowest.total([work.weight_gradient_s for work in compute])
     host = slowest.total([work.host_s for work in passes])
-    traffic = data_traffic(slowest, groups)
-    # traffic also runs while the devices wait for the host
+    free_s = pace_s - slowest.total([work.behind_s for work in passes])
+    transfer = stage_transfer(question, layouts, groups, free_s)
+    # traffic also runs while the devices wait for the host, but not where other traffic is on the
+    # interfaces of its nodes
     longer = 1 + host / (forward + backward + recompute)
-    exposed = exposed_traffic(slowest, traffic, forward * longer, (backward + recompute) * longer)
+    ahead, back = _behind(slowest, groups, passes, transfer)
+    exposed = exposed_traffic(
+        slowest,
+        data_traffic(slowest, groups),
+        np.maximum(forward * longer - ahead, 0.0),
+        np.maximum((backward + recompute) * longer - back, 0.0),
+    )
     counts = [block.count for block in stages.blocks]
-    all_stages = _sum([work.total_s for work in passes], counts)
-    all_weights = _sum([work.weight_gradient_s for work in compute], counts)
+    own = Passes(pace_s, slowest.total([work.drawn_forward_s for work in passes]), weights)
+    every = Passes(
+        _sum([work.total_s for work in passes], counts),
+        _sum([work.drawn_forward_s for work in passes], counts),
+        _sum([work.weight_gradient_s for work in compute], counts),
+    )
     found = {
         "forward": m * forward,
         "backward": m * backward,
@@ -63,8 +76,8 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         "context_parallel": m * slowest.total([work.context_s for work in passes]),
         "expert_parallel": m * slowest.total([work.expert_s for work in passes]),
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, pace_s, all_stages, weights, all_weights),
-        "pipeline_transfer": _transfers(slowest, groups),
+        "pipeline_bubble": bubble_s(layouts, own, every),
+        "pipeline_transfer": _transfers(layouts, transfer),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": device_optimizer_s(slowest),
         "parameter_update_gathering": exposed.updates_s,
@@ -85,9 +98,19 @@ def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:
     return stages.at(index), np.take_along_axis(per_stage, index, axis=-1)[..., 0]
 
 
-def _transfers(stages: Stages, groups: Groups) -> Float:
+def _behind(
+    stages: Stages, groups: Groups, passes: list[Pass], transfer: Transfer
+) -> tuple[Float, Float]:
+    """Traffic of layers and stages that leaves the node behind one micro-batch's forward and
+    backward pass, where data-parallel traffic has to leave it too [s]."""
+    chunks = transfer.behind_s * stages.layouts.vpp
+    ahead = stages.total([work.behind_forward_s for work in passes]) + chunks
+    back = stages.total([work.behind_backward_s for work in passes]) + chunks
+    gathers, reduces = groups.shard.nodes > 1, groups.data.nodes > 1
+    return np.where(gathers, ahead, 0.0), np.where(reduces, back, 0.0)
+
+
+def _transfers(layouts: Layouts, transfer: Transfer) -> Float:
     """Stage-to-stage transfers that nothing hides: forward and backward of every chunk [s]."""
-    layouts = stages.layouts
-    transfer = stage_transfer(stages.question, layouts, groups)
-    fill = 2 * transfer.arrives_s * (layouts.pp - 1)
-    return fill + 2 * transfer.blocks_s * layouts.vpp * layouts.num_microbatches
+    passes = layouts.vpp * layouts.num_microbatches
+    return 2 * (transfer.arrives_s * transfer.fills + transfer.blocks_s * passes)

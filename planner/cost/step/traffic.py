@@ -18,11 +18,11 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
-    expert_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
 )
+from planner.cost.step.experts import expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.question import Question
@@ -109,8 +109,9 @@ def _parameters(stages: Stages) -> Float:
     traffic = data_traffic(stages, Groups.unit(layouts))
     # the rates of the groups are exact here: what slows gathering down moves no more bytes
     slowed = framework.communication.gather_fraction.value
-    gathers = traffic.before_forward_s + traffic.before_backward_s
-    gathers = layouts.num_microbatches * gathers * slowed
+    gathers = layouts.gathers_per_step(framework) * traffic.before_forward_s
+    again = layouts.gathers_again_per_step(framework) * traffic.before_backward_s
+    gathers = slowed * (gathers + again)
     reduced = traffic.gradients_s + traffic.after_backward_s * slowed
     return gathers + traffic.parameters_s + layouts.reductions_per_step(framework) * reduced
 

@@ -130,12 +130,16 @@ _DEEPSEEK_V3 = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
     "n_routed_experts": 256,
+    "n_group": 8,
+    "topk_group": 4,
     "num_experts_per_tok": 8,
     "n_shared_experts": 1,
     "moe_intermediate_size": 2048,
     "first_k_dense_replace": 3,
 }
 _DEEPSEEK_V2 = _DEEPSEEK_V3 | {
+    "n_group": None,
+    "topk_group": None,
     "max_position_embeddings": 2048,
     "n_routed_experts": 64,
     "n_shared_experts": 2,

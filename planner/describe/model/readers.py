@@ -162,6 +162,8 @@ def deepseek(f: Fields) -> Shapes:
     }
     experts = _experts(f, f.size("moe_intermediate_size"), "n_routed_experts")
     experts["num_shared"] = f.size("n_shared_experts", "experts")
+    groups = f.size_or(1, "n_group", "experts")
+    experts |= {"num_groups": groups, "top_groups": f.size_or(groups, "topk_group", "experts")}
     first = f.size("first_k_dense_replace", "layers", least=0)
     experts["num_dense_layers"] = min(first, shapes["num_layers"])
     return {**shapes, "latent_attention": latent, "experts": experts}

@@ -23,6 +23,10 @@ class Experts(Description):
     """Routed experts per expert layer."""
     top_k: int = Field(ge=1, le=1024)
     """Experts each token visits."""
+    num_groups: int = Field(default=1, ge=1, le=65536)
+    """Groups of experts of which the router picks `top_groups` first (DeepSeek's n_group)."""
+    top_groups: int = Field(default=1, ge=1, le=65536)
+    """Groups whose experts one token may visit (DeepSeek's topk_group)."""
     ffn_size: Width = Field(ge=1)
     """Width of one expert."""
     num_shared: int = Field(default=0, ge=0, le=1024)
@@ -43,6 +47,11 @@ class Experts(Description):
         if self.top_k > self.num_experts:
             raise ValueError(
                 f"top_k = {self.top_k} exceeds num_experts = {self.num_experts}; lower it"
+            )
+        if self.top_groups > self.num_groups or self.num_experts % self.num_groups:
+            raise ValueError(
+                f"top_groups = {self.top_groups} of num_groups = {self.num_groups} groups of "
+                f"{self.num_experts} experts; give groups that divide the experts, and no fewer"
             )
         return self
 
@@ -166,8 +175,8 @@ class Shapes(Description):
     """Whether the output projection is the embedding."""
     gated_mlp: bool = False
     """Whether the feed-forward has a gate (SwiGLU, GeGLU): three matrices instead of two."""
-    activation: Literal["gelu", "relu", "silu"] = "gelu"
-    """Non-linearity of the feed-forward."""
+    activation: Literal["gelu", "relu", "silu", "squared-relu"] = "gelu"
+    """Non-linearity of the feed-forward; squared-relu is the square of ReLU (Nemotron-4)."""
     norm: Literal["layernorm", "layernorm-nobias", "rmsnorm"] = "layernorm"
     """Normalisation."""
     norms_per_layer: int = Field(default=2, ge=1, le=8)

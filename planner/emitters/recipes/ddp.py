@@ -79,8 +79,11 @@ def is_gpt2(job: BatchJob) -> bool:
 def is_plain(job: BatchJob) -> bool:
     """Whether nanoGPT has every setting of the job."""
     workload = job.workload
-    adapted = workload.lora_rank or workload.frozen
-    return job.layout.recompute == "none" and workload.precision in TORCH_DTYPES and not adapted
+    return (
+        job.layout.recompute == "none"
+        and workload.precision in TORCH_DTYPES
+        and not workload.adapted
+    )
 
 
 def _nanogpt(job: BatchJob) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import layers_on_stage
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import Says, Words, built
@@ -44,6 +45,11 @@ _GATES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Gates of the feed-forward, by the module that builds the model."""
+_ACTIVATIONS = {
+    # transformer_config.py: bias is fused with GELU and SwiGLU only
+    "squared-relu": ("--squared-relu", "--no-bias-gelu-fusion"),
+}
+"""Non-linearities without a gate that are not its default, GELU."""
 
 START = Recipe(
     files=(),
@@ -63,7 +69,8 @@ def recipe(job: BatchJob) -> Recipe:
     program = "pretrain_gpt.py"
     data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {job.model.vocab_size}"]
     meaning = "the arguments for data and tokenizer, one a line"
-    gate = _GATES[built(job).module] if job.model.gated_mlp else ()
+    activation = _ACTIVATIONS.get(job.model.activation, ())
+    gate = _GATES[built(job).module] if job.model.gated_mlp else activation
     parts = [common_options(job), gate, _shape(job), _training(job), _layout(job)]
     return replace(
         START,
@@ -80,8 +87,18 @@ def recipe(job: BatchJob) -> Recipe:
             "What changes neither time nor memory is Megatron-LM's default: base and scaling of "
             "the rotary positions, initialisation, decay of the learning rate, scores and "
             "balance of a router. Write your model's own into `data.args`.",
+            *_packages(job),
         ),
     )
+
+
+def _packages(job: BatchJob) -> Iterator[str]:
+    """What Megatron-LM does not bring along."""
+    if job.model.experts and job.framework.communication.experts_once_per_node:
+        yield (
+            "Tokens go to their experts through DeepEP (package `deep_ep`), which is installed on "
+            "its own: https://github.com/deepseek-ai/DeepEP. Without it, plan with megatron-lm."
+        )
 
 
 def arguments_file(options: Iterable[str]) -> File:
@@ -172,6 +189,9 @@ def _experts(job: BatchJob) -> Iterator[str]:
     yield f"--num-experts {experts.num_experts}"
     yield f"--moe-router-topk {experts.top_k}"
     yield f"--moe-ffn-hidden-size {experts.ffn_size}"
+    if experts.num_groups > 1:
+        yield f"--moe-router-num-groups {experts.num_groups}"
+        yield f"--moe-router-group-topk {experts.top_groups}"
     if experts.num_dense_layers:
         sparse = job.model.num_layers - experts.num_dense_layers
         yield f"--moe-layer-freq ([0]*{experts.num_dense_layers}+[1]*{sparse})"
@@ -181,9 +201,25 @@ def _experts(job: BatchJob) -> Iterator[str]:
     if experts.shared_gate:
         yield "--moe-shared-expert-gate"
     yield "--moe-grouped-gemm"
-    yield "--moe-token-dispatcher-type alltoall"
+    yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
     yield f"--expert-tensor-parallel-size {job.layout.tp}"
+
+
+def _exchange(job: BatchJob) -> Iterator[str]:
+    """How tokens reach their experts, as it is counted."""
+    if job.framework.communication.experts_once_per_node:
+        yield "--moe-token-dispatcher-type flex"
+        yield "--moe-flex-dispatcher-backend deepep"
+        yield "--moe-router-dtype fp32"  # DeepEP takes no other
+    else:
+        yield "--moe-token-dispatcher-type alltoall"
+    if _merges_passes(job):
+        yield "--overlap-moe-expert-parallel-comm"
+
+
+def _merges_passes(job: BatchJob) -> bool:
+    return bool(Layouts.of(job.layout).merges_passes(job.framework))
 
 
 def _training(job: BatchJob) -> Iterator[str]:
@@ -237,5 +273,9 @@ def uneven_stages(layers: int, chunks: int) -> str:
 
 def _environment(job: BatchJob) -> dict[str, str]:
     """Megatron's own demand where communication overlaps with tensor or context parallelism."""
+    if _merges_passes(job):
+        # perf_plugins.py of Megatron-Bridge v0.2.0, with a flexible dispatcher and without
+        once = job.framework.communication.experts_once_per_node
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "32" if once else "8"}
     several = job.layout.tp > 1 or job.layout.cp > 1
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if several else {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.choose.completing import complete
+from planner.choose.given.completing import complete
 from planner.choose.legality import check
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration

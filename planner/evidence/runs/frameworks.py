@@ -8,10 +8,23 @@ from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
 from planner.errors import shorten
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.labels import Software, Usual, known_labels, normalised
+from planner.evidence.runs.labels import (
+    Software,
+    Usual,
+    known_labels,
+    normalised,
+    release_of,
+)
 from planner.evidence.runs.reading import Reading, assumed, guessed, stated
 
-__all__ = ["described_framework", "is_compiled", "software_of", "software_of_label", "usual"]
+__all__ = [
+    "described_framework",
+    "exchanging",
+    "is_compiled",
+    "software_of",
+    "software_of_label",
+    "usual",
+]
 
 _NOTHING_USUAL = Usual(source="the framework's description")
 
@@ -94,6 +107,21 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
     kernels = framework.kernels.replaced(**changes).model_dump()
     suffix = " with torch.compile" * compiled + " with Liger kernels" * liger
     return framework.replaced(name=framework.name + suffix, kernels=kernels)
+
+
+def exchanging(framework: Framework, software: Software, cells: Cells, model: str) -> Framework:
+    """The framework as recipes of a run's release send tokens to their experts."""
+    release = release_of(cells.text("year"))
+    device, precision = (normalised(cells.text(name)) for name in ("gpu", "precision"))
+    if release is None:
+        return framework
+    for row in software.exchanges:
+        if row.meant(release, device, model, precision):
+            changes = row.model_dump(include={"experts_once_per_node", "overlap_experts"})
+            communication = framework.communication.replaced(**changes).model_dump()
+            how = " and ".join(name.replace("_", " ") for name, done in changes.items() if done)
+            return framework.replaced(name=f"{framework.name} ({how})", communication=communication)
+    return framework
 
 
 def usual(software: Software) -> Usual:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
+from planner.describe.framework import Loss
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
 
@@ -26,6 +27,7 @@ __all__ = [
     "known_labels",
     "normalised",
     "precision_of",
+    "release_of",
     "year_of",
 ]
 
@@ -88,12 +90,41 @@ class KernelChanges(Known):
     """As in the description; None: unchanged."""
     fused_rope: bool | None = None
     """As in the description; None: unchanged."""
-    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"] | None = None
+    repeats_to_end: bool | None = None
+    """As in the description; None: unchanged."""
+    loss: Loss | None = None
+    """As in the description; None: unchanged."""
+    saves_gathered: bool | None = None
     """As in the description; None: unchanged."""
 
     def changes(self) -> dict[str, object]:
         """The fields that change."""
         return self.model_dump(exclude={"source"}, exclude_none=True)
+
+
+class Exchange(Known):
+    """How recipes of some releases send tokens to their experts."""
+
+    since: float = Field(ge=0)
+    """First release, such as 26.06."""
+    until: float = Field(default=99.99, ge=0)
+    """Last release."""
+    devices: tuple[str, ...]
+    """Words, one of which is in the column `gpu`."""
+    models: tuple[str, ...]
+    """Parts of names, one of which is in the model's."""
+    precision: str = ""
+    """Part of the column `precision`."""
+    experts_once_per_node: bool = False
+    """As in a framework's description."""
+    overlap_experts: bool = False
+    """As in a framework's description."""
+
+    def meant(self, release: float, device: str, model: str, precision: str) -> bool:
+        """Whether a run is one of these."""
+        named = any(word in device.split() for word in self.devices)
+        named = named and any(word in model for word in self.models)
+        return named and self.since <= release <= self.until and self.precision in precision
 
 
 class Usual(Known):
@@ -135,6 +166,12 @@ class Software(Known):
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None
     """Kernels that its recipes set."""
+    other_build: KernelChanges | None = None
+    """Kernels of another build that its tables hold, which only a run's memory tells apart."""
+    first_stage_memory: bool = False
+    """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
+    exchanges: tuple[Exchange, ...] = ()
+    """How its releases send tokens to experts; the first match wins, none: as described."""
     compiles: bool = False
     """Whether its runs compile their model."""
     compiled_kernels: KernelChanges | None = None
@@ -193,6 +230,16 @@ def year_of(label: str) -> int | None:
         return int(found[0])
     release = re.match(r"(\d\d)\.\d\d\b", label.strip())
     return 2000 + int(release[1]) if release else None
+
+
+def release_of(label: str) -> float | None:
+    """The release of NVIDIA's containers that a label names.
+
+    >>> release_of("26.04.01"), release_of("2024")
+    (26.04, None)
+    """
+    found = re.match(r"\d\d\.\d\d\b", label.strip())
+    return float(found[0]) if found else None
 
 
 def precision_of(label: str) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.anatomy import Played
+from planner.choose.pictured.anatomy import Played
 from planner.cost.schedules.simulate import Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label

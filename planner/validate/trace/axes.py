@@ -25,8 +25,6 @@ def _places(layout: Layout) -> dict[str, tuple[int, int]]:
     """Size and stride of the groups of every kind."""
     layouts = Layouts.of(layout)
     found = {kind: (int(size), int(stride)) for kind, (size, stride) in geometry(layouts).items()}
-    # what shards the experts of one rank
-    found["expert_shard"] = (int(layouts.num_shards) // layout.ep, layout.tp * layout.ep)
     return {kind: found[kind] for kind in _NAMES}
 
 

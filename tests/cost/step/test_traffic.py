@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner import Layout, Workload
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
 from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.question import Question
@@ -12,7 +16,7 @@ from planner.describe.question import Question
 _POLARIS = load_machine("polaris")
 
 
-def _question(model: str, framework: str, **workload: int) -> Question:
+def _question(model: str, framework: str, **workload: object) -> Question:
     return Question(
         load_model(model), _POLARIS, Workload.described(workload), load_framework(framework)
     )
@@ -63,6 +67,18 @@ def test_recompute_dispatches_and_passes_on_once_more() -> None:
             assert full / once == pytest.approx(again, rel=1e-12)
 
 
+@pytest.mark.parametrize(("recompute", "gathers"), [("none", 2), ("full", 3)])
+def test_torch_gathers_keys_and_values_and_passes_gradients_on(
+    recompute: str, gathers: int
+) -> None:
+    """As traced: a gather in every pass, cp transfers of fp32 gradients in backward."""
+    question = _question("llama-3-8b", "fsdp2", sequence_length=8192, global_batch=8)
+    layout = Layout.described({"dp": 2, "cp": 4, "zero_stage": 3, "grad_accumulation": 4})
+    sent = step_traffic(question, layout.replaced(recompute=recompute))["cp"].device_bytes
+    held = 8192 // 4 * 8 * (128 + 128)  # elements of a rank's keys and values
+    assert sent == pytest.approx(4 * 32 * (gathers * 3 * 2 * held + 4 * 4 * held))
+
+
 def test_zero_3_moves_half_as_much_again_as_data_parallelism() -> None:
     """Rajbhandari et al. 2020, section 7: 2 psi for stages up to 2, 3 psi for stage 3."""
     question = _question("gpt2-xl", "deepspeed", sequence_length=1024, global_batch=64)
@@ -82,3 +98,46 @@ def test_gradients_reduced_after_every_micro_batch() -> None:
         for stage in (0, 1)
     )
     assert often.device_bytes > 20 * once.device_bytes
+
+
+def test_fully_sharded_below_zero_3_gathers_before_every_forward_pass() -> None:
+    """ZeRO-2 of FSDP2 frees what it gathered in backward; a pipeline keeps it over the step.
+
+    With ZeRO-3 a pipeline's backward pass leaves the weights for the forward pass after it, so
+    that four micro-batches gather five times, as a trace of torch's schedules does.
+    """
+    question = _question("llama-3-8b", "fsdp2", sequence_length=4096, global_batch=32)
+    # (pipeline, ZeRO, gathered in bf16, reduced in fp32)
+    for pp, stage, gathered, reduced in ((1, 2, 4, 4), (2, 2, 1, 1), (1, 3, 8, 4), (2, 3, 5, 1)):
+        schedule = {"schedule": "1f1b"} if pp > 1 else {}
+        layout = Layout.described(
+            {"dp": 8, "pp": pp, "zero_stage": stage, "grad_accumulation": 4} | schedule
+        )
+        stages = Stages.candidates(question, Layouts.of(layout))
+        most = float(stages.params.unsharded.max())
+        sent = step_traffic(question, layout)["dp"].device_bytes
+        assert sent == pytest.approx((2 * gathered + 4 * reduced) * 7 / 8 * most, rel=1e-9)
+
+
+def test_weights_are_freed_where_gradients_are_summed_whole() -> None:
+    """Accelerate without sync_each_batch: FSDP2 gathers for four passes, and reduces once."""
+    question = _question("llama-3-8b", "accelerate", sequence_length=4096, global_batch=32)
+    framework, layout = question.framework, Layout(dp=8, zero_stage=2, grad_accumulation=4)
+    rules = framework.communication.model_copy(update={"reduces_once": True})
+    summed = replace(question, framework=framework.model_copy(update={"communication": rules}))
+    params = float(Stages.every(question, layout).params.unsharded[0])
+    sent = [step_traffic(q, layout)["dp"].device_bytes for q in (question, summed)]
+    reduced = framework.states("bf16").reduce_bytes
+    assert sent[0] == pytest.approx((4 * 2 + 4 * reduced) * 7 / 8 * params)
+    assert sent[1] == pytest.approx((4 * 2 + reduced) * 7 / 8 * params)
+
+
+def test_only_what_trains_is_gathered_after_the_step() -> None:
+    """LoRA under DeepSpeed's ZeRO-1: the frozen weights never change."""
+    question = _question("mistral-7b", "deepspeed", global_batch=32, lora_rank=16)
+    stages = Stages.every(question, Layout(dp=4))
+    trained = float(stages.params.trainable[0])
+    assert 0 < trained < 0.01 * question.model.num_params
+    sent = step_traffic(question, Layout(dp=4, zero_stage=1))["dp"].device_bytes
+    # gradients and weights of 16 bits
+    assert sent == pytest.approx((2 + 2) * 3 / 4 * trained)

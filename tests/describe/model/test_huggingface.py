@@ -33,6 +33,8 @@ _LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 12,
     "n_routed_experts": 6,
+    "n_group": 3,
+    "topk_group": 2,
     "n_shared_experts": 2,
     "first_k_dense_replace": 1,
     **_MOE,
@@ -421,7 +423,19 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "t5 proj": ({**_T5, "feed_forward_proj": ["relu"]}, "feed_forward_proj = a list"),
     "latent bias": (_like("deepseek_v3", attention_bias=True, **_LATENT), "attention_bias = true"),
     "phi norm": (_like("phi", qk_layernorm=True), "qk_layernorm = true"),
+    "groups": (_like("deepseek_v3", **{**_LATENT, "n_group": 4}), "num_groups = 4 groups"),
 }
+
+
+def test_groups_that_a_router_picks_are_read() -> None:
+    # DeepSeek-V3's config.json: n_group 8, topk_group 4; without them every expert is in reach
+    limited = from_config(_like("deepseek_v3", **_LATENT), "limited")
+    none = {"n_group": None, "topk_group": None}
+    free = from_config(_like("deepseek_v2", **{**_LATENT, **none}), "free")
+    assert limited.experts is not None
+    assert free.experts is not None
+    assert (limited.experts.num_groups, limited.experts.top_groups) == (3, 2)
+    assert (free.experts.num_groups, free.experts.top_groups) == (1, 1)
 
 
 @pytest.mark.parametrize(("fields", "says"), BAD_FIELDS.values(), ids=BAD_FIELDS)

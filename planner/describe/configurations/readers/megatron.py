@@ -48,11 +48,11 @@ _NOT_COUNTED = {
     "exp-avg-dtype": "moments are taken as fp32",
     "exp-avg-sq-dtype": "moments are taken as fp32",
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
-    "overlap-moe-expert-parallel-comm": "exchange of tokens is taken as awaited",
     "rampup-batch-size": "the batch is taken at its final size",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
     "tp-comm-overlap": "traffic of tensor parallelism is taken as awaited",
 }
+_AWAITED = {"overlap-moe-expert-parallel-comm": "exchange of tokens is taken as awaited"}
 _NO_OPTIONS_OF_OURS = re.compile(
     r"(lr|min-lr|adam|weight|clip|train|eval|save|load|log|data|vocab|merge|tokenizer|seed|init|"
     r"split|tensorboard|wandb|timing|master|node|rdzv|dist|override|exit|num-workers|"
@@ -77,14 +77,16 @@ def read(document: Document) -> Configuration:
     given = document.arguments()
     said = Statement(KIND, document.name, given)
     deepspeed = any(name in given for name in _DEEPSPEED)
-    said.is_(framework="megatron-deepspeed" if deepspeed else "megatron-lm")
+    once = "moe-flex-dispatcher-backend" in given
+    plain = "megatron-deepep" if once else "megatron-lm"
+    said.is_(framework="megatron-deepspeed" if deepspeed else plain)
     said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
     _batch(said, given)
     _degrees(said, given)
     _sharding(said, given, deepspeed)
     _training(said, given, deepspeed)
     _recompute(said, given)
-    said.not_counted(given, _NOT_COUNTED)
+    said.not_counted(given, _NOT_COUNTED | ({} if once else _AWAITED))
     for name, variable in given.undecided():
         said.note(f"--{name} is {variable}, which the script does not set")
     return said.configuration(hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)))
@@ -118,6 +120,19 @@ def _degrees(said: Statement, given: Table) -> None:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
+        _dealing(said, given)
+
+
+def _dealing(said: Statement, given: Table) -> None:
+    """How DeepSpeed deals layers to stages, which BigScience's fork has an option for."""
+    method = given.get("pp-partition-method")
+    if method is None:
+        return
+    kind, _, types = str(method).lower().partition(":")
+    if kind != "type":
+        said.note(f"stages dealt by {method} are estimated as dealt by their layers")
+        return
+    said.changes({"balance": "ends-as-layers" if "embed" in types else "layers"})
 
 
 def _chunks(said: Statement, given: Table, pp: int) -> int:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from planner.choose.completing import Completed, complete
-from planner.choose.configured import estimate_configuration
+from planner.choose.given.completing import Completed, complete
+from planner.choose.given.configured import estimate_configuration
+from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text
+from planner.describe.question import Question
 from planner.errors import PlannerError
 
 MODEL, MACHINE = load_model("llama-3-8b"), load_machine("polaris")  # 4 devices a node
@@ -149,6 +151,31 @@ def test_megatron_deepspeed_takes_the_file_of_deepspeed_along() -> None:
         assert found.layout.offload == "optimizer-cpu"
 
 
+@pytest.mark.parametrize(
+    ("method", "layers"),
+    [
+        ("", [6] * 10 + [5, 5]),
+        ("--pp-partition-method='type:transformer'", [6] * 10 + [5, 5]),
+        # tr11-176B-ml.slurm: 70 layers and both ends are 72, six a stage
+        ("--pp-partition-method='type:transformer|embedding'", [5, *[6] * 10, 5]),
+    ],
+)
+def test_bloom_is_dealt_as_its_script_says(method: str, layers: list[int]) -> None:
+    text = (
+        "--deepspeed --zero-stage=1 --bf16 --num-layers=70 --hidden-size=14336 "
+        "--num-attention-heads=112 --seq-length=2048 --micro-batch-size=2 "
+        "--global-batch-size=2048 --tensor-model-parallel-size=4 "
+        f"--pipeline-model-parallel-size=12 --checkpoint-activations {method}"
+    )
+    model, machine = load_model("bloom-176b"), load_machine("jean-zay-a100")
+    found = complete(
+        model, machine, read_configuration_text(text.replace(" ", "\n"), "run.args"), nodes=48
+    )
+    assert found.framework is not None
+    job = Question(model, machine, found.workload, found.framework)
+    assert Stages.every(job, found.layout).counts[1].tolist() == layers
+
+
 def test_settings_of_the_file_reach_the_framework() -> None:
     zero = '"stage": 2, "reduce_bucket_size": "auto", "overlap_comm": false'
     found = _completed(_deepspeed(SIZES, zero), nodes=2)
@@ -194,3 +221,11 @@ def test_passes_of_the_trainer_that_reduce(engine: str, said: str, once: bool | 
     files = read_configuration_text(text, "trainer.json")
     found = _completed(files, nodes=1, workload={"sequence_length": 2048})
     assert found.framework.communication.reduces_once is once
+
+
+def test_a_v_has_two_chunks_unless_more_are_stated() -> None:
+    stated = {"pp": 4, "tp": 4, "schedule": "zero-bubble-v", "grad_accumulation": 8}
+    found = complete(MODEL, MACHINE, nodes=8, layout=stated, framework="fsdp2").layout
+    assert (found.schedule, found.vpp) == ("zero-bubble-v", 2)
+    found = complete(MODEL, MACHINE, nodes=8, layout={**stated, "vpp": 3}, framework="fsdp2").layout
+    assert found.vpp == 3  # refused by the rules, not mended

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose.anatomy import stage_times
+from planner.choose.pictured.anatomy import stage_times
+from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework import Framework
@@ -31,6 +32,7 @@ PIPED = [
     for schedule in load_framework(name).schedules
     if schedule != "none"
 ]
+CHUNKS = {"interleaved-1f1b": 4, "zero-bubble-v": 2}
 
 
 def drawn_and_estimated(framework: Framework, layout: Layout, model: str) -> tuple[float, float]:
@@ -69,11 +71,17 @@ def test_the_drawn_pipeline_lasts_as_long_as_its_parts(
 ) -> None:
     framework = load_framework(name)
     tp = 2 if "tp" in framework.axes else 1
-    chunks = 4 if schedule == "interleaved-1f1b" else 1
+    chunks = CHUNKS.get(schedule, 1)
     layout = layout_of(framework, pp=4, tp=tp, vpp=chunks).replaced(schedule=schedule)
+    if schedule_named(schedule).defers_weight_gradients:
+        # torch cannot recompute what it takes apart
+        layout = layout.replaced(recompute="none")
     drawn, estimated = drawn_and_estimated(framework, layout, model)
-    # where stages differ the closed form of the bubble takes each to wait for all others
-    assert drawn == pytest.approx(estimated, rel=0.005 if framework.balance == "layers" else 0.02)
+    # where stages differ the closed form of the bubble takes each to wait for all others, and no
+    # transfer to arrive while the slowest one works
+    equal = framework.balance == "layers"
+    within = (0.01 if chunks > 1 else 0.005) if equal else 0.02
+    assert drawn == pytest.approx(estimated, rel=within)
 
 
 def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:

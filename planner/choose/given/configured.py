@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.choose.completing import Completed, complete
+from planner.choose.given.completing import Completed, complete
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model

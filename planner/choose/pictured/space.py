@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.choose.planning import questions_for
-from planner.choose.search import Found, search
+from planner.choose.asking import searched
+from planner.choose.search import Found
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints
@@ -65,9 +65,8 @@ def space(
     cloud: int = 400,
 ) -> Space:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
-    world = nodes * machine.node.num_devices
-    asked = questions_for(model, machine, workload, frameworks)
-    found = [part for part in (search(q, world) for q in asked) if len(part.footprints)]
+    everything = searched(model, machine, nodes, workload, frameworks)
+    found = [part for part in everything.values() if len(part.footprints)]
     if not found:
         return Space((), (), (), 0)
 

@@ -1,0 +1,307 @@
+"""Advice: what is recommended for real jobs, beside the fastest and the layout that really ran.
+
+    python benchmarks/advice.py --data ../shared/data          # writes docs/advice.md
+
+Each job of `advice_jobs.json` has a machine, a model, a batch, and for most the layout that its
+people published. Scored: whether there is an answer and files for it, habits that no practitioner
+has, what the recommendation gives away by our own clock, and whether the published layout is said
+to fit.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from planner.choose.given.completing import complete
+from planner.choose.plan import Plan
+from planner.choose.planning import estimate, plan
+from planner.choose.search import order, search
+from planner.choose.verdicts.guide import Advice as Guide
+from planner.cost.estimate import Estimate
+from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
+from planner.describe.layout import RECOMPUTE
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+from planner.emitters import emit_estimate
+from planner.errors import PlannerError
+from planner.show.words import probability
+from planner.units import format_seconds
+
+ROOT = Path(__file__).parent.parent
+_ABOUT = """\
+Written by `benchmarks/advice.py`; do not edit by hand. Jobs that were published, and some of every
+day: what `planner plan` recommends, the fastest layout by its own clock, and the layout that ran,
+with the choices that nobody published (recompute, ZeRO stage, chunks) as they are fastest. All
+times are estimates: the page says whether the advice is sane, not whether the clock is right
+([accuracy.md](accuracy.md) does).
+
+*Habits* that nobody has: context parallelism at 4,096 tokens or less, or over more than 2 at 8,192;
+8 chunks a stage or more where production had less; 24 stages or more below 300 B parameters;
+micro-batches of 32 or more above 1 B; more than 95 % of memory."""
+_GUIDE = """\
+A job for each case of the decision guide that HPC centres teach ([method.md](method.md#advice)),
+what is recommended for it, and why where that is not what the guide names."""
+_JOBS = ROOT / "tests" / "choose" / "verdicts" / "guide"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, and what its people ran."""
+
+    name: str
+    model: Model
+    machine: Machine
+    nodes: int
+    workload: Workload
+    framework: str
+    published: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, row: dict[str, Any], data: Path) -> Job:
+        """One row of the file; its own models lie beside it."""
+        own = data / row["model"]
+        workload = {name: row[name] for name in ("global_batch", "precision", "lora_rank")}
+        return cls(
+            row["id"],
+            load_model(str(own) if own.suffix == ".toml" else row["model"]),
+            overridden(load_machine(row["machine"]), tuple(row["set"])),
+            row["nodes"],
+            Workload(sequence_length=row["seq_length"], **workload),
+            row["framework"],
+            row["published"],
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the program says to a job."""
+
+    job: Job
+    answer: Plan
+    production: Estimate | None
+    """The published layout, with the choices that nobody published as they are fastest."""
+    refused: str
+    """Why the published layout cannot be estimated; empty where it can."""
+    files: str
+    """Empty where there are files, else why there are none."""
+
+    @property
+    def habits(self) -> list[str]:
+        """What no practitioner would do, of the recommended layout."""
+        found = self.answer.recommended
+        return list(_habits(found, self)) if found else ["no answer"]
+
+
+def _habits(found: Estimate, advice: Advice) -> Iterator[str]:
+    layout, job = found.layout, advice.job
+    tokens, params = job.workload.sequence_length, job.model.num_params
+    if (layout.cp > 1 and tokens <= 4096) or (layout.cp > 2 and tokens <= 8192):
+        yield f"cp {layout.cp} at {tokens} tokens"
+    if layout.vpp >= 8 and (job.published or {}).get("vpp", 1) < layout.vpp:
+        yield f"vpp {layout.vpp}"
+    if layout.pp >= 24 and params < 300e9:
+        yield f"pp {layout.pp}"
+    if layout.micro_batch >= 32 and params > 1e9:
+        yield f"micro-batch {layout.micro_batch}"
+    if found.memory_bytes["total"] > 0.95 * job.machine.device.memory_bytes.value:
+        yield "more than 95 % of memory"
+
+
+def advise(job: Job) -> Advice:
+    """Plan a job, try to write its files, estimate what was published."""
+    answer = plan(job.model, job.machine, nodes=job.nodes, workload=job.workload)
+    production, refused = None, ""
+    try:
+        production = _production(job)
+    except PlannerError as error:
+        refused = str(error)
+    return Advice(job, answer, production, refused, _files(job, answer))
+
+
+def _files(job: Job, answer: Plan) -> str:
+    if answer.recommended is None:
+        return "nothing fits"
+    try:
+        emit_estimate(answer, answer.recommended, model=job.model, machine=job.machine)
+    except PlannerError as error:
+        return str(error)
+    return ""
+
+
+def _production(job: Job) -> Estimate | None:
+    """The published layout, with the choices that nobody published as they are fastest.
+
+    Where it fits with none of them, as it is estimated with the most recompute; PlannerError where
+    it is no layout of its framework.
+    """
+    if not job.published:
+        return None
+    framework = load_framework(job.framework)
+    question = Question(job.model, job.machine, job.workload, framework)
+    wanted = _stated(job.published)
+    kind = search(question, job.nodes * job.machine.node.num_devices).only(
+        lambda x: np.logical_and.reduce([getattr(x, name) == value for name, value in wanted])
+    )
+    first = order(kind.estimates, 1)
+    if len(first):
+        return kind.estimates[int(first[0])]
+    done = complete(
+        job.model,
+        job.machine,
+        nodes=job.nodes,
+        layout={"recompute": framework.recompute[-1], **job.published},
+        workload=job.workload.model_dump(),
+        framework=framework,
+    )
+    return estimate(
+        job.model, job.machine, done.layout, workload=done.workload, framework=framework
+    )
+
+
+def _stated(published: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Columns of layouts and their values."""
+    codes = {"recompute": RECOMPUTE}
+    return [(k, codes[k].index(v) if k in codes else v) for k, v in published.items()]
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with advice_jobs.json.")],
+    only: Annotated[str, typer.Option(help="Jobs whose name holds this; writes nothing.")] = "",
+) -> None:
+    """Print a line a job and the score, and write docs/advice.md."""
+    rows = json.loads((data / "advice_jobs.json").read_text("utf-8"))
+    found = []
+    for row in rows:
+        if only in row["id"]:
+            found.append(advise(Job.read(row, data)))
+            print(_line(found[-1]), flush=True)
+    print("\n".join(score(found)))
+    if not only:
+        (ROOT / "docs" / "advice.md").write_text(report(found), encoding="utf-8")
+
+
+def _line(advice: Advice) -> str:
+    best, found, ran = advice.answer.best, advice.answer.recommended, advice.production
+    if best is None or found is None:
+        return f"{advice.job.name}: nothing fits"
+    slower = found.step_time_s / best.step_time_s - 1
+    text = (
+        f"{advice.job.name}: {found.layout} [{found.framework}] "
+        f"{format_seconds(found.step_time_s)} (+{100 * slower:.0f} %; {best.layout} "
+        f"[{best.framework}])"
+    )
+    if ran:
+        text += f"; ran {ran.layout} {format_seconds(ran.step_time_s)}"
+        text += "" if ran.fits else " DOES NOT FIT"
+    if advice.refused:
+        text += f"; ran, but {advice.refused}"
+    return "; ".join([text, *advice.habits, *([advice.files] if advice.files else [])])
+
+
+def score(found: list[Advice]) -> list[str]:
+    """The figures of all jobs."""
+    num = len(found)
+    pairs = [(x.answer.recommended, x.answer.best) for x in found]
+    answered = [(one, best) for one, best in pairs if one and best]
+    ran = [x.production for x in found if x.production]
+    near = sum(one.step_time_s <= 1.25 * best.step_time_s for one, best in answered)
+    published = [x for x in found if x.production and x.answer.recommended]
+    slower = sum(_beside_production(x) > 1.25 for x in published)
+    return [
+        f"jobs with an answer: {len(answered)} of {num}",
+        f"files of the recommended layout: {sum(not x.files for x in found)} of {num}",
+        f"a habit that nobody has: {sum(bool(x.habits) for x in found)} of {num}",
+        f"within 25 % of the fastest, by our own clock: {near} of {num}",
+        f"published layouts said to fit: {sum(one.fits for one in ran)} of {len(ran)}",
+        f"recommended more than 25 % slower than the published: {slower} of {len(published)}",
+    ]
+
+
+def _beside_production(advice: Advice) -> float:
+    """Time of the recommended for a token over that of the published layout."""
+    one, ran = advice.answer.recommended, advice.production
+    assert one is not None
+    assert ran is not None
+    return ran.tokens_per_s / one.tokens_per_s
+
+
+def report(found: list[Advice]) -> str:
+    """The page: the score, a row a job, and why there are no files where there are none."""
+    lines = [
+        "# Advice beside real jobs",
+        "",
+        _ABOUT,
+        "",
+        *(f"- {line}" for line in score(found)),
+        "",
+        "| job | recommended | step | out of memory | fastest | ran | recommended / ran | habits |",
+        "|---|---|---:|---:|---|---|---:|---|",
+        *map(_row, found),
+        "",
+    ]
+    reasons = [f"- {x.job.name}: {x.files}." for x in found if x.files]
+    lines += ["## No files", "", *reasons, ""] if reasons else []
+    refused = [f"- {x.job.name}: {x.refused}." for x in found if x.refused]
+    lines += ["## Published layouts that are refused", "", *refused, ""] if refused else []
+    return "\n".join([*lines, *guided()])
+
+
+def guided() -> Iterator[str]:
+    """A table: the guide's cases, our answer and the guide's."""
+    yield from ("## Beside the field's guide", "", _GUIDE, "")
+    yield from ("| job | the guide | recommended | where they differ |", "|---|---|---|---|")
+    for row in csv.DictReader((_JOBS / "jobs.csv").read_text("utf-8").splitlines()):
+        own = _JOBS / row["model"]
+        model = load_model(str(own) if own.suffix == ".toml" else row["model"])
+        batch, tokens, nodes = (int(row[name]) for name in ("batch", "length", "nodes"))
+        workload = Workload(global_batch=batch, sequence_length=tokens)
+        answer = plan(model, row["machine"], nodes=nodes, workload=workload)
+        differ = [note for note in answer.notes if note.startswith("They differ: ")]
+        job = f"{model.name}, {nodes} x {row['machine']}, {batch} x {tokens:,} tokens"
+        found = answer.recommended
+        cells = [
+            job,
+            Guide[row["advice"]].value.text,
+            _named(found) if found else "nothing fits",
+            "".join(differ).removeprefix("They differ: "),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _row(advice: Advice) -> str:
+    one, best, ran = advice.answer.recommended, advice.answer.best, advice.production
+    if one is None or best is None:
+        return f"| {advice.job.name} | nothing fits | | | | | | |"
+    gain = 100 * (1 - best.step_time_s / one.step_time_s)
+    fastest = "the same" if best == one else f"{_named(best)}, {gain:.0f} % less"
+    fate = "" if ran is None or ran.fits else ", **does not fit**"
+    cells = [
+        advice.job.name,
+        _named(one),
+        format_seconds(one.step_time_s),
+        probability(one.out_of_memory_probability),
+        fastest,
+        f"{_named(ran)}{fate}" if ran else "",
+        f"{_beside_production(advice):.2f}" if ran else "",
+        ", ".join(advice.habits),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _named(estimate: Estimate) -> str:
+    return f"{estimate.layout} [{estimate.framework}]"
+
+
+if __name__ == "__main__":
+    typer.run(main)

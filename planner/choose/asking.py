@@ -1,0 +1,167 @@
+"""Asking: which frameworks a job is searched with, and what each of them can do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from planner.choose.batches import NEAR, Batch, offered
+from planner.choose.recommending import deep, recommended
+from planner.choose.search import Found, search
+from planner.describe.catalogue import load_framework, names
+from planner.describe.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+
+__all__ = ["Answered", "answered", "frameworks_for", "left_out", "searched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A job as it can be answered."""
+
+    workload: Workload
+    """The one asked for, or with the nearest batch that has a layout where that one has none."""
+    found: dict[str, Found]
+    """Every layout, by framework."""
+    batches: tuple[Batch, ...] = ()
+    """What is offered in place of a batch that has no layout."""
+
+
+def answered(
+    model: Model,
+    machine: Machine,
+    nodes: int,
+    workload: Workload,
+    chosen: Sequence[str | Framework] = (),
+) -> Answered:
+    """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
+
+    Searched first is what files can be written for, then the same with a near batch, and the rest
+    last: what nobody would run, as a pipeline of 25 stages for a few billion parameters, is no
+    answer while a few sequences more or less can be shared evenly.
+    """
+    world, batch = nodes * machine.node.num_devices, workload.global_batch
+    found: dict[str, Found] = {}
+    for asked in _stages(model, machine, workload, chosen):
+        found |= {name: search(question, world) for name, question in asked.items()}
+        one = recommended(found.values())
+        if one is not None and not deep(model, one.layout.pp):
+            break
+        others = offered(asked, nodes, one) if asked else ()
+        near = [
+            size
+            for offer in others
+            if abs((size := offer.global_batch) - batch) <= NEAR * batch
+            and (one is None or not deep(model, offer.estimate.layout.pp))
+        ]
+        if near:
+            nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
+            again = {name: replace(question, workload=nearest) for name, question in asked.items()}
+            return Answered(nearest, {n: search(q, world) for n, q in again.items()}, others)
+        if one is not None:
+            break
+    return Answered(workload, found)
+
+
+def searched(
+    model: Model,
+    machine: Machine,
+    nodes: int,
+    workload: Workload,
+    chosen: Sequence[str | Framework] = (),
+) -> dict[str, Found]:
+    """Every layout of a job as it is answered, by framework."""
+    return answered(model, machine, nodes, workload, chosen).found
+
+
+def _stages(
+    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework]
+) -> Iterator[dict[str, Question]]:
+    """What files can be written for, then what else the frameworks can do."""
+    asked = {q.framework.name: q for q in _questions(model, machine, workload, chosen)}
+    yield asked
+    yield {
+        framework.name: Question(model, machine, workload, framework)
+        for framework in frameworks_for(chosen, machine)
+        if (framework.name not in asked or asked[framework.name].framework != framework)
+        and (chosen or not framework.instead_of)
+    }
+
+
+def _questions(
+    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework]
+) -> list[Question]:
+    """Every framework, as far as its layouts can be written for the job.
+
+    One that is named is searched whole where its own code does not build the model; of the others
+    none is searched that can write nothing, nor one that stands in for another that can, or in
+    whose place another is.
+    """
+    asked = {}
+    for framework in frameworks_for(chosen, machine) if chosen else _running(machine):
+        lacks = framework.code.lacks(model, workload)
+        built = framework.code.builds(model, workload) is not None
+        if not chosen and lacks:
+            continue
+        whole = chosen and framework.code.models and not built
+        part = framework if whole else framework.written(model, workload)
+        asked[framework.name] = Question(model, machine, workload, part)
+    if chosen:
+        return list(asked.values())
+    replaced = {q.framework.instead_of for q in asked.values()}
+    return [
+        question
+        for name, question in asked.items()
+        if name not in replaced and question.framework.stands_in_for not in asked
+    ]
+
+
+def left_out(
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    chosen: Sequence[str | Framework],
+    found: Collection[str],
+) -> list[str]:
+    """A sentence for every framework whose files cannot be written for a job, searched or not."""
+    asked = [f for f in frameworks_for(chosen, machine) if f.instead_of not in found]
+    why = {framework.name: framework.code.lacks(model, workload) for framework in asked}
+    return [
+        f"{'No files can be written for' if name in found else 'Not searched:'} {name}: {reason}."
+        for name, reason in why.items()
+        if reason
+    ]
+
+
+def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[Framework]:
+    """The chosen frameworks, or those that are searched by default and run on the machine."""
+    runtime = machine.device.runtime
+    if chosen:
+        frameworks = [f if isinstance(f, Framework) else load_framework(f) for f in chosen]
+        for framework in frameworks:
+            if runtime not in framework.runtimes:
+                raise LayoutError(
+                    f"{framework.name} does not run on {runtime} devices ({machine.name}); use "
+                    "another framework"
+                )
+        return frameworks
+    running = _running(machine)
+    here = {framework.name for framework in running}
+    return [framework for framework in running if framework.stands_in_for not in here]
+
+
+def _running(machine: Machine) -> list[Framework]:
+    """Frameworks that are searched by default and run on the machine."""
+    described = [load_framework(name) for name in names("framework")]
+    runtime = machine.device.runtime
+    return [
+        framework
+        for framework in described
+        if framework.searched
+        and runtime in framework.runtimes
+        and framework.requires.met_by(machine)
+    ]

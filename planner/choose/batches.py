@@ -1,0 +1,151 @@
+"""Batches: the nearest ones that nodes or devices share evenly, where the one asked for is not.
+
+A batch that no large number of replicas divides drives the search into pipelines that nobody would
+run; a few sequences more or less often do away with them. These batches are searched, where there
+is a sequence for each device as far as tensor and expert parallelism go: what is offered is a legal
+layout, evaluated as any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.choose.recommending import TOLERANCE, effort, recommended
+from planner.choose.search import search
+from planner.cost.arrays import Mask
+from planner.cost.estimate import Estimate
+from planner.cost.shards.layouts import Layouts
+from planner.describe.question import Question
+
+__all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
+
+_AXES = ("tp", "ep")
+NEAR = 0.25
+"""By which part of itself a batch may change and the job still be taken for the same."""
+_FARTHER = 1.1
+"""Sequences per second over those with a nearer batch from which on a farther one is offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Another global batch, with the layout that is recommended for it."""
+
+    global_batch: int
+    estimate: Estimate
+    speedup: float | None
+    """Its sequences per second over those of the batch asked for; None where that has no layout."""
+
+
+def nearest_batches(batch: int, ranks: int) -> list[int]:
+    """The batches next to one, below and above, that so many ranks share evenly [1].
+
+    Counted: multiples of the ranks; none where the batch itself is one. Left out: those further
+    away. Definition.
+
+    >>> nearest_batches(512, 12), nearest_batches(512, 16), nearest_batches(3, 52)
+    ([504, 516], [], [52])
+    """
+    below = batch // ranks * ranks
+    return [] if below == batch else [size for size in (below, below + ranks) if size]
+
+
+def offered(
+    questions: Mapping[str, Question], nodes: int, answer: Estimate | None
+) -> tuple[Batch, ...]:
+    """Batches near the one asked for with which the job is faster, or as fast and simpler.
+
+    Only asked where the answer cuts layers or sequences, or there is none: nodes share a batch
+    evenly that all devices need not share. Multiples of the devices are farther away, and offered
+    only where they are much faster.
+    """
+    first = next(iter(questions.values()))
+    world, asked = nodes * first.machine.node.num_devices, first.workload.global_batch
+    if answer is not None and answer.layout.pp * answer.layout.cp == 1:
+        return ()
+    sharing = [_sharing(nodes, asked), _sharing(world, asked), *([] if answer else [world])]
+    sizes = sorted({size for ranks in sharing for size in nearest_batches(asked, ranks)})
+    found = []
+    for side in (
+        [size for size in reversed(sizes) if size < asked],
+        [size for size in sizes if size > asked],
+    ):
+        worth = _worth(questions, world, side, answer)
+        # where there is no layout, the nearest that has one is enough
+        found.append(list(worth if answer else itertools.islice(worth, 1)))
+    return tuple(_nearest(side) for side in found if side)
+
+
+def _nearest(side: Sequence[Batch]) -> Batch:
+    """Of batches, nearest first, the first that no farther one beats by much."""
+    found = side[0]
+    for farther in side[1:]:
+        if farther.estimate.tokens_per_s > _FARTHER * found.estimate.tokens_per_s:
+            found = farther
+    return found
+
+
+def _sharing(ranks: int, batch: int) -> int:
+    """As many of the ranks as have a sequence each, where powers of two of them cut the model."""
+    while ranks > batch and ranks % 2 == 0:
+        ranks //= 2
+    return ranks
+
+
+def _worth(
+    questions: Mapping[str, Question], world: int, sizes: Sequence[int], answer: Estimate | None
+) -> Iterator[Batch]:
+    """Of some batches those that are worth a change."""
+    first = next(iter(questions.values()))
+    asked, per_node = first.workload.global_batch, first.machine.node.num_devices
+    # where there is no layout at all, or no sequence for each device, every axis may help
+    axes = _AXES if answer and asked >= world else ()
+
+    def no_worse(x: Layouts) -> Mask:
+        """Without what is no better than the cut layers that it is to replace."""
+        return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
+
+    for size in sizes:
+        if answer and abs(size - asked) > NEAR * asked:
+            continue
+        some = [_with_batch(question, size, axes) for question in _runnable(questions)]
+        found = recommended(search(question, world).only(no_worse) for question in some)
+        if found is None:
+            continue
+        if answer is None:
+            yield Batch(size, found, None)
+            continue
+        speedup = found.tokens_per_s / answer.tokens_per_s
+        theirs, ours = (_effort(questions, one) for one in (found, answer))
+        if speedup >= (1 / (1 + TOLERANCE) if theirs < ours else 1 + TOLERANCE):
+            yield Batch(size, found, speedup)
+
+
+def _runnable(questions: Mapping[str, Question]) -> list[Question]:
+    """The questions as far as their layouts can be written; all where none can."""
+    parts = [
+        replace(q, framework=q.framework.written(q.model, q.workload))
+        for q in questions.values()
+        if not q.framework.code.lacks(q.model, q.workload)
+    ]
+    return parts or list(questions.values())
+
+
+def _effort(questions: Mapping[str, Question], one: Estimate) -> float:
+    """What a layout costs the people who run it, its framework included."""
+    question = questions[one.framework]
+    if question.framework.code.lacks(question.model, question.workload):
+        return math.inf
+    return effort(Layouts.of(one.layout)).item() + question.framework.effort
+
+
+def _with_batch(question: Question, size: int, axes: Sequence[str]) -> Question:
+    """The question with another batch, and of the axes only some where such are named."""
+    workload, framework = question.workload.replaced(global_batch=size), question.framework
+    if axes:
+        framework = framework.replaced(axes=[axis for axis in framework.axes if axis in axes])
+    return replace(question, workload=workload, framework=framework)

@@ -1,0 +1,1 @@
+"""Verdicts: what becomes of the classic strategies, what is in their way, and the field's guide."""

@@ -1,0 +1,172 @@
+"""Guide: what the field's decision guide says for a job, from its eight cases.
+
+It is the one taught in courses of HPC centres and stated in DeepSpeed's and Hugging Face's "which
+strategy" pages. Whether the model or its largest layer fits is worked out, not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from planner.cost.arrays import Mask
+from planner.cost.memory.activations import stage_activations
+from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+from planner.describe.layout import Layout, Recompute
+from planner.describe.machine import Machine
+from planner.describe.question import Question
+from planner.units import format_bytes, format_rate
+
+__all__ = ["Advice", "Case", "guide"]
+
+_FAST_NETWORK_BYTES_PER_S = 12.5e9
+# a network counts as fast where every device has 100 Gb/s of it, the rate of one EDR or HDR100
+# adapter that the guide's authors call fast
+
+_ZERO = ("ZeRO-1", "ZeRO-2", "ZeRO-3 / FSDP", "hybrid FSDP")
+_THREE = ("TP", "PP", "TP + PP", "3D (TP + PP + DP)")
+
+
+def _plain(x: Layouts) -> Mask:
+    return (x.tp == 1) & ~x.piped & (x.cp == 1) & x.keeps_states & (x.tiles == 1)
+
+
+def _on_device(x: Layouts) -> Mask:
+    return (x.cp == 1) & x.keeps_states & (x.tiles == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the guide recommends in a case: in words, as classic strategies, as layouts."""
+
+    text: str
+    strategies: tuple[str, ...]
+    holds: Callable[[Layouts], Mask]
+    before: str = ""
+    """The strategy that comes before the others where it fits."""
+
+
+class Advice(Enum):
+    """The eight cases of the decision guide."""
+
+    ALONE = Case("one device as it is", ("single device",), _plain)
+    ALONE_SHORT = Case(
+        "ZeRO with offload to the CPU, or to NVMe",
+        ("ZeRO + CPU offload", "ZeRO + NVMe offload"),
+        lambda x: ~x.keeps_states & (x.tiles == 1),
+    )
+    ALONE_LAYER = Case(
+        "ZeRO-3 with memory-centric tiling, and offload",
+        ("ZeRO-3 in tiles",),
+        lambda x: x.tiles > 1,
+    )
+    COPIES = Case("data parallelism (DDP, or ZeRO)", ("DDP", *_ZERO), _plain)
+    NODE_FAST = Case(
+        "PP, ZeRO or TP, which are about as fast where devices are wired to each other",
+        (*_ZERO, "PP", "TP", "TP + PP"),
+        _on_device,
+    )
+    NODE_SLOW = Case(
+        "PP before ZeRO before TP, because the devices are not wired to each other",
+        ("PP", *_ZERO),
+        lambda x: _on_device(x) & (x.tp == 1),
+        before="PP",
+    )
+    LAYER = Case(
+        "TP, or ZeRO-3 with memory-centric tiling; a pipeline alone does not cut a layer",
+        ("TP", "TP + PP", "3D (TP + PP + DP)", "ZeRO-3 in tiles"),
+        lambda x: (x.tp > 1) | (x.tiles > 1),
+    )
+    NETWORK_FAST = Case("ZeRO, or TP within the node + PP + DP", (*_ZERO, *_THREE), _on_device)
+    NETWORK_SLOW = Case(
+        "DP + PP + TP with ZeRO-1, TP within the node",
+        (*_THREE, "ZeRO-1"),
+        lambda x: _on_device(x) & ~x.shards_gradients,
+    )
+
+
+def guide(questions: Sequence[Question], nodes: int) -> tuple[Advice, str]:
+    """What the decision guide says for a job, and that in one sentence with its numbers.
+
+    `questions`: the same job under every framework at hand; what fits under one of them fits.
+    """
+    question, taken = min(((q, _alone(q)) for q in questions), key=_lack)
+    machine = question.machine
+    limit = format_bytes(taken.device_limit_bytes)
+    total, states = float(taken.memory_bytes[0]), _state_bytes(taken)
+    size = (
+        f"{format_bytes(total)} with micro-batches of one sequence, {format_bytes(states)} of them "
+        f"weights, gradients and optimizer states"
+    )
+    one_device = nodes * machine.node.num_devices == 1
+    if taken.fits_device[0]:
+        found = Advice.ALONE if one_device else Advice.COPIES
+        return found, f"the model fits one device of {limit} ({size}): {found.value.text}"
+    layer, parts = _layer(question)
+    if layer > taken.device_limit_bytes:
+        found = Advice.ALONE_LAYER if one_device else Advice.LAYER
+        why = f"not even the largest layer fits one device of {limit} ({parts})"
+    else:
+        found, where = _spread(machine, nodes)
+        why = f"the model does not fit one device of {limit} ({size}){where}"
+    return found, f"{why}: {found.value.text}"
+
+
+def _spread(machine: Machine, nodes: int) -> tuple[Advice, str]:
+    """The case of a model that needs several devices or the host, and what decides it."""
+    if nodes > 1:
+        rate = machine.node_bytes_per_s / machine.node.num_devices
+        fast = rate >= _FAST_NETWORK_BYTES_PER_S
+        found = Advice.NETWORK_FAST if fast else Advice.NETWORK_SLOW
+        which = "fast" if fast else "slow"
+        return found, f", several nodes, {which} network ({format_rate(rate)} per device)"
+    if machine.node.num_devices == 1:
+        return Advice.ALONE_SHORT, ""
+    wired = machine.node.fabric.wired
+    return (Advice.NODE_FAST if wired else Advice.NODE_SLOW), ", one node"
+
+
+def _alone(question: Question) -> Footprints:
+    """What one device needs to train the model with micro-batch 1 and full recompute."""
+    workload = question.workload.replaced(global_batch=1)
+    recompute: Recompute = "full" if "full" in question.framework.recompute else "none"
+    stages = question.framework.stages(question.workload.precision)
+    layout = Layout(recompute=recompute, zero_stage=min(stages))
+    return footprints(replace(question, workload=workload), Layouts.stack([layout]))
+
+
+def _lack(found: tuple[Question, Footprints]) -> float:
+    """How far one device is from enough."""
+    return float(found[1].memory_bytes[0])
+
+
+def _state_bytes(taken: Footprints) -> float:
+    parts = taken.memory_parts_bytes
+    return sum(float(parts[name][0]) for name in ("weights", "gradients", "optimizer_states"))
+
+
+def _layer(question: Question) -> tuple[float, str]:
+    """What the largest layer needs at the least while it is computed, whatever the others do.
+
+    Counted: its weights and the gradient of its largest matrix that is trained, in the compute
+    precision, and its activations for one sequence with full recompute. Left out: gradients that
+    are given away matrix by matrix; the optimizer, which can be anywhere.
+    """
+    stages = Stages.every(question, Layout(recompute="full"))
+    largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)
+    size = float(question.workload.compute_bytes)
+    weights = largest.num_params * size
+    matrices = (w.rows * w.columns * w.copies for w in largest.weights if w.trainable)
+    gradient = max(matrices, default=0) * size
+    layer = stage_activations(stages).layer
+    activations = float(np.max(layer.kept + layer.working))
+    parts = (
+        f"{format_bytes(weights)} of weights, {format_bytes(gradient)} for the gradient of its "
+        f"largest matrix, {format_bytes(activations)} of activations of one sequence"
+    )
+    return weights + gradient + activations, parts

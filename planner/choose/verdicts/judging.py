@@ -1,0 +1,205 @@
+"""Judging: every classic strategy's fate, with the reason that the estimate or the rules give.
+
+For what runs out of memory the verdict names the largest part, the excess and the cheapest change
+that makes it fit; for what has no legal layout, the obstacle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.choose.asking import searched
+from planner.choose.legality import legal
+from planner.choose.recommending import TOLERANCE, recommended
+from planner.choose.search import Found, order, search
+from planner.choose.verdicts.changes import cheapest_change, excess, nearest, slack
+from planner.choose.verdicts.enough import doublings, shared_batch
+from planner.choose.verdicts.obstacles import at_hand, obstacle
+from planner.choose.verdicts.strategies import CLASSIC, Strategy
+from planner.cost.estimate import Estimate, timed
+from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
+from planner.describe.question import Question
+from planner.units import counted
+
+__all__ = ["Verdict", "judge"]
+
+
+_MUCH = 0.25
+# of the time of a strategy's fastest layout: the least that takes memory is no measure of the kind
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A classic strategy's fate: the layout to run, or what is too much and what helps."""
+
+    name: str
+    fits: bool
+    why: str
+    fix: str
+    estimate: Estimate | None
+    """The one to run where any fits, else the one closest to fitting; None where none is legal."""
+    nodes: int | None = None
+    """Where nothing fits: nodes on which it does, with this batch; None where none was found."""
+    batch: int | None = None
+    """Where it has no legal layout: the batch with which it has one that fits, on these nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What verdicts are taken from: what was found over all devices and on one, per framework."""
+
+    questions: dict[str, Question]
+    found: dict[str, Found]
+    world: int
+    chosen: bool
+    alone: dict[str, Found]
+    tolerance: float
+
+    def of(self, strategy: Strategy) -> dict[str, Found]:
+        """What was found on the devices that a strategy uses."""
+        if self.world > 1 and strategy.single:
+            for name, question in self.questions.items():
+                if name not in self.alone:
+                    self.alone[name] = search(question, 1)
+            return self.alone
+        return self.found
+
+
+def judge(
+    found: dict[str, Found],
+    questions: dict[str, Question],
+    nodes: int,
+    chosen: bool = False,
+    tolerance: float = TOLERANCE,
+) -> list[Verdict]:
+    """The verdict on every classic strategy, from the candidates already evaluated.
+
+    `chosen`: whether the frameworks were named by the user; `tolerance`: as of `recommended`, which
+    picks the layout of a strategy too. Where nothing at all fits, more nodes
+    are searched; where only the batch is in the way, the next one that is not.
+    """
+    first = next(iter(questions.values()))
+    bench = _Bench(questions, found, nodes * first.machine.node.num_devices, chosen, {}, tolerance)
+    verdicts = [_judged(strategy, bench) for strategy in CLASSIC]
+    if not any(len(source.estimates) for source in found.values()):
+        if chosen:
+            verdicts = _with_others(verdicts, first, nodes)
+        verdicts = _on_more_nodes(verdicts, questions, nodes)
+    return _with_a_batch(verdicts, questions, nodes)
+
+
+def _judged(strategy: Strategy, bench: _Bench) -> Verdict:
+    members = list(_members(strategy, bench))
+    if not members:
+        why = obstacle(strategy, bench.questions, bench.world, bench.chosen)
+        return Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
+    best = _shown(members, bench.tolerance)
+    if best is not None:
+        why = slack(best, members[0].footprints.device_limit_bytes)
+        return Verdict(strategy.name, True, why, "", best)
+    _, estimate, one = min((nearest(kind) for kind in members), key=lambda triple: triple[0])
+    fix = cheapest_change(estimate, bench.of(strategy))
+    return Verdict(strategy.name, False, excess(estimate, one), fix, estimate)
+
+
+def _shown(members: list[Found], tolerance: float) -> Estimate | None:
+    """The layout to run of a strategy; its fastest where safety costs much time."""
+    one = recommended(members, tolerance)
+    if one is None:
+        return None
+    firsts = [kind.estimates[int(i)] for kind in members for i in order(kind.estimates, 1)]
+    fastest = min(firsts, key=lambda e: e.step_time_s)
+    return one if one.step_time_s <= (1 + _MUCH) * fastest.step_time_s else fastest
+
+
+def _members(strategy: Strategy, bench: _Bench) -> Iterator[Found]:
+    """What was found of the strategy's layouts, per framework that is at hand and has any."""
+    found = bench.of(strategy)
+    for name in at_hand(strategy, bench.questions, bench.chosen):
+        kind = found[name].only(strategy.holds)
+        if strategy.of_sharded is not None and not len(kind.footprints):
+            kind = _made(strategy.of_sharded, strategy, found[name])
+        if len(kind.footprints):
+            yield kind
+
+
+def _made(
+    change: Callable[[Question, Layouts], Layouts], strategy: Strategy, found: Found
+) -> Found:
+    """A strategy's layouts made of those with sharded weights, where the search tries none.
+
+    Of the fastest that fits, or of the one that exceeds its limits least.
+    """
+    question = found.question
+    sharded = found.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
+    if len(sharded.estimates):
+        some = sharded.estimates.layouts.take(order(sharded.estimates, 1))
+    elif len(sharded.footprints):
+        some = nearest(sharded)[2].layouts
+    else:
+        return sharded
+    changed = change(question, some)
+    allowed, _ = legal(question, changed, set(Layout.model_fields))
+    taken = footprints(question, changed.take(np.flatnonzero(allowed & strategy.holds(changed))))
+    return replace(
+        found, footprints=taken, estimates=timed(question, taken.take(np.flatnonzero(taken.fits)))
+    )
+
+
+def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[Verdict]:
+    """The verdicts with what fits in frameworks that were not asked for."""
+    found = searched(first.model, first.machine, nodes, first.workload)
+    questions = {name: part.question for name, part in found.items()}
+    world = nodes * first.machine.node.num_devices
+    others = [
+        _judged(strategy, _Bench(questions, found, world, False, {}, TOLERANCE))
+        for strategy in CLASSIC
+    ]
+    return [
+        replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
+        if theirs.fits and theirs.estimate is not None
+        else mine
+        for mine, theirs in zip(verdicts, others, strict=True)
+    ]
+
+
+def _on_more_nodes(
+    verdicts: list[Verdict], questions: dict[str, Question], nodes: int
+) -> list[Verdict]:
+    """The verdicts with the first doubling of the nodes on which any of them fits."""
+    for count, found in doublings(questions, nodes):
+        able = [_fits_in(strategy, found) and not strategy.single for strategy in CLASSIC]
+        if any(able):
+            fix = counted(count, "node")
+            return [
+                replace(verdict, fix=fix, nodes=count) if fits else verdict
+                for verdict, fits in zip(verdicts, able, strict=True)
+            ]
+    return verdicts
+
+
+def _with_a_batch(
+    verdicts: list[Verdict], questions: dict[str, Question], nodes: int
+) -> list[Verdict]:
+    """The verdicts without a legal layout with the batch that gives them one that fits."""
+    lacking = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
+    if not any(lacking):
+        return verdicts
+    batch, found = shared_batch(questions, nodes)
+    return [
+        replace(verdict, fix=f"batch {batch:,}", batch=batch)
+        if lacks and found and _fits_in(strategy, found)
+        else verdict
+        for verdict, strategy, lacks in zip(verdicts, CLASSIC, lacking, strict=True)
+    ]
+
+
+def _fits_in(strategy: Strategy, found: dict[str, Footprints]) -> bool:
+    """Whether any of the strategy's layouts fits."""
+    sets = [found[name] for name in strategy.frameworks if name in found]
+    return any(bool(np.any(some.fits & strategy.holds(some.layouts))) for some in sets if len(some))

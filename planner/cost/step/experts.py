@@ -1,0 +1,95 @@
+"""Experts: how tokens reach the ranks of their experts, and what that adds to a step."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float
+from planner.cost.network.collectives import all_to_all_s, forwarded_all_to_all_s
+from planner.cost.network.groups import Groups
+from planner.cost.shards.layouts import Layouts
+from planner.describe.model.block import Block
+from planner.describe.model.model import Model
+from planner.describe.question import Question
+
+__all__ = ["crossing_part", "expert_s", "exposed_experts_s"]
+
+
+def expert_s(
+    question: Question, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
+
+    Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread;
+    where a framework sends tokens once per node, what crosses the network as `crossing_part`.
+    Left out: overlap, uneven routing, 8-bit dispatch. Lepikhin et al. 2020, arXiv:2006.16668.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
+    >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
+    >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
+    56.0
+    """
+    workload = question.workload
+    tokens = layouts.tokens(workload.sequence_length) * block.dispatch_top_k
+    size = tokens * question.model.hidden_size * float(workload.compute_bytes)
+    size = size / np.where(layouts.splits_sequence, layouts.tp, 1)
+    network = question.machine.network
+    # nodes of one NVLink domain forward nothing: every rank reaches every other
+    alike = network is None or network.domain_nodes > 1
+    if alike or not question.framework.communication.experts_once_per_node:
+        forward = 2 * all_to_all_s(groups.expert, size)
+    else:
+        crossing = crossing_part(question.model, groups.expert.nodes)
+        forward = 2 * forwarded_all_to_all_s(groups.expert, size, crossing)
+    return forward, forward
+
+
+def crossing_part(model: Model, nodes: ArrayLike) -> Float:
+    """Copies of a token that leave its node, of all, where it goes to every node once [1].
+
+    Counted: nodes that top_k experts lie on, chosen evenly, but no more than those of the groups
+    that the router picks (node-limited routing); the token's own node. Left out: uneven routing.
+    DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2.
+
+    >>> from planner import load_model
+    >>> float(crossing_part(load_model("deepseek-v3"), 8))      # 4 of 8 nodes, 7/8 of them others
+    0.4375
+    >>> round(float(crossing_part(load_model("qwen3-235b-a22b"), 4)), 3)   # 3.6 of 4 for 8 copies
+    0.337
+    """
+    experts, nodes = model.experts, np.asarray(nodes, dtype=float)
+    assert experts is not None
+    reached = nodes * (1 - (1 - 1 / nodes) ** experts.top_k)
+    limit = experts.top_groups * np.maximum(nodes / experts.num_groups, 1)
+    if experts.num_groups > 1:
+        reached = np.minimum(reached, limit)
+    return reached * (nodes - 1) / nodes / experts.top_k
+
+
+def exposed_experts_s(
+    question: Question, layouts: Layouts, traffic_s: Float, compute_s: Float
+) -> Float:
+    """What dispatch and combine of a block add to its computation, forward and backward [s].
+
+    Counted: all of it, or where it runs behind another micro-batch's computation what that does
+    not hide, and contention. Left out: computation that waits for the exchange. Megatron-LM,
+    transformer_config.py: overlap_moe_expert_parallel_comm; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> plain = load_framework("megatron-lm")
+    >>> both = plain.communication.replaced(overlap_experts=True).model_dump()
+    >>> job = Question(model, machine, Workload(), plain.replaced(communication=both))
+    >>> layout, second = Layout(dp=8, ep=8, grad_accumulation=4), np.asarray(1.0)
+    >>> float(exposed_experts_s(job, Layouts.of(layout), second, 3 * second))   # contention alone
+    0.2
+    """
+    framework = question.framework
+    left = np.maximum(traffic_s - compute_s, 0.0)
+    left = left + framework.communication.contention.value * np.minimum(traffic_s, compute_s)
+    return np.where(layouts.merges_passes(framework), left, traffic_s)
