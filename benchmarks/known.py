@@ -39,6 +39,11 @@ FITTED = (
         "sustained_fraction and links of T4 (every second row)",
         lambda r: int(r.row_id.removeprefix("amp-")) % 2 == 0,
     ),
+    (
+        "ml-engineering torch.compile",
+        "dispatch_ratio of eager PyTorch",
+        lambda r: r.row_id == "R03310",
+    ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),

@@ -159,6 +159,8 @@ class Software(Known):
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
     """How a pipeline splits a batch: as tuned, into as many micro-batches as stages, or into
     single sequences."""
+    awaits_kernels: bool = False
+    """Whether its scripts make every launch wait for its kernel."""
     gradient_bytes: float | None = Field(default=None, gt=0)
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None
@@ -188,6 +190,8 @@ class Labels(Description):
     """Rank of adapters where a row does not say."""
     compiled: KernelChanges
     """What torch.compile changes."""
+    compiled_dispatch_ratio: Quantity
+    """`dispatch_ratio` of what it compiles."""
     liger: KernelChanges
     """What Liger kernels change."""
     usual: dict[str, Usual]

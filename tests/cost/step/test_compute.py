@@ -114,12 +114,6 @@ def test_weight_gradients_are_part_of_backward() -> None:
         assert 0 <= time.weight_gradient_s <= time.backward_s
 
 
-def test_launches_bound_tiny_work() -> None:
-    q = question("gpt2", framework="ddp", sequence_length=1, global_batch=1)
-    layer = block_time(q, blocks_of(q)[1], Layouts.of(Layout()))
-    assert float(layer.forward_s) >= 10 * q.machine.device.launch_s.value
-
-
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4]))
 def test_more_work_takes_longer_and_more_ranks_shorter(tp: int, micro: int, cp: int) -> None:
     q = question(sequence_length=4096)

@@ -20,7 +20,11 @@ from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import exchanging, software_of_label
+from planner.evidence.runs.frameworks import (
+    described_framework,
+    exchanging,
+    software_of_label,
+)
 from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
 from planner.evidence.runs.machines import machine_of
 from planner.evidence.runs.reading import assumed, guessed, stated, together
@@ -397,6 +401,22 @@ def test_framework_labels(label: str, year: int | None, name: str) -> None:
     software = software_of_label(label, year)
     assert software is not None
     assert software.framework == name
+
+
+@pytest.mark.parametrize(("year", "waits"), [(2021, False), (2022, True)])
+def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool) -> None:
+    software = software_of_label("Megatron-DeepSpeed (bigscience)", year)
+    assert software is not None
+    framework = described_framework(software, compiled=False, liger=False)
+    assert framework.host.awaits_kernels is waits
+    assert not framework.communication.overlap_gradients
+
+
+def test_compiled_code_launches_little_more_than_its_kernels() -> None:
+    software = software_of_label("accelerate", 2025)
+    assert software is not None
+    eager, compiled = (described_framework(software, c, liger=False) for c in (False, True))
+    assert compiled.host.dispatch_ratio.value < 0.5 * eager.host.dispatch_ratio.value
 
 
 @pytest.mark.parametrize(
