@@ -10,6 +10,7 @@ to fit.
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from planner.choose.given.completing import complete
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.search import order, search
+from planner.choose.verdicts.guide import Advice as Guide
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
 from planner.describe.layout import RECOMPUTE
@@ -46,6 +48,10 @@ times are estimates: the page says whether the advice is sane, not whether the c
 *Habits* that nobody has: context parallelism at 4,096 tokens or less, or over more than 2 at 8,192;
 8 chunks a stage or more where production had less; 24 stages or more below 300 B parameters;
 micro-batches of 32 or more above 1 B; more than 95 % of memory."""
+_GUIDE = """\
+A job for each case of the decision guide that HPC centres teach ([method.md](method.md#advice)),
+what is recommended for it, and why where that is not what the guide names."""
+_JOBS = ROOT / "tests" / "choose" / "verdicts" / "guide"
 
 
 @dataclass(frozen=True)
@@ -247,7 +253,30 @@ def report(found: list[Advice]) -> str:
     lines += ["## No files", "", *reasons, ""] if reasons else []
     refused = [f"- {x.job.name}: {x.refused}." for x in found if x.refused]
     lines += ["## Published layouts that are refused", "", *refused, ""] if refused else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *guided()])
+
+
+def guided() -> Iterator[str]:
+    """A table: the guide's cases, our answer and the guide's."""
+    yield from ("## Beside the field's guide", "", _GUIDE, "")
+    yield from ("| job | the guide | recommended | where they differ |", "|---|---|---|---|")
+    for row in csv.DictReader((_JOBS / "jobs.csv").read_text("utf-8").splitlines()):
+        own = _JOBS / row["model"]
+        model = load_model(str(own) if own.suffix == ".toml" else row["model"])
+        batch, tokens, nodes = (int(row[name]) for name in ("batch", "length", "nodes"))
+        workload = Workload(global_batch=batch, sequence_length=tokens)
+        answer = plan(model, row["machine"], nodes=nodes, workload=workload)
+        differ = [note for note in answer.notes if note.startswith("They differ: ")]
+        job = f"{model.name}, {nodes} x {row['machine']}, {batch} x {tokens:,} tokens"
+        found = answer.recommended
+        cells = [
+            job,
+            Guide[row["advice"]].value.text,
+            _named(found) if found else "nothing fits",
+            "".join(differ).removeprefix("They differ: "),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
 def _row(advice: Advice) -> str:

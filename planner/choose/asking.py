@@ -57,7 +57,8 @@ def _questions(
     """Every framework, as far as its layouts can be written for the job.
 
     One that is named is searched whole where its own code does not build the model; of the others
-    none is searched that can write nothing, nor one that stands in for another that can.
+    none is searched that can write nothing, nor one that stands in for another that can, or in
+    whose place another is.
     """
     asked = {}
     for framework in frameworks_for(chosen, machine) if chosen else _running(machine):
@@ -68,7 +69,14 @@ def _questions(
         whole = chosen and framework.code.models and not built
         part = framework if whole else framework.written(model, workload)
         asked[framework.name] = Question(model, machine, workload, part)
-    return [q for q in asked.values() if chosen or q.framework.stands_in_for not in asked]
+    if chosen:
+        return list(asked.values())
+    replaced = {q.framework.instead_of for q in asked.values()}
+    return [
+        question
+        for name, question in asked.items()
+        if name not in replaced and question.framework.stands_in_for not in asked
+    ]
 
 
 def left_out(
@@ -79,7 +87,8 @@ def left_out(
     found: Collection[str],
 ) -> list[str]:
     """A sentence for every framework whose files cannot be written for a job, searched or not."""
-    why = {f.name: f.code.lacks(model, workload) for f in frameworks_for(chosen, machine)}
+    asked = [f for f in frameworks_for(chosen, machine) if f.instead_of not in found]
+    why = {framework.name: framework.code.lacks(model, workload) for framework in asked}
     return [
         f"{'No files can be written for' if name in found else 'Not searched:'} {name}: {reason}."
         for name, reason in why.items()
@@ -108,4 +117,10 @@ def _running(machine: Machine) -> list[Framework]:
     """Frameworks that are searched by default and run on the machine."""
     described = [load_framework(name) for name in names("framework")]
     runtime = machine.device.runtime
-    return [f for f in described if f.searched and runtime in f.runtimes]
+    return [
+        framework
+        for framework in described
+        if framework.searched
+        and runtime in framework.runtimes
+        and framework.requires.met_by(machine)
+    ]

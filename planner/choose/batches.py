@@ -20,9 +20,8 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
-from planner.units import either, format_seconds
 
-__all__ = ["Batch", "batch_note", "nearest_batches", "offered"]
+__all__ = ["Batch", "nearest_batches", "offered"]
 
 _AXES = ("tp", "ep")
 _NEAR = 0.25
@@ -149,20 +148,3 @@ def _with_batch(question: Question, size: int, axes: Sequence[str]) -> Question:
     if axes:
         framework = framework.replaced(axes=[axis for axis in framework.axes if axis in axes])
     return replace(question, workload=workload, framework=framework)
-
-
-def batch_note(batches: Sequence[Batch], asked: int) -> list[str]:
-    """What to ask for instead, in one sentence."""
-    if not batches:
-        return []
-    best = max(batches, key=lambda batch: batch.estimate.tokens_per_s)
-    sizes = either(f"{batch.global_batch:,}" for batch in batches)
-    gain = ""
-    if best.speedup:
-        rate = round(best.speedup, 1)
-        gain = ", as many a second" if rate == 1 else f", {rate:g} times as many a second"
-    return [
-        f"{asked:,} sequences do not divide evenly. With {sizes} a step: {best.estimate.layout} "
-        f"[{best.estimate.framework}], {format_seconds(best.estimate.step_time_s)} for "
-        f"{best.global_batch:,} of them{gain}."
-    ]

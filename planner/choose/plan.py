@@ -121,8 +121,8 @@ class Plan:
             "fits": self.fits,
             "recommended": estimate_dict(self.recommended) if self.recommended else None,
             "best": ranked[0] if ranked else None,
-            "node_hours": self.node_hours(self.ranked[0]) if self.ranked else None,
-            "duration_s": self.duration_s(self.ranked[0]) if self.ranked else None,
+            "node_hours": self.node_hours(self.recommended) if self.recommended else None,
+            "duration_s": self.duration_s(self.recommended) if self.recommended else None,
             "num_candidates": self.num_candidates,
             "ranked": ranked,
             "strategies": [

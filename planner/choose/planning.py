@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.choose.asking import frameworks_for, left_out, searched
-from planner.choose.batches import batch_note, offered
+from planner.choose.batches import offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
@@ -78,7 +78,6 @@ def plan(
         strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
-            *batch_note(batches, workload.global_batch),
             *notes(tuple(questions.values()), nodes, best, verdicts),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),

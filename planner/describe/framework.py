@@ -24,7 +24,7 @@ from planner.describe.base import (
     ZeroStage,
 )
 from planner.describe.layout import Recompute, Schedule
-from planner.describe.machine import Runtime
+from planner.describe.machine import Requirements, Runtime
 from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
 from planner.describe.workload import (
@@ -353,6 +353,10 @@ class Framework(Description):
     """Whether it is searched where no framework is named."""
     stands_in_for: str = ""
     """The framework in whose place it is searched, only where that one does not run."""
+    instead_of: str = ""
+    """The framework that is searched only where this one is not, or has nothing that fits."""
+    requires: Requirements = Requirements()
+    """What a machine must have for it to be searched there without being named."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
     axes: tuple[Axis, ...]

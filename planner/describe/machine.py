@@ -32,9 +32,11 @@ __all__ = [
     "LocalDisk",
     "Machine",
     "Network",
+    "NetworkKind",
     "Node",
     "Precision",
     "Queue",
+    "Requirements",
     "Runtime",
     "Scheduler",
     "Wire",
@@ -43,6 +45,8 @@ __all__ = [
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 
 Runtime = Literal["cuda", "rocm", "xpu", "cpu"]
+
+NetworkKind = Literal["infiniband", "roce", "slingshot", "omni-path", "efa", "ethernet"]
 
 Nodes = Annotated[int, Field(ge=1, le=1_000_000)]
 DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
@@ -118,6 +122,11 @@ class Fabric(Description):
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
     """Latency of one collective step between two devices of the node [s]."""
+
+    @property
+    def wired(self) -> bool:
+        """Whether devices have links to each other, as NVLink, Xe Link or Infinity Fabric."""
+        return self.kind in ("mesh", "switch", "wires")
 
     @model_validator(mode="after")
     def _links_have_a_rate(self) -> Fabric:
@@ -213,6 +222,8 @@ class Network(Description):
 
     topology: str
     """Name and shape, such as "Slingshot-11 dragonfly"."""
+    kind: NetworkKind | None = None
+    """What it speaks; none where that is not known."""
     latency_s: Duration
     """What each doubling of the nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Duration | None = None
@@ -323,3 +334,23 @@ class Machine(Description):
                 f"use one of {', '.join(sorted(peaks))}"
             )
         return peaks[precision].value
+
+
+class Requirements(Description):
+    """What a machine must have for a piece of software, besides devices that run it."""
+
+    networks: tuple[NetworkKind, ...] = ()
+    """Kinds of network between the nodes; empty: any, or none."""
+    wired: bool = False
+    """Whether the devices of a node have links of their own, such as NVLink."""
+    units: Precision | None = None
+    """A precision for which the devices have units: fp8 tells Hopper from Ampere."""
+
+    def met_by(self, machine: Machine) -> bool:
+        """Whether a machine has all of it."""
+        kind = machine.network.kind if machine.network else None
+        return (
+            (not self.networks or kind in self.networks)
+            and (not self.wired or machine.node.fabric.wired)
+            and (self.units is None or self.units in machine.device.peak_flop_per_s)
+        )

@@ -68,7 +68,10 @@ def verdict(plan: Plan) -> Text:
     )
     if found.tight:
         lines.append(f"  {words.doubt(found)}\n", style="yellow")
-    return lines.append(f"  {words.beside_fastest(plan)}\n", style="not bold default")
+    for sentence in (words.beside_fastest(plan), words.other_batches(plan)):
+        if sentence:
+            lines.append(f"  {sentence}\n", style="not bold default")
+    return lines
 
 
 _STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit": "bold red"}

@@ -23,6 +23,7 @@ __all__ = [
     "memory_interval",
     "metrics",
     "nearest",
+    "other_batches",
     "probability",
     "queues",
     "strategies",
@@ -103,7 +104,8 @@ def verdict(plan: Plan) -> str:
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(found.layout)} with "
         f"{found.framework}: {format_seconds(found.step_time_s)} per step."
     )
-    return " ".join(part for part in (said, doubt(found), beside_fastest(plan)) if part)
+    parts = (said, doubt(found), beside_fastest(plan), other_batches(plan))
+    return " ".join(part for part in parts if part)
 
 
 def doubt(estimate: Estimate) -> str:
@@ -124,6 +126,25 @@ def beside_fastest(plan: Plan) -> str:
         f"{format_seconds(best.step_time_s)} ({100 * less:.0f} % less)"
         + (f", for {price}." if price else ".")
     )
+
+
+def other_batches(plan: Plan) -> str:
+    """Which nearby global batches the devices share evenly, and what that brings."""
+    if not plan.batches:
+        return ""
+    offers = "; ".join(
+        f"with {offer.global_batch:,}, {offer.estimate.layout} [{offer.estimate.framework}] takes "
+        f"{format_seconds(offer.estimate.step_time_s)}{_rate(offer.speedup)}"
+        for offer in plan.batches
+    )
+    return f"{plan.workload.global_batch:,} sequences do not divide evenly: {offers}."
+
+
+def _rate(speedup: float | None) -> str:
+    if speedup is None:
+        return ""
+    times = round(speedup, 1)
+    return ", as many a second" if times == 1 else f", {times:g} times as many a second"
 
 
 _MORE = (
@@ -193,8 +214,7 @@ def _help(plan: Plan, entry: Verdict) -> str:
     if plan.enough_nodes:
         return f"It fits on {counted(plan.enough_nodes, 'node')} with the same batch."
     if plan.batches:
-        sizes = [found.global_batch for found in plan.batches]
-        return f"It fits with {_either(sizes)} sequences a step."
+        return other_batches(plan)
     able = [found.fix for found in (entry, *plan.strategies) if found.fix and _fills(plan, found)]
     if able:
         return f"Cheapest fix: {able[0]}."

@@ -94,6 +94,16 @@ def test_a_change_changes_the_verdict() -> None:
     assert not app.success
 
 
+def test_a_batch_that_divides_is_a_button_away() -> None:
+    app = _app(model="gpt2", machine="polaris", nodes="3", batch="512", seq="1024")
+    assert "with 504, dp12 zero0 " in _said(app)
+    app.button(key="batch_516").click().run()
+    assert not app.exception
+    assert app.number_input(key="batch").value == 516
+    assert "12 x data parallel" in _said(app)
+    assert not [button for button in app.button if button.label.startswith("Take a batch")]
+
+
 def test_address_restores_the_controls() -> None:
     app = _app(
         model="mistral-7b",

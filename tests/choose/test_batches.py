@@ -10,6 +10,7 @@ from planner.choose.planning import plan
 from planner.choose.recommending import TOLERANCE, effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
+from planner.show.words import other_batches
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,9 @@ def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
         rates = (offer.estimate.tokens_per_s, three_nodes.recommended.tokens_per_s)
         assert offer.speedup == pytest.approx(rates[0] / rates[1])
         assert offer.speedup > 1.5
-    assert "With 504 or 516 a step" in " ".join(three_nodes.notes)
+    said = other_batches(three_nodes)
+    assert "with 504, dp12 " in said
+    assert "; with 516, dp12 " in said
     assert Plan.from_json(three_nodes.to_json()) == three_nodes
 
 
@@ -69,7 +72,8 @@ def test_no_layout_at_all_is_helped_by_another_batch() -> None:
     )
     assert not answer.fits
     assert [(offer.global_batch, offer.speedup) for offer in answer.batches] == [(52, None)]
-    assert answer.notes[0].startswith("3 sequences do not divide evenly. With 52 a step: dp52 ")
+    said = "3 sequences do not divide evenly: with 52, dp52 "
+    assert other_batches(answer).startswith(said)
 
 
 def test_a_pipeline_that_is_needed_is_left_alone() -> None:

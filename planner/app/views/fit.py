@@ -59,6 +59,7 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
     tight = plan.recommended is not None and plan.recommended.tight
     say = (st.warning if tight else st.success) if plan.fits else st.error
     say(escape(words.verdict(plan)))
+    _batches(plan)
     if found is None:
         return
     limit = job.machine.device.memory_bytes.value
@@ -78,6 +79,20 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
                 width="stretch",
             )
     st.caption(escape(words.queues(plan, found)))
+
+
+def _batches(plan: Plan) -> None:
+    """A button for each nearby batch that the devices share evenly."""
+    if not plan.batches:
+        return
+    with st.container(horizontal=True):
+        for offer in plan.batches:
+            size = offer.global_batch
+            st.button(
+                f"Take a batch of {size:,}",
+                on_click=functools.partial(address.wish, batch=str(size), layout=None),
+                key=f"batch_{size}",
+            )
 
 
 def _strategies(plan: Plan, job: Job) -> None:
@@ -120,6 +135,7 @@ def _ranked(plan: Plan, job: Job) -> None:
         selection_default={"selection": {"rows": start}} if start else None,
         alt="Layouts that fit, fastest first, with step time, MFU, rate and memory.",
         column_config={
+            "": st.column_config.TextColumn(width=100),
             "step [s]": number(format="%.4g"),
             "MFU [%]": number(format="%.1f"),
             "tokens/s": number(format="localized"),

@@ -27,8 +27,6 @@ __all__ = ["Advice", "Case", "guide"]
 _FAST_NETWORK_BYTES_PER_S = 12.5e9
 # a network counts as fast where every device has 100 Gb/s of it, the rate of one EDR or HDR100
 # adapter that the guide's authors call fast
-_FAST_FABRICS = ("mesh", "switch", "wires")
-# devices that are wired to each other, as by NVLink, Xe Link or Infinity Fabric
 
 _ZERO = ("ZeRO-1", "ZeRO-2", "ZeRO-3 / FSDP", "hybrid FSDP")
 _THREE = ("TP", "PP", "TP + PP", "3D (TP + PP + DP)")
@@ -129,7 +127,7 @@ def _spread(machine: Machine, nodes: int) -> tuple[Advice, str]:
         return found, f", several nodes, {which} network ({format_rate(rate)} per device)"
     if machine.node.num_devices == 1:
         return Advice.ALONE_SHORT, ""
-    wired = machine.node.fabric.kind in _FAST_FABRICS
+    wired = machine.node.fabric.wired
     return (Advice.NODE_FAST if wired else Advice.NODE_SLOW), ", one node"
 
 

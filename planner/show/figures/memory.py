@@ -35,7 +35,7 @@ def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     limit = machine.device.memory_bytes.value
     names = [entry.name for entry in shown]
     tables = [entry.estimate.memory_bytes for entry in shown if entry.estimate]
-    figure = framed(height=120 + 36 * max(len(shown), 3), x="memory per device [GiB]")
+    figure = framed(height=180 + 34 * max(len(shown), 5), x="memory per device [GiB]")
     edge = _CUT * limit
     for part in _parts(tables):
         figure.add_bar(
@@ -84,7 +84,8 @@ def _mark(figure: Any, entry: Verdict, total: float, limit: float, right: float)
 def _fate(entry: Verdict, total: float, limit: float) -> str:
     if entry.fits and entry.estimate is not None:
         mark = "&#9888; tight" if entry.estimate.tight else "&#10003; fits"
-        return f"{mark}, {format_bytes(total)}, <b>{format_seconds(entry.estimate.step_time_s)}</b>"
+        # a narrow screen cuts the end, which the axis tells as well
+        return f"{mark}, <b>{format_seconds(entry.estimate.step_time_s)}</b>, {format_bytes(total)}"
     if total > limit:
         return f"&#10007; {format_bytes(total - limit)} over"
     return "&#10007; host memory or disk"

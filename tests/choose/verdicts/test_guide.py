@@ -2,61 +2,30 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.verdicts.guide import Advice, guide
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_model
-from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from tests.descriptions import question
 
-
-def wide(hidden_size: int) -> Model:
-    """A GPT of two layers, so wide that one of them is more than a device."""
-    heads = hidden_size // 128
-    return load_model("gpt3-175b").replaced(
-        name=f"gpt-{hidden_size}",
-        num_layers=2,
-        hidden_size=hidden_size,
-        num_heads=heads,
-        num_kv_heads=heads,
-        ffn_size=4 * hidden_size,
-    )
+FOLDER = Path(__file__).parent / "guide"
+JOBS = list(csv.DictReader((FOLDER / "jobs.csv").read_text("utf-8").splitlines()))
+"""All eight cases, as nine: devices of one node are wired fast or slowly."""
 
 
-CASES = [
-    # one device: the model fits; it does not; not even its largest layer does
-    ("gpt2", "workstation-1x4090", 1, 32, 1024, Advice.ALONE, ""),
-    ("llama-3.2-3b", "workstation-1x4090", 1, 8, 2048, Advice.ALONE_SHORT, ""),
-    (32768, "workstation-1x4090", 1, 4, 2048, Advice.ALONE_LAYER, ""),
-    # one node: the same, and a fast or a slow link between the devices
-    ("gpt2", "polaris", 1, 64, 1024, Advice.COPIES, ""),
-    ("llama-3-8b", "polaris", 1, 32, 4096, Advice.NODE_FAST, "runs out of memory"),
-    ("mistral-7b", "workstation-4x4090", 1, 32, 2048, Advice.NODE_SLOW, "none fits"),
-    ("llama-3.2-1b", "workstation-2x4090", 1, 16, 4096, Advice.NODE_SLOW, "the guide's dp1 pp2 "),
-    (45056, "polaris", 1, 8, 2048, Advice.LAYER, ""),
-    # several nodes: 12.5 and 6.25 GB/s per device
-    ("llama-3-8b", "polaris", 4, 64, 4096, Advice.NETWORK_FAST, ""),
-    ("llama-2-13b", "aws-p4d", 4, 64, 4096, Advice.NETWORK_SLOW, ""),
-]
-
-
-@pytest.mark.parametrize(("model", "machine", "nodes", "batch", "length", "advice", "why"), CASES)
-def test_answer_and_guide_agree_or_say_why(
-    model: str | int,
-    machine: str,
-    nodes: int,
-    batch: int,
-    length: int,
-    advice: Advice,
-    why: str,
-) -> None:
-    described = wide(model) if isinstance(model, int) else load_model(model)
-    job = Workload(global_batch=batch, sequence_length=length)
-    answer = plan(described, machine, nodes=nodes, workload=job)
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job['advice']}-{job['model']}")
+def test_answer_and_guide_agree_or_say_why(job: dict[str, str]) -> None:
+    own = FOLDER / job["model"]
+    model = str(own) if own.suffix == ".toml" else job["model"]
+    workload = Workload(global_batch=int(job["batch"]), sequence_length=int(job["length"]))
+    answer = plan(model, job["machine"], nodes=int(job["nodes"]), workload=workload)
+    advice, why = Advice[job["advice"]], job["differ"]
     assert answer.recommended is not None
     assert len({case.value.text for case in Advice}) == len(Advice)
     (said,) = (note for note in answer.notes if note.startswith("The field's guide: "))
