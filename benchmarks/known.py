@@ -46,7 +46,6 @@ FITTED = (
     ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
-    ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (
         "torchtitan",
@@ -70,6 +69,11 @@ CAUSES = (
         lambda r: r.workload.sequence_length == 512,
         "the printed rate needs 72 % of the TF32 peak in eager mode; the rows with 128 tokens "
         "are 1 to 9 % off",
+    ),
+    (
+        "BigScience gpt2",
+        lambda r: True,
+        "two modes: equal layouts take 125 or 217 s, +-40 % by the authors (marked low)",
     ),
     ("Megatron-Bridge", lambda r: r.layout.ep > 1, "overhead of routing tokens to experts"),
 )
