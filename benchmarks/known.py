@@ -44,6 +44,11 @@ FITTED = (
         "dispatch_ratio of eager PyTorch",
         lambda r: r.row_id == "R03310",
     ),
+    (
+        "SimuMax v1.2, NVIDIA A100 80GB PCIe",
+        "sustained_fraction and links of A100 PCIe (every second row)",
+        lambda r: int(r.reference.split()[-1]) % 2 == 1,
+    ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
@@ -69,6 +74,11 @@ CAUSES = (
         lambda r: r.workload.sequence_length == 512,
         "the printed rate needs 72 % of the TF32 peak in eager mode; the rows with 128 tokens "
         "are 1 to 9 % off",
+    ),
+    (
+        "SimuMax v1.2, NVIDIA A100 80GB PCIe",
+        lambda r: r.layout.ep == 8,
+        "tokens of eight ranks cross the sockets more often than a ring does",
     ),
     (
         "BigScience gpt2",

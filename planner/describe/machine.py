@@ -118,6 +118,9 @@ class Fabric(Description):
     """What one device can send into the fabric in all [B/s]."""
     wires: tuple[Wire, ...] = ()
     """Links of an irregular node (kind `wires`); the source stands in `device_bytes_per_s`."""
+    halves_bytes_per_s: Rate | None = None
+    """What passes between the two halves of a node in each direction, all devices together (the
+    link between two sockets); None where the links of the devices are the limit [B/s]."""
     efficiency: Fraction
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
