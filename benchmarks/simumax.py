@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def simumax_runs(path: Path) -> list[Run | RefusedRun]:
-    """The rows of `path`: as published on B200, by published errors of a prediction on A100 PCIe."""
+    """The rows of `path`: as published on B200, by the errors of a prediction on A100 PCIe."""
     with path.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     runs = runs_of([_cells(row, place) for place, row in enumerate(table)], path.name)
