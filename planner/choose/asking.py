@@ -39,6 +39,9 @@ def searched(
         return found
     for framework in frameworks_for(chosen, machine):
         name = framework.name
+        if not chosen and framework.instead_of:
+            # what it stands for is searched whole
+            continue
         if name not in asked or asked[name].framework != framework:
             found[name] = search(Question(model, machine, workload, framework), world)
     return found
