@@ -119,15 +119,17 @@ class _Rates:
     def of(cls, question: Question) -> _Rates:
         machine, workload, framework = question.machine, question.workload, question.framework
         device, precision = machine.device, workload.precision
-        reach = device.gemm_efficiency.value * device.sustained_fraction.value
-        peak = machine.peak(precision)
+        base = workload.base_precision
+        best, best_base = (
+            machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
+            for name in (precision, base)
+        )
         uneven = framework.kernels.uneven_context
-        sixteen = machine.peak(workload.base_precision)
         return cls(
-            gemm=peak * reach,
-            grouped=peak * reach * device.grouped_gemm_fraction.value,
-            head=sixteen * reach,
-            attention=sixteen
+            gemm=best,
+            grouped=best * device.grouped_gemm_fraction.value,
+            head=best_base,
+            attention=machine.peak(base)
             * device.attention_efficiency.value
             * framework.kernels.attention_fraction.value,
             uneven_context=uneven is not None and uneven.value,
