@@ -153,6 +153,11 @@ class HostTime(Description):
     awaits_kernels: bool = False
     """Whether every launch waits until its kernel has run (CUDA_LAUNCH_BLOCKING), so that the
     host's time comes on top of the devices'."""
+    awaits_routing: bool = False
+    """Whether the host waits for the counts of tokens per expert in every layer that routes, which
+    empties the queue, so that its time for the layer comes on top of the devices'."""
+    graphed: Share | None = None
+    """Part of a layer's kernels in CUDA graphs, which are launched as one; none: nothing."""
     collective_s: Duration | None = None
     """Host time to issue a collective of tensor parallelism; none known: nothing [s]."""
     awaits_collectives: bool = False

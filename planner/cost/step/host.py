@@ -35,10 +35,10 @@ def num_kernels(block: Block, attention: str) -> int:
 def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Float:
     """Least time of a block's pass, forward and backward: the host's work to issue it [s].
 
-    Counted: kernels of forward, backward and full recompute, each as long as a bare launch times
-    the framework's ratio; collectives of tensor parallelism, and the slowest host of their group
-    where they are awaited. Left out: collectives of other axes, selective recompute.
-    method.md#host.
+    Counted: kernels of forward, backward and full recompute that are in no graph, each as long as
+    a bare launch times the framework's ratio; collectives of tensor parallelism, and the slowest
+    host of their group where they are awaited. Left out: collectives of other axes, selective
+    recompute. method.md#host.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -54,7 +54,8 @@ def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Grou
     layer = block.kind == "layer"
     repeats = np.where(layouts.recomputes_layers & layer, 1, 0)
     kernels = num_kernels(block, question.workload.attention) * (1 + _BACKWARD_KERNELS + repeats)
-    issued = kernels * device.launch_s.value * host.dispatch_ratio.value
+    graphed = host.graphed.value if host.graphed is not None and layer else 0.0
+    issued = kernels * (1 - graphed) * device.launch_s.value * host.dispatch_ratio.value
     if host.collective_s is None or not layer:
         return issued
     each: Float = np.asarray(host.collective_s.value)
@@ -91,7 +92,8 @@ def awaited_s(
     """What devices that are busy for `busy_s` wait for the host in a block's pass [s].
 
     Counted: what the host takes longer than they do, as it runs ahead of them; all of it where
-    every launch waits for its kernel. Left out: other waits that empty the queue. method.md#host.
+    every launch waits for its kernel, or where the layer's routing empties the queue. Left out:
+    other such waits. method.md#host.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -103,6 +105,7 @@ def awaited_s(
     0.0
     """
     least = host_pass_s(question, block, layouts, groups)
-    if question.framework.host.awaits_kernels:
+    host = question.framework.host
+    if host.awaits_kernels or (host.awaits_routing and block.dispatch_top_k):
         return least
     return np.maximum(least - busy_s, 0.0)

@@ -125,11 +125,19 @@ def _blocking(framework: Framework) -> Framework:
 
 
 def exchanging(framework: Framework, software: Software, cells: Cells, model: str) -> Framework:
-    """The framework as recipes of a run's release send tokens to their experts."""
+    """The framework as recipes of a run's release send tokens to experts and capture graphs."""
     release = release_of(cells.text("year"))
     device, precision = (normalised(cells.text(name)) for name in ("gpu", "precision"))
     if release is None:
         return framework
+    for graphs in software.graphs:
+        if graphs.meant(release, device, model, precision):
+            part = {"value": graphs.graphed, "kind": "assumed", "source": graphs.source}
+            framework = framework.replaced(
+                host=framework.host.replaced(graphed=part).model_dump(),
+                name=f"{framework.name} ({100 * graphs.graphed:.0f} % in graphs)",
+            )
+            break
     for row in software.exchanges:
         if row.meant(release, device, model, precision):
             changes = row.model_dump(include={"experts_once_per_node", "overlap_experts"})

@@ -99,8 +99,8 @@ class KernelChanges(Known):
         return self.model_dump(exclude={"source"}, exclude_none=True)
 
 
-class Exchange(Known):
-    """How recipes of some releases send tokens to their experts."""
+class Recipes(Known):
+    """Recipes of some releases, by device, model and precision."""
 
     since: float = Field(ge=0)
     """First release, such as 26.06."""
@@ -112,16 +112,28 @@ class Exchange(Known):
     """Parts of names, one of which is in the model's."""
     precision: str = ""
     """Part of the column `precision`."""
-    experts_once_per_node: bool = False
-    """As in a framework's description."""
-    overlap_experts: bool = False
-    """As in a framework's description."""
 
     def meant(self, release: float, device: str, model: str, precision: str) -> bool:
         """Whether a run is one of these."""
         named = any(word in device.split() for word in self.devices)
         named = named and any(word in model for word in self.models)
         return named and self.since <= release <= self.until and self.precision in precision
+
+
+class Exchange(Recipes):
+    """How recipes send tokens to their experts."""
+
+    experts_once_per_node: bool = False
+    """As in a framework's description."""
+    overlap_experts: bool = False
+    """As in a framework's description."""
+
+
+class Graphs(Recipes):
+    """Which kernels recipes put in CUDA graphs."""
+
+    graphed: float = Field(ge=0, le=1)
+    """Part of a layer's kernels."""
 
 
 class Usual(Known):
@@ -167,6 +179,8 @@ class Software(Known):
     """Kernels that its recipes set."""
     exchanges: tuple[Exchange, ...] = ()
     """How its releases send tokens to experts; the first match wins, none: as described."""
+    graphs: tuple[Graphs, ...] = ()
+    """What its releases put in CUDA graphs; the first match wins, none: nothing."""
     compiles: bool = False
     """Whether its runs compile their model."""
     compiled_kernels: KernelChanges | None = None

@@ -15,6 +15,7 @@ from planner.cost.step.host import awaited_s, host_pass_s, num_kernels
 from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
+from planner.describe.model.block import Block
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from tests.descriptions import question
@@ -57,6 +58,23 @@ def test_blocking_launches_add_the_host_s_time() -> None:
     assert float(awaited_s(q, layer, layouts, groups, busy)) == 0
     waited = float(awaited_s(blocking, layer, layouts, groups, busy))
     assert waited == pytest.approx(float(host_s(q, Layout())[0]))
+
+
+def test_routing_adds_the_host_s_time_unless_graphs_leave_none() -> None:
+    q = question("mixtral-8x7b", sequence_length=8192)
+    layouts, busy = Layouts.of(Layout(dp=8, ep=8)), np.asarray(1.0)
+    groups, (_, layer, head) = Groups.of(layouts, q.machine), blocks_of(q)
+
+    def waited(graphed: float, block: Block) -> float:
+        part = {"value": graphed, "kind": "assumed", "source": "what if"}
+        host = q.framework.host.replaced(graphed=part).model_dump()
+        job = Question(q.model, q.machine, q.workload, q.framework.replaced(host=host))
+        return float(awaited_s(job, block, layouts, groups, busy))
+
+    alone, half, none = (waited(part, layer) for part in (0.0, 0.5, 1.0))
+    assert 1e-3 < alone < 3e-3  # 27 kernels, thrice
+    assert half == pytest.approx(alone / 2)
+    assert none == waited(0.0, head) == 0
 
 
 def test_awaited_collectives_take_what_nanotron_s_runs_took() -> None:

@@ -374,7 +374,7 @@ def test_recipes_of_a_release_say_how_tokens_travel(
     rules = found.communication
     assert (rules.experts_once_per_node, rules.overlap_experts) == (once, overlaps)
     # runs are estimated together by name: another exchange is another framework
-    assert (found.name == plain.name) == (not once and not overlaps)
+    assert (found.name == plain.name) == (found == plain)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +410,26 @@ def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool)
     framework = described_framework(software, compiled=False, liger=False)
     assert framework.host.awaits_kernels is waits
     assert not framework.communication.overlap_gradients
+
+
+@pytest.mark.parametrize(
+    ("year", "gpu", "model", "precision", "graphed"),
+    [
+        ("26.08", "GB300 NVL72", "deepseek-v3", "mxfp8", 1.0),
+        ("26.04", "GB200 NVL72", "qwen3-235b-a22b", "bf16", 0.62),
+        ("26.02", "B200", "qwen3-30b-a3b", "fp8", 0.28),
+        ("26.04", "H100-SXM", "qwen3-30b-a3b", "fp8", None),
+        ("26.02", "B200", "deepseek-v3", "bf16", None),
+    ],
+)
+def test_runs_are_read_with_the_graphs_of_their_release(
+    year: str, gpu: str, model: str, precision: str, graphed: float | None
+) -> None:
+    software = software_of_label("Megatron-Bridge (Megatron-Core)", 2026)
+    assert software is not None
+    cells = Cells({"year": year, "gpu": gpu, "precision": precision})
+    found = exchanging(load_framework("megatron-lm"), software, cells, model).host.graphed
+    assert (found and found.value) == graphed
 
 
 def test_compiled_code_launches_little_more_than_its_kernels() -> None:
