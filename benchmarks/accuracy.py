@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from amp import amp_runs
-from known import cause, fitted
+from known import cause, doubtful, fitted
 from narayanan import runs_with_schedules
 from simumax import simumax_runs
 
@@ -61,7 +61,7 @@ def figures(items: list[Score]) -> dict[str, float]:
 
 def sound(item: Score) -> bool:
     """Whether a row may shape the intervals: not a copy slip or a stalled run."""
-    return item.run.reliability != "low"
+    return item.run.reliability != "low" and not doubtful(item.run)
 
 
 def class_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:

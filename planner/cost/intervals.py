@@ -102,7 +102,7 @@ def class_name(model: Model, machine: Machine, framework: Framework) -> str:
     >>> class_name(load_model("gpt2"), load_machine("polaris"), load_framework("ddp"))
     'calibrated device'
     """
-    if framework.host is not None:
+    if framework.host.awaits_collectives:
         return "host-bound framework"
     if model.experts is not None:
         return "experts"
@@ -131,7 +131,7 @@ def memory_class(framework: Framework) -> str:
     >>> memory_class(load_framework("ddp"))
     'any other framework'
     """
-    return MEMORY_CLASSES[framework.host is None]
+    return MEMORY_CLASSES[not framework.host.awaits_collectives]
 
 
 def memory_factors(name: str) -> tuple[float, float]:

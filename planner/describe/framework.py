@@ -149,22 +149,35 @@ class Kernels(Description):
     attention_fraction: Factor
     """Rate of its fused attention relative to the device's `attention_efficiency` (which is
     that of FlashAttention-2)."""
-    launch_fraction: Factor
-    """Host time per kernel relative to eager dispatch (compiled graphs launch fewer)."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
 
 
 class HostTime(Description):
-    """Least time of one layer's forward and backward with tensor parallelism: the host issues
-    every collective and awaits it, and the devices wait for the host."""
+    """What the host does for a layer's pass, forward and backward: it issues every kernel and every
+    collective, and devices that are faster wait for it."""
 
-    layer_s: Duration
-    """Without a pipeline, on one node; grows with the nodes of the group [s]."""
-    piped_layer_s: Duration
-    """With a pipeline, for tp = 2 on one node [s]."""
-    piped_power: Share
-    """How the latter grows with tp and with the nodes of the group."""
+    dispatch_ratio: Factor
+    """Host time per kernel over that of a bare launch (`launch_s` of the device): modules, autograd
+    and small operations that are not counted; compiled code and CUDA graphs leave less of it."""
+    awaits_kernels: bool = False
+    """Whether every launch waits until its kernel has run (CUDA_LAUNCH_BLOCKING), so that the
+    host's time comes on top of the devices'."""
+    awaits_routing: bool = False
+    """Whether the host waits for the counts of tokens per expert in every layer that routes, which
+    empties the queue, so that its time for the layer comes on top of the devices'."""
+    graphed: Share | None = None
+    """Part of a layer's kernels in CUDA graphs, which are launched as one; none: nothing."""
+    collective_s: Duration | None = None
+    """Host time to issue a collective of tensor parallelism; none known: nothing [s]."""
+    awaits_collectives: bool = False
+    """Whether the host awaits its collectives one by one, so that ranks wait for the slowest host:
+    the host's time of a layer grows with the nodes of the tensor-parallel group."""
+    piped_collective_s: Duration | None = None
+    """`collective_s` with a pipeline, for tp = 2 on one node [s]."""
+    piped_power: Share | None = None
+    """How the host's time of a layer grows with tp and with the nodes of the group, with a
+    pipeline."""
 
 
 class Stall(Description):
@@ -433,8 +446,8 @@ class Framework(Description):
     """Bytes per parameter in fp32 and tf32 training."""
     kernels: Kernels
     """Kernels and saved tensors."""
-    host: HostTime | None = None
-    """Where the host sets the pace of tensor parallelism."""
+    host: HostTime
+    """How long the host takes to issue a layer."""
     stalls: tuple[Stall, ...] = ()
     """Where runs stall now and then; said and avoided, not part of any step time."""
     buffers: Buffers

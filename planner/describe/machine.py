@@ -79,6 +79,9 @@ class Device(Description):
     """Streaming multiprocessors, compute units or Xe cores: the width of one GEMM wave."""
     gemm_efficiency: Fraction
     """Best fraction of the 16-bit peak that a large library GEMM sustains."""
+    gemm_efficiencies: dict[Precision, Fraction] = Field(default_factory=dict)
+    """The same of other precisions' peaks, whose units differ; `gemm_efficiency` where none is
+    stated."""
     sustained_fraction: Fraction
     """What the GEMMs of a training step sustain of `gemm_efficiency`: power limits, shapes that
     suit the library less, other kernels between."""
@@ -90,6 +93,11 @@ class Device(Description):
     """Fraction of the memory bandwidth that streaming kernels sustain."""
     launch_s: Duration
     """Host time to launch one kernel from an eager framework [s]."""
+
+    def best_product(self, precision: str) -> float:
+        """Best fraction of a precision's peak that a large library GEMM sustains [1]."""
+        stated = {str(name): best for name, best in self.gemm_efficiencies.items()}
+        return stated.get(precision, self.gemm_efficiency).value
 
     @property
     def uses_host_memory(self) -> bool:
@@ -118,6 +126,9 @@ class Fabric(Description):
     """What one device can send into the fabric in all [B/s]."""
     wires: tuple[Wire, ...] = ()
     """Links of an irregular node (kind `wires`); the source stands in `device_bytes_per_s`."""
+    halves_bytes_per_s: Rate | None = None
+    """What passes between the two halves of a node in each direction, all devices together (the
+    link between two sockets); None where the links of the devices are the limit [B/s]."""
     efficiency: Fraction
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration

@@ -126,12 +126,14 @@ def test_sharding_weights_too_takes_memory_only_for_what_stays_gathered(case: Ca
 
 @cases
 def test_adapters_are_faster_than_full_training(case: Case) -> None:
-    """LoRA. Physics where weight gradients were hidden anyway: adapters launch kernels, too."""
+    """LoRA. But where the host sets the pace: adapters launch kernels, too."""
     job, layouts, found = asked(case)
     adapted = replace(job, workload=job.workload.replaced(lora_rank=8))
-    change = grown(found.step_time_s, estimate_layouts(adapted, layouts).step_time_s)
-    small = job.model.hidden_size < 2048
-    assert np.all(change <= (0.02 if small else ROUNDING))
+    after = estimate_layouts(adapted, layouts)
+    change = grown(found.step_time_s, after.step_time_s)
+    waits = after.time_parts_s["host_overhead"] > 0
+    assert np.all(change[~waits] <= (0.02 if job.model.hidden_size < 2048 else ROUNDING))
+    assert np.all(change[waits] <= 1)
 
 
 @cases
@@ -153,7 +155,7 @@ def test_longer_sequences_take_longer(case: Case) -> None:
 
 @cases
 def test_recomputing_takes_time(case: Case) -> None:
-    """Where something else sets the pace (host, offload, gathers) it costs nothing, or hides more.
+    """Where something else sets the pace (offload, gathers) it costs nothing, or hides more.
 
     The pace is that of the stage with the longest passes: another one has other traffic.
     """
@@ -161,7 +163,7 @@ def test_recomputing_takes_time(case: Case) -> None:
     none = replace(layouts, recompute=np.zeros_like(layouts.recompute))
     again = layouts.recompute == RECOMPUTE.index("full")
     change = grown(estimate_layouts(job, none).step_time_s, found.step_time_s)
-    alone = again & (layouts.pp == 1) & (job.framework.host is None)
+    alone = again & (layouts.pp == 1) & (not job.framework.host.awaits_collectives)
     assert np.all(change[alone] > 0)
     assert np.all(change[again] >= -0.015)
 

@@ -17,6 +17,7 @@ EXPECTED = [
     "a100-40gb-roce",
     "a100-80gb-roce",
     "a100-hdr4",
+    "a100-pcie-node",
     "a10g-node",
     "alps",
     "aurora",
@@ -286,6 +287,7 @@ def test_bard_peak_node(name: str) -> None:
         ("mi355x-node", 8, 400e9, 2500e12),
         ("a10g-node", 4, 5e9, 70e12),
         ("l40s-node", 8, 50e9, 362e12),
+        ("a100-pcie-node", 8, 50e9, 312e12),
     ],
 )
 def test_published_node_values(name: str, devices: int, node_rate: float, bf16: float) -> None:

@@ -124,8 +124,15 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
     few = [(int(np.ravel(local)[i]), int(np.ravel(stride)[i])) for i in first]
     rates = np.array([group_rate(graph, size, step) for size, step in few])
     pairs = np.array([group_rate(graph, min(size, 2), step) for size, step in few])
+    rates, pairs = rates[which], pairs[which]
+    if halves := machine.node.fabric.halves_bytes_per_s:
+        # all groups of the axis run at once, and those that reach over both halves share the link
+        share = halves.value / stride
+        rates = np.where(2 * local * stride > per_node, np.minimum(rates, share), rates)
+        both = (local > 1) & (4 * stride > per_node)
+        pairs = np.where(both, np.minimum(pairs, share), pairs)
     efficiency = machine.node.fabric.efficiency.value
-    return rates[which] * efficiency, pairs[which] * efficiency
+    return rates * efficiency, pairs * efficiency
 
 
 def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:

@@ -1,8 +1,7 @@
 """Compute: roofline time of every operator class, for any number of layouts at once.
 
 Three classes: matrix products (with tile and wave quantisation), attention, and memory-bound
-kernels; below all of them the host's time to launch kernels. Peaks and efficiencies come from
-the machine profile.
+kernels. Peaks and efficiencies come from the machine profile.
 """
 
 from __future__ import annotations
@@ -114,28 +113,28 @@ class _Rates:
     uneven_context: bool
     memory: float
     units: float
-    launch_s: float
     element: float
 
     @classmethod
     def of(cls, question: Question) -> _Rates:
         machine, workload, framework = question.machine, question.workload, question.framework
         device, precision = machine.device, workload.precision
-        reach = device.gemm_efficiency.value * device.sustained_fraction.value
-        peak = machine.peak(precision)
+        base = workload.base_precision
+        best, best_base = (
+            machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
+            for name in (precision, base)
+        )
         uneven = framework.kernels.uneven_context
-        sixteen = machine.peak(workload.base_precision)
         return cls(
-            gemm=peak * reach,
-            grouped=peak * reach * device.grouped_gemm_fraction.value,
-            head=sixteen * reach,
-            attention=sixteen
+            gemm=best,
+            grouped=best * device.grouped_gemm_fraction.value,
+            head=best_base,
+            attention=machine.peak(base)
             * device.attention_efficiency.value
             * framework.kernels.attention_fraction.value,
             uneven_context=uneven is not None and uneven.value,
             memory=device.memory_bytes_per_s.value * device.memory_efficiency.value,
             units=device.num_units.value,
-            launch_s=device.launch_s.value * framework.kernels.launch_fraction.value,
             element=1 if precision == "fp8" else workload.compute_bytes,
         )
 
@@ -143,7 +142,7 @@ class _Rates:
 def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
-    Counted: GEMMs, attention, memory-bound kernels, launch limits. Left out: communication.
+    Counted: GEMMs, attention, memory-bound kernels. Left out: communication, waiting for the host.
     Recompute repeats the forward of layers (full) or of the attention core (selective).
     method.md#computation.
 
@@ -158,39 +157,32 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
     (0.0047, 0.0096)
     """
-    workload, framework, rates = question.workload, question.framework, _Rates.of(question)
-    tokens = layouts.tokens(workload.sequence_length)
+    framework, rates = question.framework, _Rates.of(question)
+    tokens = layouts.tokens(question.workload.sequence_length)
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
-    kernels = 0.0
     for gemm in block.gemms:
         out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
         forward += out
         backward += dgrad + wgrad
         weight_gradient += wgrad
-        kernels += 1
     core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     for attention in block.attentions:
         ahead, back = _attention_times(question, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
-        kernels += 1 if workload.attention == "flash" else 3
     for operator in block.pointwise:
         ahead, back = _pointwise_times(question, operator, tokens, layouts, rates)
         if operator.scores:
             core_forward, core_backward = core_forward + ahead, core_backward + back
         else:
             forward, backward = forward + ahead, backward + back
-        kernels += operator.num_kernels
     forward, backward = forward + core_forward, backward + core_backward
-    launched = kernels * rates.launch_s
-    forward = np.maximum(forward, launched)
     recompute = np.zeros_like(tokens)
     if block.kind == "layer":
         selective = _selective_s(framework, forward, core_forward)
         recompute = np.where(layouts.recomputes_layers, forward, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
-    backward = np.maximum(backward, 2 * launched)
     return BlockTime(forward, backward, recompute, weight_gradient, core_forward, core_backward)
 
 

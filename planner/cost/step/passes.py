@@ -24,7 +24,7 @@ from planner.cost.step.communication import (
 )
 from planner.cost.step.compute import BlockTime, block_time
 from planner.cost.step.experts import expert_s, exposed_experts_s
-from planner.describe.framework import Framework
+from planner.cost.step.host import awaited_s
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.question import Question
@@ -134,10 +134,7 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
         behind_backward_s=np.asarray(sum(axis.behind_backward_s for axis in axes)),
         host_s=np.zeros_like(tensor.forward_s),
     )
-    if block.kind != "layer":
-        return busy
-    least = _host_s(question.framework, layouts, groups)
-    return replace(busy, host_s=np.maximum(least - busy.total_s, 0.0))
+    return replace(busy, host_s=awaited_s(question, block, layouts, groups, busy.total_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +201,6 @@ def _expert(
     left = exposed_experts_s(question, layouts, sent, busy_s)
     part = left / np.maximum(sent, np.finfo(float).tiny)
     return _Axis.split(groups.expert, (ahead, back), (part * ahead, part * back))
-
-
-def _host_s(framework: Framework, layouts: Layouts, groups: Groups) -> Float:
-    """Least time of a layer's forward and backward: the host's work to issue them [s]."""
-    if (host := framework.host) is None:
-        return np.zeros(np.shape(layouts.tp))
-    alone = host.layer_s.value * groups.tensor.nodes
-    spread = layouts.tp / 2 * groups.tensor.nodes
-    piped = host.piped_layer_s.value * spread**host.piped_power.value
-    return np.where(layouts.tp > 1, np.where(layouts.piped, piped, alone), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,8 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
         gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), software.gradient_bytes)
         mixed = framework.mixed.replaced(**gradients).model_dump()
         framework = framework.replaced(mixed=mixed)
+    if software.awaits_kernels:
+        framework = _blocking(framework)
     applied = [
         software.kernels,
         known_labels().compiled if compiled else None,
@@ -105,16 +107,37 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
     if not changes:
         return framework
     kernels = framework.kernels.replaced(**changes).model_dump()
+    host = framework.host.model_dump()
+    if compiled:
+        host["dispatch_ratio"] = known_labels().compiled_dispatch_ratio.model_dump()
     suffix = " with torch.compile" * compiled + " with Liger kernels" * liger
-    return framework.replaced(name=framework.name + suffix, kernels=kernels)
+    return framework.replaced(name=framework.name + suffix, kernels=kernels, host=host)
+
+
+def _blocking(framework: Framework) -> Framework:
+    """The framework where every launch waits for its kernel, so that nothing overlaps."""
+    nothing = dict.fromkeys(("overlap_gradients", "overlap_parameters", "overlap_pipeline"), False)
+    return framework.replaced(
+        host=framework.host.replaced(awaits_kernels=True).model_dump(),
+        communication=framework.communication.replaced(**nothing).model_dump(),
+        name=f"{framework.name} with blocking launches",
+    )
 
 
 def exchanging(framework: Framework, software: Software, cells: Cells, model: str) -> Framework:
-    """The framework as recipes of a run's release send tokens to their experts."""
+    """The framework as recipes of a run's release send tokens to experts and capture graphs."""
     release = release_of(cells.text("year"))
     device, precision = (normalised(cells.text(name)) for name in ("gpu", "precision"))
     if release is None:
         return framework
+    for graphs in software.graphs:
+        if graphs.meant(release, device, model, precision):
+            part = {"value": graphs.graphed, "kind": "assumed", "source": graphs.source}
+            framework = framework.replaced(
+                host=framework.host.replaced(graphed=part).model_dump(),
+                name=f"{framework.name} ({100 * graphs.graphed:.0f} % in graphs)",
+            )
+            break
     for row in software.exchanges:
         if row.meant(release, device, model, precision):
             changes = row.model_dump(include={"experts_once_per_node", "overlap_experts"})

@@ -102,8 +102,8 @@ class KernelChanges(Known):
         return self.model_dump(exclude={"source"}, exclude_none=True)
 
 
-class Exchange(Known):
-    """How recipes of some releases send tokens to their experts."""
+class Recipes(Known):
+    """Recipes of some releases, by device, model and precision."""
 
     since: float = Field(ge=0)
     """First release, such as 26.06."""
@@ -115,16 +115,28 @@ class Exchange(Known):
     """Parts of names, one of which is in the model's."""
     precision: str = ""
     """Part of the column `precision`."""
-    experts_once_per_node: bool = False
-    """As in a framework's description."""
-    overlap_experts: bool = False
-    """As in a framework's description."""
 
     def meant(self, release: float, device: str, model: str, precision: str) -> bool:
         """Whether a run is one of these."""
         named = any(word in device.split() for word in self.devices)
         named = named and any(word in model for word in self.models)
         return named and self.since <= release <= self.until and self.precision in precision
+
+
+class Exchange(Recipes):
+    """How recipes send tokens to their experts."""
+
+    experts_once_per_node: bool = False
+    """As in a framework's description."""
+    overlap_experts: bool = False
+    """As in a framework's description."""
+
+
+class Graphs(Recipes):
+    """Which kernels recipes put in CUDA graphs."""
+
+    graphed: float = Field(ge=0, le=1)
+    """Part of a layer's kernels."""
 
 
 class Usual(Known):
@@ -162,6 +174,8 @@ class Software(Known):
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
     """How a pipeline splits a batch: as tuned, into as many micro-batches as stages, or into
     single sequences."""
+    awaits_kernels: bool = False
+    """Whether its scripts make every launch wait for its kernel."""
     gradient_bytes: float | None = Field(default=None, gt=0)
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None
@@ -172,6 +186,8 @@ class Software(Known):
     """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
     exchanges: tuple[Exchange, ...] = ()
     """How its releases send tokens to experts; the first match wins, none: as described."""
+    graphs: tuple[Graphs, ...] = ()
+    """What its releases put in CUDA graphs; the first match wins, none: nothing."""
     compiles: bool = False
     """Whether its runs compile their model."""
     compiled_kernels: KernelChanges | None = None
@@ -195,6 +211,8 @@ class Labels(Description):
     """Rank of adapters where a row does not say."""
     compiled: KernelChanges
     """What torch.compile changes."""
+    compiled_dispatch_ratio: Quantity
+    """`dispatch_ratio` of what it compiles."""
     liger: KernelChanges
     """What Liger kernels change."""
     usual: dict[str, Usual]

@@ -82,3 +82,23 @@ def test_groups_leave_a_rack_of_nvlink_by_the_ports_of_their_members() -> None:
     assert apart.network_bytes_per_s == pytest.approx(exit_rate.value * 0.8)
     several = group_view(machine, 8, 36)  # two ranks in each rack
     assert several.network_bytes_per_s == pytest.approx(2 * exit_rate.value * 0.8)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "rate"),
+    [
+        (2, 1, 24e9),  # on one socket
+        (4, 1, 24e9),
+        (8, 1, 18e9),  # one ring over both
+        (4, 2, 9e9),  # two
+        (2, 4, 4.5e9),  # tp 4: four pairs of ranks that hold the same weights
+    ],
+)
+def test_groups_over_both_sockets_share_what_is_between_them(
+    size: int, stride: int, rate: float
+) -> None:
+    machine = load_machine("a100-pcie-node")
+    view = group_view(machine, size, stride)
+    assert float(view.local_bytes_per_s) == pytest.approx(
+        rate * machine.node.fabric.efficiency.value
+    )

@@ -21,7 +21,11 @@ from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.frameworks import exchanging, software_of_label
+from planner.evidence.runs.frameworks import (
+    described_framework,
+    exchanging,
+    software_of_label,
+)
 from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
 from planner.evidence.runs.machines import machine_of
 from planner.evidence.runs.reading import assumed, guessed, stated, together
@@ -371,7 +375,7 @@ def test_recipes_of_a_release_say_how_tokens_travel(
     rules = found.communication
     assert (rules.experts_once_per_node, rules.overlap_experts) == (once, overlaps)
     # runs are estimated together by name: another exchange is another framework
-    assert (found.name == plain.name) == (not once and not overlaps)
+    assert (found.name == plain.name) == (found == plain)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +402,42 @@ def test_framework_labels(label: str, year: int | None, name: str) -> None:
     software = software_of_label(label, year)
     assert software is not None
     assert software.framework == name
+
+
+@pytest.mark.parametrize(("year", "waits"), [(2021, False), (2022, True)])
+def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool) -> None:
+    software = software_of_label("Megatron-DeepSpeed (bigscience)", year)
+    assert software is not None
+    framework = described_framework(software, compiled=False, liger=False)
+    assert framework.host.awaits_kernels is waits
+    assert not framework.communication.overlap_gradients
+
+
+@pytest.mark.parametrize(
+    ("year", "gpu", "model", "precision", "graphed"),
+    [
+        ("26.08", "GB300 NVL72", "deepseek-v3", "mxfp8", 1.0),
+        ("26.04", "GB200 NVL72", "qwen3-235b-a22b", "bf16", 0.62),
+        ("26.02", "B200", "qwen3-30b-a3b", "fp8", 0.28),
+        ("26.04", "H100-SXM", "qwen3-30b-a3b", "fp8", None),
+        ("26.02", "B200", "deepseek-v3", "bf16", None),
+    ],
+)
+def test_runs_are_read_with_the_graphs_of_their_release(
+    year: str, gpu: str, model: str, precision: str, graphed: float | None
+) -> None:
+    software = software_of_label("Megatron-Bridge (Megatron-Core)", 2026)
+    assert software is not None
+    cells = Cells({"year": year, "gpu": gpu, "precision": precision})
+    found = exchanging(load_framework("megatron-lm"), software, cells, model).host.graphed
+    assert (found and found.value) == graphed
+
+
+def test_compiled_code_launches_little_more_than_its_kernels() -> None:
+    software = software_of_label("accelerate", 2025)
+    assert software is not None
+    eager, compiled = (described_framework(software, c, liger=False) for c in (False, True))
+    assert compiled.host.dispatch_ratio.value < 0.5 * eager.host.dispatch_ratio.value
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Host: what it takes to issue a block's kernels and collectives, and what devices wait for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.cost.network.groups import Groups
+from planner.cost.shards.layouts import Layouts
+from planner.describe.model.block import Block
+from planner.describe.question import Question
+
+__all__ = ["awaited_s", "host_pass_s", "num_kernels"]
+
+_BACKWARD_KERNELS = 2
+"""Kernels of a backward pass over those of the forward one: two products for each."""
+
+
+def num_kernels(block: Block, attention: str) -> int:
+    """Kernels of one forward pass of a block [1].
+
+    Counted: matrix products, attention (three kernels where it is not fused), memory-bound kernels.
+    Left out: views, copies, what a library splits or adds. method.md#host.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> _, layer, _ = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> num_kernels(layer, "flash")     # 4 products, attention, 2 norms, 2 additions, 2 rotary, 1
+    12
+    """
+    cores = len(block.attentions) * (1 if attention == "flash" else 3)
+    return len(block.gemms) + cores + sum(operator.num_kernels for operator in block.pointwise)
+
+
+def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Float:
+    """Least time of a block's pass, forward and backward: the host's work to issue it [s].
+
+    Counted: kernels of forward, backward and full recompute that are in no graph, each as long as
+    a bare launch times the framework's ratio; collectives of tensor parallelism, and the slowest
+    host of their group where they are awaited. Left out: collectives of other axes, selective
+    recompute. method.md#host.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(job)
+    >>> time = host_pass_s(job, layer, layouts, Groups.of(layouts, machine))
+    >>> kernels, ratio = num_kernels(layer, "flash"), job.framework.host.dispatch_ratio.value
+    >>> round(float(time) / (3 * kernels * ratio * machine.device.launch_s.value), 6)
+    1.0
+    """
+    host, device = question.framework.host, question.machine.device
+    layer = block.kind == "layer"
+    repeats = np.where(layouts.recomputes_layers & layer, 1, 0)
+    kernels = num_kernels(block, question.workload.attention) * (1 + _BACKWARD_KERNELS + repeats)
+    graphed = host.graphed.value if host.graphed is not None and layer else 0.0
+    issued = kernels * (1 - graphed) * device.launch_s.value * host.dispatch_ratio.value
+    if host.collective_s is None or not layer:
+        return issued
+    each: Float = np.asarray(host.collective_s.value)
+    if host.piped_collective_s is not None:
+        each = np.where(layouts.piped, host.piped_collective_s.value, each)
+    sent = issued + each * _num_collectives(question, block, layouts)
+    return np.where(layouts.tp > 1, sent * _growth(question, layouts, groups), issued)
+
+
+def _num_collectives(question: Question, block: Block, layouts: Layouts) -> Float:
+    """Collectives of tensor parallelism in a layer's pass: one a region and direction, two with
+    sequence parallelism, where backward gathers once more what was not kept."""
+    sequence = layouts.splits_sequence
+    forward = np.where(sequence, 2, 1)
+    again = sequence & (not question.framework.kernels.saves_gathered)
+    passes = 2 * forward + again + np.where(layouts.recomputes_layers, forward, 0)
+    return block.num_tp_collectives * np.asarray(passes, dtype=float)
+
+
+def _growth(question: Question, layouts: Layouts, groups: Groups) -> Float:
+    """By how much the slowest host of a tensor-parallel group takes longer than one."""
+    host, nodes = question.framework.host, groups.tensor.nodes
+    if not host.awaits_collectives:
+        return np.ones(np.shape(layouts.tp))
+    if host.piped_power is None:
+        return np.asarray(nodes, dtype=float)
+    spread = layouts.tp / 2 * nodes
+    return np.where(layouts.piped, spread**host.piped_power.value, nodes)
+
+
+def awaited_s(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, busy_s: Float
+) -> Float:
+    """What devices that are busy for `busy_s` wait for the host in a block's pass [s].
+
+    Counted: what the host takes longer than they do, as it runs ahead of them; all of it where
+    every launch waits for its kernel, or where the layer's routing empties the queue. Left out:
+    other such waits. method.md#host.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(job)
+    >>> groups = Groups.of(layouts, machine)
+    >>> float(awaited_s(job, layer, layouts, groups, np.asarray(1.0)))      # a second's work
+    0.0
+    """
+    least = host_pass_s(question, block, layouts, groups)
+    host = question.framework.host
+    if host.awaits_kernels or (host.awaits_routing and block.dispatch_top_k):
+        return least
+    return np.maximum(least - busy_s, 0.0)
