@@ -40,6 +40,11 @@ FITTED = (
         lambda r: int(r.row_id.removeprefix("amp-")) % 2 == 0,
     ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
+    (
+        "AuroraGPT-70B",
+        "sustained_fraction and links of PVC (every second row)",
+        lambda r: r.row_id != "R02901" and int(r.row_id.removeprefix("R")) % 2 == 0,
+    ),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("BigScience gpt2", "sustained_fraction of V100", lambda r: True),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),

@@ -118,6 +118,9 @@ class Fabric(Description):
     """What one device can send into the fabric in all [B/s]."""
     wires: tuple[Wire, ...] = ()
     """Links of an irregular node (kind `wires`); the source stands in `device_bytes_per_s`."""
+    card_bytes_per_s: Rate | None = None
+    """What one device sends to all devices of one other card (`devices_per_card`), where they are
+    reached over one link; a group of several cards is then held to such links [B/s]."""
     efficiency: Fraction
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
@@ -229,6 +232,9 @@ class Network(Description):
     large_message_latency_s: Duration | None = None
     """Latency of one large message of a collective from node to node, however fast the link;
     where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
+    in_phases: bool = False
+    """Whether collectives finish inside the nodes before they go on between them, as oneCCL's
+    do; a ring of NCCL or RCCL does both at once."""
     pairwise_fraction: Fraction | None = None
     """Part of a ring's rate between nodes that all-to-alls reach; all of it where nothing is
     known."""

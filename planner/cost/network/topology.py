@@ -47,6 +47,8 @@ class GroupView(Arrays):
     """Latency of one large message from node to node [s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
+    in_phases: Float
+    """1 where collectives finish inside the nodes before they go on between them, else 0."""
 
 
 def unit_view(size: ArrayLike) -> GroupView:
@@ -73,6 +75,7 @@ def unit_view(size: ArrayLike) -> GroupView:
         network_latency_s=none,
         large_message_latency_s=none,
         neighbour_bytes_per_s=one,
+        in_phases=none,
     )
 
 
@@ -111,6 +114,7 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
         local_bytes_per_s=local_rate,
         neighbour_bytes_per_s=neighbour_rate,
         local_latency_s=np.full(local.shape, machine.node.fabric.latency_s.value),
+        in_phases=np.full(local.shape, float(machine.network.in_phases if machine.network else 0)),
         **network,
     )
 

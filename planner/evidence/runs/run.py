@@ -19,6 +19,7 @@ from planner.evidence.runs.frameworks import (
     described_framework,
     exchanging,
     is_compiled,
+    sending,
     software_of,
     usual,
 )
@@ -112,7 +113,7 @@ def run_of(row_id: str, source: str, cells: Cells) -> Run:
         source,
         found.place.machine,
         found.place.label,
-        found.framework,
+        sending(found.framework, found.software, asked.layout),
         found.model,
         asked.workload,
         asked.layout,

@@ -681,3 +681,12 @@ def test_measured_tables_are_read_whole(name: str) -> None:
     assert len(result.rows) == count
     assert len(result.scores) > count / 2
     json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_bf16_runs_of_deepspeed_send_what_they_sum_from_zero_2_on(tmp_path: Path) -> None:
+    # deepspeed/runtime/engine.py, communication_data_type: bf16 where nothing is configured
+    for stage, sent in ((1, 4), (2, 2), (3, 2)):
+        run = accepted(
+            tmp_path, framework="Megatron-DeepSpeed", precision="bf16", pp=1, zero_stage=stage
+        )
+        assert run.framework.states("bf16").reduce_bytes == sent
