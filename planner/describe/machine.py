@@ -21,7 +21,7 @@ from planner.describe.base import (
     Storage,
 )
 from planner.describe.scheduler import Launch, Queue, Scheduler
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, UnknownNameError
 
 __all__ = [
     "Curve",
@@ -221,8 +221,16 @@ class Delays(Description):
 
 
 class Network(Description):
-    """The network between nodes."""
+    """The network between nodes, as one library drives it."""
 
+    name: str = ""
+    """What `--set network=NAME` calls it, where the machine has others."""
+    frameworks: tuple[str, ...] = ()
+    """Frameworks whose jobs run on it though it is not the machine's first."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables that a job exports to run on it."""
+    setup: tuple[str, ...] = ()
+    """Shell lines of a job that runs on it, before the launch."""
     topology: str
     """Name and shape, such as "Slingshot-11 dragonfly"."""
     kind: NetworkKind | None = None
@@ -292,6 +300,8 @@ class Machine(Description):
     """The node."""
     network: Network | None = None
     """The network; absent on a single workstation."""
+    networks: tuple[Network, ...] = ()
+    """The same wires as other software drives them, each with its own curve and variables."""
     file_systems: tuple[FileSystem, ...] = ()
     """Shared file systems."""
     scheduler: Scheduler = Scheduler(kind="none")
@@ -300,6 +310,15 @@ class Machine(Description):
     """Source ids used in the quantities, spelled out."""
     notes: tuple[str, ...] = ()
     """Doubts and disagreements between sources."""
+    evidence: str = ""
+    """Which measured runs stand behind estimates for it, in one line."""
+
+    @model_validator(mode="after")
+    def _networks_have_names(self) -> Machine:
+        every = [network.name for network in self.all_networks]
+        if self.networks and (len(set(every)) < len(every) or "" in every):
+            raise ValueError(f"networks are called {every}; give each a name of its own")
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Machine:
@@ -324,6 +343,27 @@ class Machine(Description):
     def num_devices(self) -> int:
         """Devices of the whole machine."""
         return int(self.num_nodes.value) * self.node.num_devices
+
+    @property
+    def all_networks(self) -> tuple[Network, ...]:
+        """The network of this description, then the others."""
+        return (*((self.network,) if self.network else ()), *self.networks)
+
+    def on_network(self, name: str) -> Machine:
+        """The machine on one of its networks, whatever the framework."""
+        networks = {network.name: network for network in self.all_networks if network.name}
+        if name not in networks:
+            raise UnknownNameError("network", name, networks, f"those of {self.name}")
+        others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]
+        chosen = networks[name].replaced(frameworks=()).model_dump()
+        return self.replaced(network=chosen, networks=others)
+
+    def network_of(self, framework: str) -> Machine:
+        """The machine on the network that jobs of a framework run on, unless one was chosen."""
+        for network in self.networks:
+            if framework.partition(" ")[0] in network.frameworks:
+                return self.on_network(network.name)
+        return self
 
     @property
     def node_bytes_per_s(self) -> float:

@@ -145,6 +145,7 @@ def _setting(cells: Cells) -> Reading[_Setting]:
         cells.text("gpu"),
         cells.number("gpu_mem_gb"),
         cells.count("gpus_per_node"),
+        cells.text("interconnect"),
     )
     software = software_of(cells, year)
     compiled = is_compiled(cells, software.value)
