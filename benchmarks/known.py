@@ -39,6 +39,11 @@ FITTED = (
         "sustained_fraction and links of T4 (every second row)",
         lambda r: int(r.row_id.removeprefix("amp-")) % 2 == 0,
     ),
+    (
+        "SimuMax v1.2, NVIDIA A100",
+        "sustained_fraction and links of A100-PCIe (12 layers of Llama 3 70B)",
+        lambda r: r.row_id.startswith("llama3-70b"),
+    ),
     ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
     (
         "AuroraGPT-70B",

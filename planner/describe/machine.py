@@ -121,6 +121,9 @@ class Fabric(Description):
     card_bytes_per_s: Rate | None = None
     """What one device sends to all devices of one other card (`devices_per_card`), where they are
     reached over one link; a group of several cards is then held to such links [B/s]."""
+    socket_bytes_per_s: Rate | None = None
+    """What crosses between two sockets of the node per direction, for all groups together, where
+    devices reach each other through the host [B/s]."""
     efficiency: Fraction
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
@@ -158,6 +161,8 @@ class Node(Description):
     """Devices (ranks) per node."""
     devices_per_card: int = Field(default=1, ge=1, le=8)
     """Devices that sit on one physical card (2 for PVC and MI250X)."""
+    num_sockets: int = Field(default=1, ge=1, le=8)
+    """CPU sockets that the devices are spread over, in order."""
     num_cores: Count
     """CPU cores of the node."""
     host_memory_bytes: Memory

@@ -28,6 +28,7 @@ MACHINES = names("machine")
 EXPECTED = [
     "a100-40gb-roce",
     "a100-80gb-roce",
+    "a100-pcie-node",
     "a100-hdr4",
     "a10g-node",
     "alps",

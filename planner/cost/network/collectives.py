@@ -253,7 +253,7 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local
-    inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_bytes_per_s, 0.0)
+    inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
     rate = group.pairwise_bytes_per_s
     between = np.where(group.nodes > 1, (n - g) / n * size_bytes * g / rate, 0.0)
     latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
@@ -274,7 +274,7 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g, nodes = group.size, group.local, group.nodes
-    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
+    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
     rate = group.pairwise_bytes_per_s
     between = np.where(nodes > 1, np.asarray(crossing) * size_bytes * g / rate, 0.0)
     latency = (g - 1) * group.local_latency_s + (nodes - 1) * group.network_latency_s

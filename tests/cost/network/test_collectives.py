@@ -36,6 +36,7 @@ def view(size: int, *, latency_s: float = 0.0, rate: float = 1e9) -> GroupView:
         size=np.asarray(float(size)),
         local=np.asarray(float(size)),
         local_bytes_per_s=np.asarray(rate),
+        local_pairwise_bytes_per_s=np.asarray(rate),
         local_latency_s=np.asarray(latency_s),
     )
 
