@@ -228,11 +228,11 @@ def score(found: list[Advice]) -> list[str]:
 
 
 def _beside_production(advice: Advice) -> float:
-    """Step time of the recommended over that of the published layout."""
+    """Time of the recommended for a token over that of the published layout."""
     one, ran = advice.answer.recommended, advice.production
     assert one is not None
     assert ran is not None
-    return one.step_time_s / ran.step_time_s
+    return ran.tokens_per_s / one.tokens_per_s
 
 
 def report(found: list[Advice]) -> str:

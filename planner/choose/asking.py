@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from planner.choose.batches import offered
+from planner.choose.batches import NEAR, Batch, offered
+from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, search
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
@@ -14,10 +16,55 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["frameworks_for", "left_out", "searched"]
+__all__ = ["Answered", "answered", "frameworks_for", "left_out", "searched"]
 
-_FEW = 0.05
-"""By which part of itself a batch may change and the job be much the same."""
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A job as it can be answered."""
+
+    workload: Workload
+    """The one asked for, or with the nearest batch that has a layout where that one has none."""
+    found: dict[str, Found]
+    """Every layout, by framework."""
+    batches: tuple[Batch, ...] = ()
+    """What is offered in place of a batch that has no layout."""
+
+
+def answered(
+    model: Model,
+    machine: Machine,
+    nodes: int,
+    workload: Workload,
+    chosen: Sequence[str | Framework] = (),
+) -> Answered:
+    """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
+
+    Searched first is what files can be written for, then the same with a near batch, and the rest
+    last: what nobody would run, as a pipeline of 25 stages for a few billion parameters, is no
+    answer while a few sequences more or less can be shared evenly.
+    """
+    world, batch = nodes * machine.node.num_devices, workload.global_batch
+    found: dict[str, Found] = {}
+    for asked in _stages(model, machine, workload, chosen):
+        found |= {name: search(question, world) for name, question in asked.items()}
+        one = recommended(found.values())
+        if one is not None and not deep(model, one.layout.pp):
+            break
+        others = offered(asked, nodes, one) if asked else ()
+        near = [
+            size
+            for offer in others
+            if abs((size := offer.global_batch) - batch) <= NEAR * batch
+            and (one is None or not deep(model, offer.estimate.layout.pp))
+        ]
+        if near:
+            nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
+            again = {name: replace(question, workload=nearest) for name, question in asked.items()}
+            return Answered(nearest, {n: search(q, world) for n, q in again.items()}, others)
+        if one is not None:
+            break
+    return Answered(workload, found)
 
 
 def searched(
@@ -27,28 +74,22 @@ def searched(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
 ) -> dict[str, Found]:
-    """Every layout of a job, by framework.
+    """Every layout of a job as it is answered, by framework."""
+    return answered(model, machine, nodes, workload, chosen).found
 
-    Searched first is what files can be written for; where none of it fits, the rest too: an answer
-    without files is better than none, but not than the same job with a few sequences more or less.
-    """
-    world = nodes * machine.node.num_devices
+
+def _stages(
+    model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework]
+) -> Iterator[dict[str, Question]]:
+    """What files can be written for, then what else the frameworks can do."""
     asked = {q.framework.name: q for q in _questions(model, machine, workload, chosen)}
-    found = {name: search(question, world) for name, question in asked.items()}
-    if any(len(part.estimates) for part in found.values()) or _near(asked, nodes, workload):
-        return found
-    for framework in frameworks_for(chosen, machine):
-        name = framework.name
-        if name not in asked or asked[name].framework != framework:
-            found[name] = search(Question(model, machine, workload, framework), world)
-    return found
-
-
-def _near(asked: dict[str, Question], nodes: int, workload: Workload) -> bool:
-    """Whether what can be written fits with a few sequences more or less."""
-    batch = workload.global_batch
-    others = offered(asked, nodes, None) if asked else ()
-    return any(abs(other.global_batch - batch) <= _FEW * batch for other in others)
+    yield asked
+    yield {
+        framework.name: Question(model, machine, workload, framework)
+        for framework in frameworks_for(chosen, machine)
+        if (framework.name not in asked or asked[framework.name].framework != framework)
+        and (chosen or not framework.instead_of)
+    }
 
 
 def _questions(

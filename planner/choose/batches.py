@@ -1,8 +1,9 @@
 """Batches: the nearest ones that nodes or devices share evenly, where the one asked for is not.
 
 A batch that no large number of replicas divides drives the search into pipelines that nobody would
-run; a few sequences more or less often do away with them. These batches are searched, as far as
-tensor and expert parallelism go: what is offered is a legal layout, evaluated as any other.
+run; a few sequences more or less often do away with them. These batches are searched, where there
+is a sequence for each device as far as tensor and expert parallelism go: what is offered is a legal
+layout, evaluated as any other.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
 
-__all__ = ["Batch", "nearest_batches", "offered"]
+__all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
 
 _AXES = ("tp", "ep")
-_NEAR = 0.25
-"""By which part of itself a batch may change where the job can also run as it is."""
+NEAR = 0.25
+"""By which part of itself a batch may change and the job still be taken for the same."""
 _FARTHER = 1.1
 """Sequences per second over those with a nearer batch from which on a farther one is offered."""
 
@@ -101,15 +102,15 @@ def _worth(
     """Of some batches those that are worth a change."""
     first = next(iter(questions.values()))
     asked, per_node = first.workload.global_batch, first.machine.node.num_devices
-    # where there is no layout at all, every axis may help
-    axes = _AXES if answer else ()
+    # where there is no layout at all, or no sequence for each device, every axis may help
+    axes = _AXES if answer and asked >= world else ()
 
     def no_worse(x: Layouts) -> Mask:
         """Without what is no better than the cut layers that it is to replace."""
         return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
 
     for size in sizes:
-        if answer and abs(size - asked) > _NEAR * asked:
+        if answer and abs(size - asked) > NEAR * asked:
             continue
         some = [_with_batch(question, size, axes) for question in _runnable(questions)]
         found = recommended(search(question, world).only(no_worse) for question in some)

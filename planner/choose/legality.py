@@ -123,10 +123,19 @@ def _axis(name: str) -> Rule:
         (name,),
         lambda q, x: (getattr(x, name) == 1) | (name in q.framework.axes),
         lambda q, x: (
-            f"{name} = {getattr(x, name)}: {q.framework.name} has no {name} axis; "
-            f"use {name} = 1 or another framework"
+            f"{name} = {getattr(x, name)}: {q.framework.name} has no {name} axis"
+            f"{_for_model(q)}; use {name} = 1 or another framework"
         ),
     )
+
+
+def _for_model(q: Question) -> str:
+    """Of what a framework lacks: that it does so for this model, and why."""
+    code = q.framework.code
+    if not code.models:
+        return ""
+    odd = code.odd(q.model, q.workload.sequence_length)
+    return f" for {q.model.name}" + (f" ({odd})" if odd else "")
 
 
 def _coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -> Rule:

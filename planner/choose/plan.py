@@ -51,7 +51,10 @@ class Plan:
     queued: bool = True
     """Whether the machine is known to have queues at all."""
     batches: tuple[Batch, ...] = ()
-    """Global batches next to this one that are shared evenly, where that is faster or simpler."""
+    """Global batches next to the one asked for that are shared evenly, where that is faster or
+    simpler, or the only way."""
+    asked_batch: int = 0
+    """The global batch asked for; `workload` has the nearest one where that has no layout."""
 
     @property
     def fits(self) -> bool:
@@ -140,6 +143,7 @@ class Plan:
             "dropped": [asdict(d) for d in self.dropped],
             "notes": list(self.notes),
             "batches": [{**asdict(b), "estimate": estimate_dict(b.estimate)} for b in self.batches],
+            "asked_batch": self.asked_batch,
             "queued": self.queued,
             "queues": [queue.model_dump(mode="json") for queue in self.queues],
         }
@@ -179,6 +183,7 @@ class Plan:
                     Batch(b["global_batch"], _estimate_from(b["estimate"]), b["speedup"])
                     for b in data["batches"]
                 ),
+                data["asked_batch"],
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.choose.asking import frameworks_for, left_out, searched
+from planner.choose.asking import answered, frameworks_for, left_out
 from planner.choose.batches import offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
@@ -45,8 +45,9 @@ def plan(
     """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
     `model` and `machine` are catalogue names, paths or descriptions; recommended is the simplest
-    layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. Raises
-    PlannerError subclasses for input that makes no sense; that nothing fits is a result.
+    layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. A batch that
+    no layout shares is answered with the nearest one within a quarter. Raises PlannerError
+    subclasses for input that makes no sense; that nothing fits is a result.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...               sequence_length=1024))
@@ -57,11 +58,14 @@ def plan(
     workload = workload or Workload()
     check_nodes(place, nodes)
     place.peak(workload.base_precision)
-    found = searched(described, place, nodes, workload, frameworks)
+    asked = workload.global_batch
+    answer = answered(described, place, nodes, workload, frameworks)
+    found, workload = answer.found, answer.workload
     questions = {name: part.question for name, part in found.items()}
-    best = recommended(found.values(), TOLERANCE if tolerance is None else tolerance)
-    verdicts = judge(found, questions, nodes, bool(frameworks))
-    batches = offered(questions, nodes, best)
+    near = TOLERANCE if tolerance is None else tolerance
+    best = recommended(found.values(), near)
+    verdicts = judge(found, questions, nodes, bool(frameworks), near)
+    batches = answer.batches or offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
     for part in found.values():
         dropped.update(part.dropped)
@@ -83,6 +87,7 @@ def plan(
             *left_out(described, place, workload, frameworks, found),
         ),
         batches=batches,
+        asked_batch=asked,
         queued=bool(place.scheduler.queues),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )

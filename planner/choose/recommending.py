@@ -7,18 +7,19 @@ are equally good; among them the one with the least effort is recommended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.choose.search import Found, order
 from planner.cost.arrays import Float, Int, Mask
-from planner.cost.estimate import Estimate, Estimates
+from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
+from planner.describe.model.model import Model
 
-__all__ = ["RISK", "TOLERANCE", "effort", "ideas", "recommended"]
+__all__ = ["RISK", "TOLERANCE", "deep", "effort", "ideas", "recommended"]
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
@@ -28,6 +29,13 @@ _SLICE_TOKENS = 4096
 # published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
 # (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
 # estimate leaves out, take most where slices are short
+_STAGES, _STAGES_PARAMS = 16, 300e9
+# arXiv:2104.04473, table 1
+_UNUSUAL_GAIN = 2.0
+# times as long as what nobody runs from which on a job is no usual one: an order of preference
+_OFFLOAD_GAIN = 0.25
+# less time than this is no reason to leave the device: the host's part of a step hangs on how its
+# processes are bound (DeepSpeed issue 6834, pull request 7474: twice as long unbound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +140,27 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
-    slices of sequences are recommended only where there is nothing else.
+    slices of sequences, tensor parallelism over a network and pipelines deeper than any published
+    are recommended only where all else takes more than twice as long.
     """
     sets = [part for part in found if len(part.estimates)]
     if not sets:
         return None
     least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
-    usual = [mask & ~_short(part) for mask, part in zip(safe, sets, strict=True)]
-    masks = usual if any(np.any(mask) for mask in usual) else safe
-    fastest = min(_least(part.estimates, mask) for part, mask in zip(sets, masks, strict=True))
+    usual = [mask & _usual(part) for mask, part in zip(safe, sets, strict=True)]
+    shallow = [
+        mask & ~deep(part.question.model, part.estimates.layouts.pp)
+        for mask, part in zip(usual, sets, strict=True)
+    ]
+    enough = _UNUSUAL_GAIN * _fastest(sets, safe)
+    masks = next(some for some in (shallow, usual, safe) if _fastest(sets, some) <= enough)
+    fastest = _fastest(sets, masks)
+    resident = [
+        mask & part.estimates.layouts.keeps_states for mask, part in zip(masks, sets, strict=True)
+    ]
+    if _fastest(sets, resident) <= (1 + _OFFLOAD_GAIN) * fastest:
+        masks, fastest = resident, _fastest(sets, resident)
     picks: list[tuple[float, float, int, Estimate]] = []
     for position, (part, mask) in enumerate(zip(sets, masks, strict=True)):
         some = part.estimates
@@ -154,12 +173,30 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     return min(picks, key=lambda entry: entry[:3])[3]
 
 
-def _short(part: Found) -> Mask:
-    """Where sequences are cut into slices that nobody trains with."""
+def deep(model: Model, pp: Int | int) -> Mask:
+    """Whether a model has more pipeline stages than any published run of its size [1].
+
+    Counted: 16 stages for 310 B parameters and fewer for less, 35 for 530 B, 64 for 1 T
+    (arXiv:2104.04473, table 1). Left out: layers, micro-batches. method.md#recommended.
+
+    >>> from planner.describe.catalogue import load_model
+    >>> [bool(deep(load_model(name), 25)) for name in ("llama-3.1-70b", "llama-3.1-405b")]
+    [True, False]
+    """
+    return (np.asarray(pp) > _STAGES) & (model.num_params < _STAGES_PARAMS)
+
+
+def _usual(part: Found) -> Mask:
+    """Where layers and sequences are cut as people do: layers over devices that are wired to each
+    other (Narayanan et al. 2021, arXiv:2104.04473, takeaway 1), sequences into long slices."""
+    layouts = part.estimates.layouts
     tokens = part.question.workload.sequence_length
-    cp = part.estimates.layouts.cp
-    return (cp > 1) & (tokens < cp * _SLICE_TOKENS)
+    long = (layouts.cp == 1) | (tokens >= layouts.cp * _SLICE_TOKENS)
+    return np.asarray(long & (layouts.tp <= part.question.machine.wired_devices))
 
 
-def _least(some: Estimates, mask: Mask) -> float:
-    return float(np.min(some.step_time_s, where=mask, initial=np.inf))
+def _fastest(sets: Sequence[Found], masks: Sequence[Mask]) -> float:
+    """The least step time of what masks leave; infinite where they leave nothing [s]."""
+    pairs = zip(sets, masks, strict=True)
+    times = (np.min(part.estimates.step_time_s, where=mask, initial=np.inf) for part, mask in pairs)
+    return float(min(times))

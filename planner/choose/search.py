@@ -248,7 +248,9 @@ def search(question: Question, world: int) -> Found:
     layouts, dropped = candidates(question, world)
     taken = footprints(question, layouts)
     for further in (_in_groups, _in_tiles):
-        taken = Footprints.joined([taken, footprints(question, further(question, taken))])
+        more = further(question, taken)
+        if len(more):
+            taken = Footprints.joined([taken, footprints(question, more)])
     device = int(np.count_nonzero(~taken.fits_device))
     host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
     if device:

@@ -69,6 +69,10 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
+    from planner.show import words
+
+    if instead := words.instead(answer):
+        print(instead, file=sys.stderr)
     files = _files(answer, rank, model, machine, frameworks, steps, queue)
     _hand_over(files, output or Path(_folder(model.name, machine.name)), force, dry_run)
     return FITS

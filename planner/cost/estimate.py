@@ -20,6 +20,7 @@ from planner.cost.intervals import (
 )
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
+from planner.cost.parts import TIME_PARTS
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.compute import model_flop
@@ -166,11 +167,11 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
     question = stages.question
     machine, workload, framework = question.machine, question.workload, question.framework
     shape = np.shape(known.layouts.dp)
+    # a search asks often what nothing takes
+    parts = time_parts(stages) if np.size(known.layouts.dp) else dict.fromkeys(TIME_PARTS, 0.0)
     found = Estimates(
         **{field.name: getattr(known, field.name) for field in fields(known)},
-        time_parts_s={
-            name: np.broadcast_to(values, shape) for name, values in time_parts(stages).items()
-        },
+        time_parts_s={name: np.broadcast_to(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
         model_flop=model_flop(stages.blocks, workload),
         peak_flop_per_s=machine.peak(workload.base_precision),

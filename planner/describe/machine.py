@@ -371,6 +371,11 @@ class Machine(Description):
         return self
 
     @property
+    def wired_devices(self) -> int:
+        """Devices that are wired to each other: of a node, or of a domain of nodes (NVL72)."""
+        return self.node.num_devices * (self.network.domain_nodes if self.network else 1)
+
+    @property
     def node_bytes_per_s(self) -> float:
         """What one node can inject into the network, all interfaces [B/s]."""
         rate = self.node.nic_bytes_per_s

@@ -114,7 +114,7 @@ def check_job(job: BatchJob, says: Says) -> None:
         check(Question(job.model, job.machine, job.workload, part), job.layout)
     except LayoutError as error:
         odd = framework.code.odd(job.model, job.workload.sequence_length)
-        why = f" ({odd})" if odd else ""
+        why = f" ({odd})" if odd and odd not in str(error) else ""
         raise EmitError(f"{job.layout} is not written for {name}{why}: {error}") from None
 
 

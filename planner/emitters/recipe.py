@@ -55,7 +55,7 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the framework reads."""
     needed: Mapping[str, str] = field(default_factory=dict)
-    """Files that a user must bring, with what they are."""
+    """Files and folders/ that a user must bring, with what they are."""
     saves: bool = False
     """Whether these files make the program save into CHECKPOINTS every `Slot.save_every` steps and
     go on from the last; where not, the README asks the user's program to."""

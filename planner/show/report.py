@@ -54,6 +54,8 @@ def verdict(plan: Plan) -> Text:
         lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
         return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
     lines = Text(f"{_fits(found)}: {words.job(plan)}.\n", style=_STYLES[_fits(found)])
+    if instead := words.instead(plan):
+        lines.append(f"{instead}\n", style="yellow")
     lines.append(f"Recommended: {found.layout}  [{found.framework}]\n", style="default")
     device, host = found.memory_bytes["total"], found.host_memory_bytes["total"]
     amount, duration, node_hours = words.cost(plan, found)

@@ -17,6 +17,7 @@ __all__ = [
     "cost",
     "doubt",
     "fate",
+    "instead",
     "interval",
     "job",
     "layout_words",
@@ -104,8 +105,18 @@ def verdict(plan: Plan) -> str:
         f"{plan.model} fits on {_place(plan)}; recommended is {layout_words(found.layout)} with "
         f"{found.framework}: {format_seconds(found.step_time_s)} per step."
     )
-    parts = (said, doubt(found), beside_fastest(plan), other_batches(plan))
+    parts = (said, instead(plan), doubt(found), beside_fastest(plan), other_batches(plan))
     return " ".join(part for part in parts if part)
+
+
+def instead(plan: Plan) -> str:
+    """Of a plan for another batch than the one asked for: that it is; else empty."""
+    if plan.asked_batch in (0, plan.workload.global_batch):
+        return ""
+    return (
+        f"This is for {plan.workload.global_batch:,} sequences a step: no layout that one would "
+        f"run, and that files can be written for, shares {plan.asked_batch:,}."
+    )
 
 
 def doubt(estimate: Estimate) -> str:
@@ -130,14 +141,16 @@ def beside_fastest(plan: Plan) -> str:
 
 def other_batches(plan: Plan) -> str:
     """Which nearby global batches the devices share evenly, and what that brings."""
-    if not plan.batches:
+    others = [x for x in plan.batches if x.global_batch != plan.workload.global_batch]
+    if not others:
         return ""
     offers = "; ".join(
         f"with {offer.global_batch:,}, {offer.estimate.layout} [{offer.estimate.framework}] takes "
         f"{format_seconds(offer.estimate.step_time_s)}{_rate(offer.speedup)}"
-        for offer in plan.batches
+        for offer in others
     )
-    return f"{plan.workload.global_batch:,} sequences do not divide evenly: {offers}."
+    asked = plan.asked_batch or plan.workload.global_batch
+    return f"{asked:,} sequences do not divide evenly: {offers}."
 
 
 def _rate(speedup: float | None) -> str:

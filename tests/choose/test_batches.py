@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.batches import nearest_batches
+import planner
+from planner.choose.batches import NEAR, nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.recommending import TOLERANCE, effort
+from planner.choose.recommending import TOLERANCE, deep, effort
 from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import load_model
 from planner.describe.workload import Workload
+from planner.show import words
 from planner.show.words import other_batches
 
 
@@ -31,6 +34,8 @@ def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
     sizes = [offer.global_batch for offer in three_nodes.batches]
     assert sizes == [504, 516]
     assert three_nodes.recommended is not None
+    assert three_nodes.asked_batch == three_nodes.workload.global_batch == 512
+    assert words.instead(three_nodes) == ""
     assert three_nodes.recommended.layout.pp > 1
     for offer in three_nodes.batches:
         assert offer.estimate.fits
@@ -76,18 +81,52 @@ def test_no_layout_at_all_is_helped_by_another_batch() -> None:
     assert other_batches(answer).startswith(said)
 
 
-def test_a_pipeline_that_is_needed_is_left_alone() -> None:
-    # 1,000 nodes do not share 2,048 sequences; no cut of the layers alone runs 405B as fast
-    answer = plan(
-        "llama-3.1-405b",
-        "grand-teton",
-        nodes=1000,
-        workload=Workload(global_batch=2048, sequence_length=8192),
-        frameworks=["megatron-lm"],
+def large(global_batch: int) -> Plan:
+    job = Workload(global_batch=global_batch, sequence_length=8192)
+    return plan(
+        "llama-3.1-405b", "grand-teton", nodes=1000, workload=job, frameworks=["megatron-lm"]
     )
+
+
+def test_a_pipeline_that_is_needed_is_left_alone() -> None:
+    # 8,000 devices do not share 10,240 sequences; no cut of the layers alone runs 405B as fast
+    answer = large(10240)
     assert answer.recommended is not None
     assert answer.recommended.layout.pp > 1
     assert answer.batches == ()
+
+
+def test_a_near_batch_comes_before_a_pipeline_that_nobody_runs() -> None:
+    # 68 devices share 512 sequences only in pipelines of 17 stages or more
+    answer = plan(
+        "llama-3-8b",
+        "polaris",
+        nodes=17,
+        workload=Workload(global_batch=512, sequence_length=2048),
+        frameworks=["fsdp2"],
+    )
+    assert answer.recommended is not None
+    assert answer.recommended.layout.pp == 1
+    assert answer.asked_batch == 512
+    batch = answer.workload.global_batch
+    assert abs(batch - 512) <= NEAR * 512
+    assert answer.recommended.layout.global_batch == batch
+    offered = {offer.global_batch: offer.speedup for offer in answer.batches}
+    assert offered[batch] is not None
+    assert f"This is for {batch} sequences a step" in words.verdict(answer)
+    # 405B is trained in that many
+    assert not deep(load_model("llama-3.1-405b"), 17)
+
+
+def test_fewer_sequences_than_devices_may_be_cut_any_way() -> None:
+    # 1,000 nodes share 2,000 sequences, not 2,048: fewer stages, each with its part of the batch
+    answer = large(2048)
+    assert answer.recommended is not None
+    (offer,) = answer.batches
+    assert offer.global_batch == 2000
+    assert 1 < offer.estimate.layout.pp < answer.recommended.layout.pp
+    assert offer.speedup is not None
+    assert offer.speedup > 1.5
 
 
 def test_a_batch_that_divides_is_left_alone() -> None:
@@ -101,6 +140,13 @@ def test_what_is_offered_can_be_written() -> None:
     # six devices do not share 512 sequences; only Megatron-LM cuts layers, and it builds no encoder
     job = Workload(global_batch=512, sequence_length=512)
     answer = plan("bert-large", "vsc-5-a40", nodes=3, workload=job)
-    assert answer.recommended is None
     assert [offer.global_batch for offer in answer.batches] == [510, 516]
     assert "megatron-lm" not in {offer.estimate.framework for offer in answer.batches}
+    # the nearest is answered, and said to be another than the one asked for
+    assert answer.recommended is not None
+    assert answer.recommended.layout.global_batch == answer.workload.global_batch == 510
+    assert answer.asked_batch == 512
+    assert words.other_batches(answer).startswith("512 sequences do not divide evenly: with 516, ")
+    assert words.verdict(answer).count("This is for 510 sequences a step") == 1
+    assert Plan.from_json(answer.to_json()) == answer
+    assert planner.emit(answer)

@@ -48,7 +48,9 @@ def test_nothing_simpler_is_as_safe_and_as_fast(found: list[Found], tolerance: f
     pairs = everything(found)
     tokens = found[0].question.workload.sequence_length
     safe = [(e, x) for e, x in pairs if x.out_of_memory_probability <= RISK]
-    usual = [(e, x) for e, x in safe if x.layout.cp == 1 or tokens >= 4096 * x.layout.cp]
+    wired = found[0].question.machine.node.num_devices
+    long = [(e, x) for e, x in safe if x.layout.cp == 1 or tokens >= 4096 * x.layout.cp]
+    usual = [(e, x) for e, x in long if x.layout.tp <= wired]
     fastest = min(x.step_time_s for _, x in usual)
     near = [(e, x.step_time_s) for e, x in usual if x.step_time_s <= (1 + tolerance) * fastest]
     mine = next(e for e, x in pairs if x == one)
@@ -121,6 +123,34 @@ def test_offload_on_a_single_card_is_found() -> None:
     answer = plan("llama-3.1-8b", card, nodes=1, workload=Workload(global_batch=4))
     assert answer.recommended is not None
     assert answer.recommended.layout.offload != "none"
+
+
+def test_tensor_parallelism_stays_where_devices_are_wired() -> None:
+    # two nodes of eight: by the estimate tp 16 is faster, and nobody runs it
+    answer = plan(
+        "nemotron-4-340b",
+        "dgx-h100",
+        nodes=16,
+        workload=Workload(global_batch=32, sequence_length=4096),
+        frameworks=["megatron-lm"],
+    )
+    assert answer.best is not None
+    assert answer.recommended is not None
+    assert (answer.best.layout.tp, answer.recommended.layout.tp) == (16, 8)
+    assert "--squared-relu" in planner.emit(answer)["megatron.args"].splitlines()
+    # a rack of NVL72 is one such place
+    assert load_machine("dgx-gb200").wired_devices == 72
+    assert load_machine("dgx-h100").wired_devices == 8
+
+
+def test_what_is_unusual_is_recommended_where_the_rest_takes_far_longer() -> None:
+    # 175B on 768 cards of 16 GB and 64 sequences: 16 stages do not hold it, offload takes six times
+    job = Workload(global_batch=64, sequence_length=2048, precision="fp16")
+    answer = plan("gpt3-175b", "summit", nodes=128, workload=job)
+    assert answer.best is not None
+    assert answer.recommended is not None
+    assert answer.recommended.layout.pp > 16
+    assert answer.recommended.step_time_s < 2 * answer.best.step_time_s
 
 
 def test_an_answer_without_files_is_better_than_none() -> None:

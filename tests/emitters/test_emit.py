@@ -153,10 +153,17 @@ def test_refusals(
     assert "\n" not in str(refused.value)
 
 
-def test_disks_that_are_not_described() -> None:
+def test_a_disk_that_is_not_described_is_asked_for() -> None:
     layout = Layout(dp=1, zero_stage=3, offload="all-nvme")
-    with pytest.raises(EmitError, match="add local_disk"):
-        files_of("gpt2", "workstation-1x4090", 1, layout, "deepspeed")
+    files = files_of("gpt2", "workstation-1x4090", 1, layout, "deepspeed")
+    config = json.loads(files["ds_config.json"])["zero_optimization"]
+    assert (
+        config["offload_param"]["nvme_path"] == config["offload_optimizer"]["nvme_path"] == "nvme/"
+    )
+    # the job says so before anything starts, and names what to do
+    assert '[[ -d "nvme/" ]] || { echo "nvme/ is missing: make it a folder' in files["job.sh"]
+    stated = files_of("gpt2", "polaris", 1, layout.replaced(dp=4), "deepspeed")
+    assert "nvme/" not in stated["job.sh"]
 
 
 def test_adapters_are_said_to_the_user() -> None:

@@ -568,6 +568,7 @@ def test_megatron_exchanges_tokens_as_counted(tmp_path: Path, passes: int, merge
         "flex",
         "deepep",
     )
+    assert "package `deep_ep`" in files["README.md"]
     assert given["moe-router-dtype"] == "fp32"  # token_dispatcher.py @d98e8a64: no other
     # both directions need another micro-batch and connections of their own
     assert ("overlap-moe-expert-parallel-comm" in given) == merges

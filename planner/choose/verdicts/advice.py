@@ -111,8 +111,9 @@ def _misfit(named: Sequence[Verdict]) -> str:
 
 def _outside(question: Question, layout: Layout) -> list[str]:
     """Tensor parallelism that leaves the node, which the guide never takes."""
-    per_node = question.machine.node.num_devices
-    if layout.tp <= per_node or per_node == 1:
+    machine = question.machine
+    per_node = machine.node.num_devices
+    if layout.tp <= machine.wired_devices or per_node == 1:
         return []
     return [
         f"tp = {layout.tp} leaves the node of {per_node}: check this against a run, "

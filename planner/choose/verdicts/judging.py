@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.choose.asking import searched
 from planner.choose.legality import legal
+from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import Found, order, search
 from planner.choose.verdicts.changes import cheapest_change, excess, nearest, slack
 from planner.choose.verdicts.enough import doublings, shared_batch
@@ -30,14 +31,14 @@ __all__ = ["Verdict", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A classic strategy's fate: the best layout that fits, or what is too much and what helps."""
+    """A classic strategy's fate: the layout to run, or what is too much and what helps."""
 
     name: str
     fits: bool
     why: str
     fix: str
     estimate: Estimate | None
-    """The best layout that fits, else the one closest to fitting; None where none is legal."""
+    """The one to run where any fits, else the one closest to fitting; None where none is legal."""
     nodes: int | None = None
     """Where nothing fits: nodes on which it does, with this batch; None where none was found."""
     batch: int | None = None
@@ -53,6 +54,7 @@ class _Bench:
     world: int
     chosen: bool
     alone: dict[str, Found]
+    tolerance: float
 
     def of(self, strategy: Strategy) -> dict[str, Found]:
         """What was found on the devices that a strategy uses."""
@@ -65,15 +67,20 @@ class _Bench:
 
 
 def judge(
-    found: dict[str, Found], questions: dict[str, Question], nodes: int, chosen: bool = False
+    found: dict[str, Found],
+    questions: dict[str, Question],
+    nodes: int,
+    chosen: bool = False,
+    tolerance: float = TOLERANCE,
 ) -> list[Verdict]:
     """The verdict on every classic strategy, from the candidates already evaluated.
 
-    `chosen`: whether the frameworks were named by the user. Where nothing at all fits, more nodes
+    `chosen`: whether the frameworks were named by the user; `tolerance`: as of `recommended`, which
+    picks the layout of a strategy too. Where nothing at all fits, more nodes
     are searched; where only the batch is in the way, the next one that is not.
     """
     first = next(iter(questions.values()))
-    bench = _Bench(questions, found, nodes * first.machine.node.num_devices, chosen, {})
+    bench = _Bench(questions, found, nodes * first.machine.node.num_devices, chosen, {}, tolerance)
     verdicts = [_judged(strategy, bench) for strategy in CLASSIC]
     if not any(len(source.estimates) for source in found.values()):
         if chosen:
@@ -87,13 +94,8 @@ def _judged(strategy: Strategy, bench: _Bench) -> Verdict:
     if not members:
         why = obstacle(strategy, bench.questions, bench.world, bench.chosen)
         return Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
-    fitting = []
-    for kind in members:
-        ranked = order(kind.estimates, 1)
-        if len(ranked):
-            fitting.append(kind.estimates[int(ranked[0])])
-    if fitting:
-        best = min(fitting, key=lambda e: e.step_time_s)
+    best = recommended(members, bench.tolerance)
+    if best is not None:
         why = slack(best, members[0].footprints.device_limit_bytes)
         return Verdict(strategy.name, True, why, "", best)
     _, estimate, one = min((nearest(kind) for kind in members), key=lambda triple: triple[0])
@@ -140,7 +142,10 @@ def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[V
     found = searched(first.model, first.machine, nodes, first.workload)
     questions = {name: part.question for name, part in found.items()}
     world = nodes * first.machine.node.num_devices
-    others = [_judged(strategy, _Bench(questions, found, world, False, {})) for strategy in CLASSIC]
+    others = [
+        _judged(strategy, _Bench(questions, found, world, False, {}, TOLERANCE))
+        for strategy in CLASSIC
+    ]
     return [
         replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
         if theirs.fits and theirs.estimate is not None

@@ -53,16 +53,15 @@ def shown(value: object) -> str:
 
 
 def activation_of(name: object) -> str:
-    """gelu, relu or silu for the name of an activation; empty where it is none of them.
+    """The planner's word for the name of an activation; empty where it is none of those known.
 
-    >>> activation_of("gelu_pytorch_tanh"), activation_of("swish"), activation_of("tanh")
-    ('gelu', 'silu', '')
+    >>> [activation_of(name) for name in ("gelu_pytorch_tanh", "swish", "relu2", "tanh")]
+    ['gelu', 'silu', 'squared-relu', '']
     """
     if not isinstance(name, str):
         return ""
-    return {"silu": "silu", "swish": "silu", "relu": "relu"}.get(
-        name, "gelu" if "gelu" in name else ""
-    )
+    known = {"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "squared-relu"}
+    return known.get(name, "gelu" if "gelu" in name else "")
 
 
 class Fields:
@@ -144,11 +143,11 @@ class Fields:
         return largest
 
     def activation(self, key: str) -> str:
-        """gelu, relu or silu: what matters for the kernels and for what is saved."""
+        """gelu, relu, silu or squared-relu: what matters for kernels and for what is saved."""
         value = self.raw(key)
         if known := activation_of(self.defaults.get(key) if value is None else value):
             return known
-        raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu or silu")
+        raise self.error(f"{key} = {shown(value)} is not known; use gelu, relu, relu2 or silu")
 
     def written_activation(self) -> str:
         """The activation that transformers writes out in elementary operations; else empty."""

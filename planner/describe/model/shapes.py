@@ -175,8 +175,8 @@ class Shapes(Description):
     """Whether the output projection is the embedding."""
     gated_mlp: bool = False
     """Whether the feed-forward has a gate (SwiGLU, GeGLU): three matrices instead of two."""
-    activation: Literal["gelu", "relu", "silu"] = "gelu"
-    """Non-linearity of the feed-forward."""
+    activation: Literal["gelu", "relu", "silu", "squared-relu"] = "gelu"
+    """Non-linearity of the feed-forward; squared-relu is the square of ReLU (Nemotron-4)."""
     norm: Literal["layernorm", "layernorm-nobias", "rmsnorm"] = "layernorm"
     """Normalisation."""
     norms_per_layer: int = Field(default=2, ge=1, le=8)

@@ -15,12 +15,12 @@ from planner.emitters.limits import Says, Words
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes.accelerate import launch_file, trainer_file
 from planner.emitters.text import json_text
-from planner.errors import EmitError
 
-__all__ = ["SAYS", "config_file", "recipe"]
+__all__ = ["SAYS", "config_file", "disk_folder", "recipe"]
 
 SAYS = Says(offload=OFFLOAD, tiles=True)
 
+_OWN_DISK = "nvme/"
 _PREFETCH_ELEMENTS = 50_000_000
 _PERSISTENT_ELEMENTS = 100_000
 _SUB_GROUP_ELEMENTS = 1_000_000_000
@@ -100,17 +100,9 @@ def _offload(job: BatchJob, what: str) -> dict[str, Any]:
     """Where optimizer states or parameters go."""
     if job.layout.offload.endswith("-cpu"):
         return {"device": "cpu", "pin_memory": True}
-    launch = job.machine.scheduler.launch
-    folder = launch.local_disk if launch is not None else ""
-    if not folder:
-        raise EmitError(
-            f"offload {job.layout.offload} needs the folder of the node's disk, which the profile "
-            f"of {job.where} does not state; use offload to cpu, or add local_disk to its "
-            "[scheduler.launch]"
-        )
     place: dict[str, Any] = {
         "device": "nvme",
-        "nvme_path": folder,
+        "nvme_path": _stated_disk(job) or _OWN_DISK,
         "pin_memory": True,
         "buffer_count": _SWAP_BUFFERS[what],
     }
@@ -119,6 +111,19 @@ def _offload(job: BatchJob, what: str) -> dict[str, Any]:
         largest = _largest_parameter(job)
         place |= {"buffer_size": max(_SWAP_ELEMENTS, largest), "max_in_cpu": _IN_HOST_ELEMENTS}
     return place
+
+
+def _stated_disk(job: BatchJob) -> str:
+    """The folder of the node's disk that the machine's profile states, or empty."""
+    launch = job.machine.scheduler.launch
+    return launch.local_disk if launch is not None else ""
+
+
+def disk_folder(job: BatchJob) -> dict[str, str]:
+    """The folder that a user must bring where a job needs the node's disk and none is stated."""
+    if "nvme" not in job.layout.offload or _stated_disk(job):
+        return {}
+    return {_OWN_DISK: "make it a folder on the disk of every node, or a link to one"}
 
 
 def _largest_parameter(job: BatchJob) -> int:
@@ -140,6 +145,7 @@ def recipe(job: BatchJob) -> Recipe:
     return Recipe(
         files=(config, launched, *trainer_file(job, deepspeed=config.name)),
         arguments=("--deepspeed", "--deepspeed_config", config.name),
+        needed=disk_folder(job),
         notes=_notes(job),
     )
 

@@ -45,6 +45,8 @@ _GATES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Gates of the feed-forward, by the module that builds the model."""
+_ACTIVATIONS = {"squared-relu": ("--squared-relu",)}
+"""Non-linearities without a gate that are not its default, GELU."""
 
 START = Recipe(
     files=(),
@@ -64,7 +66,8 @@ def recipe(job: BatchJob) -> Recipe:
     program = "pretrain_gpt.py"
     data = ["--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {job.model.vocab_size}"]
     meaning = "the arguments for data and tokenizer, one a line"
-    gate = _GATES[built(job).module] if job.model.gated_mlp else ()
+    activation = _ACTIVATIONS.get(job.model.activation, ())
+    gate = _GATES[built(job).module] if job.model.gated_mlp else activation
     parts = [common_options(job), gate, _shape(job), _training(job), _layout(job)]
     return replace(
         START,
@@ -81,8 +84,18 @@ def recipe(job: BatchJob) -> Recipe:
             "What changes neither time nor memory is Megatron-LM's default: base and scaling of "
             "the rotary positions, initialisation, decay of the learning rate, scores and "
             "balance of a router. Write your model's own into `data.args`.",
+            *_packages(job),
         ),
     )
+
+
+def _packages(job: BatchJob) -> Iterator[str]:
+    """What Megatron-LM does not bring along."""
+    if job.model.experts and job.framework.communication.experts_once_per_node:
+        yield (
+            "Tokens go to their experts through DeepEP (package `deep_ep`), which is installed on "
+            "its own: https://github.com/deepseek-ai/DeepEP. Without it, plan with megatron-lm."
+        )
 
 
 def arguments_file(options: Iterable[str]) -> File:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import Says, Words, built
 from planner.emitters.recipe import Recipe, from_checkout
-from planner.emitters.recipes.deepspeed import config_file
+from planner.emitters.recipes.deepspeed import config_file, disk_folder
 from planner.emitters.recipes.megatron import START, arguments_file, common_options
 
 __all__ = ["SAYS", "recipe"]
@@ -38,7 +38,10 @@ def recipe(job: BatchJob) -> Recipe:
         START,
         files=(arguments_file(options), config),
         default_program=program,
-        needed={"data.args": "write the options of your data and tokenizer into it, one a line"},
+        needed={
+            "data.args": "write the options of your data and tokenizer into it, one a line",
+            **disk_folder(job),
+        },
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         notes=(
             from_checkout(program, "that of argonne-lcf/Megatron-DeepSpeed"),

@@ -172,7 +172,8 @@ def _checks(recipe: Recipe) -> list[str]:
         lines.append(f'PROGRAM="${{PROGRAM:-{recipe.default_program}}}"')
         needed['"${PROGRAM}"'] = "${PROGRAM} is missing: put it here, or set PROGRAM to its path"
     for name, sentence in needed.items():
-        lines.append(f'[[ -f {name} ]] || {{ echo "{sentence}" >&2; exit 2; }}')
+        kind = "-d" if name.endswith('/"') else "-f"
+        lines.append(f'[[ {kind} {name} ]] || {{ echo "{sentence}" >&2; exit 2; }}')
     return lines
 
 

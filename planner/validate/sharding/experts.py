@@ -6,6 +6,7 @@ torchtitan: one all-to-all of counts, one of tokens, one of results.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,13 +23,21 @@ from planner.validate.sharding.attention import local_part
 __all__ = ["ExpertFeedForward", "FeedForward", "GroupedExperts"]
 
 
+def _kernel(name: str) -> Callable[[Tensor], Tensor]:
+    """The non-linearity of a name."""
+    if name == "squared-relu":
+        return lambda x: F.relu(x).square()
+    kernel: Callable[[Tensor], Tensor] = getattr(F, name)
+    return kernel
+
+
 class FeedForward(nn.Module):
     """Dense feed-forward, gated or not."""
 
     def __init__(self, model: Model, width: int, bias: bool) -> None:
         super().__init__()
         hidden = model.hidden_size
-        self.gated, self.activation = model.gated_mlp, getattr(F, model.activation)
+        self.gated, self.activation = model.gated_mlp, _kernel(model.activation)
         if self.gated:
             self.gate = nn.Linear(hidden, width, bias=bias)
         self.up = nn.Linear(hidden, width, bias=bias)
@@ -49,7 +58,7 @@ class GroupedExperts(nn.Module):
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
         hidden, width, count = model.hidden_size, experts.ffn_size, experts.num_experts
-        self.activation = getattr(F, model.activation)
+        self.activation = _kernel(model.activation)
         self.gate = nn.Parameter(torch.empty(count, width, hidden))
         self.up = nn.Parameter(torch.empty(count, width, hidden))
         self.down = nn.Parameter(torch.empty(count, hidden, width))

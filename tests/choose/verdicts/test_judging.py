@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.choose.asking import searched
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
+from planner.choose.recommending import RISK
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_machine
+from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
 
 NAMES = [
@@ -79,6 +81,24 @@ def test_verdicts_agree_with_their_estimates(name: str, request: pytest.FixtureR
         else:
             assert "more than" in verdict.why
             assert verdict.fix
+
+
+def test_a_strategy_is_shown_as_one_would_run_it(mistral: Plan) -> None:
+    job = Workload(sequence_length=4096, global_batch=64)
+    found = searched(load_model("mistral-7b"), load_machine("vsc-5"), 2, job)
+    shown = {verdict.name: verdict.estimate for verdict in mistral.strategies if verdict.fits}
+    riskier = 0
+    for strategy in CLASSIC:
+        kinds = [found[n].only(strategy.holds) for n in strategy.frameworks if n in found]
+        layouts = [one for kind in kinds for one in kind.estimates]
+        if strategy.name not in shown or strategy.single or not layouts:
+            continue
+        one = shown[strategy.name]
+        assert one is not None
+        if any(other.out_of_memory_probability <= RISK for other in layouts):
+            assert one.out_of_memory_probability <= RISK, strategy.name
+        riskier += min(layouts, key=lambda e: e.step_time_s).out_of_memory_probability > RISK
+    assert riskier, "nowhere is the fastest of a kind short of memory, so this shows nothing"
 
 
 def test_mistral_7b_does_not_fit_one_a100_40(mistral: Plan) -> None:

@@ -1,0 +1,39 @@
+"""Asking: which frameworks a job is searched with."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.choose.asking import left_out, searched
+from planner.describe.catalogue import load_machine, load_model
+from planner.describe.workload import Workload
+
+JOB = Workload(global_batch=32, sequence_length=2048)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "framework"),
+    [
+        # NVLink, InfiniBand and Hopper; Slingshot; Ampere; no links between devices
+        ("mixtral-8x7b", "eos", "megatron-deepep"),
+        ("mixtral-8x7b", "polaris", "megatron-lm"),
+        ("mixtral-8x7b", "selene", "megatron-lm"),
+        ("mixtral-8x7b", "vista", "megatron-lm"),
+        # nothing is exchanged without experts
+        ("llama-3-8b", "eos", "megatron-lm"),
+    ],
+)
+def test_experts_are_searched_with_deepep_where_it_runs(
+    model: str, machine: str, framework: str
+) -> None:
+    asked = load_model(model), load_machine(machine)
+    found = searched(*asked, 4, JOB)
+    megatron = {name for name in found if name.startswith("megatron")}
+    assert megatron == {framework}
+    said = " ".join(left_out(*asked, JOB, (), found))
+    assert "megatron" not in said
+
+
+def test_a_framework_that_is_named_is_searched_wherever_it_runs() -> None:
+    model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    assert set(searched(model, machine, 4, JOB, ["megatron-deepep"])) == {"megatron-deepep"}
