@@ -26,7 +26,7 @@ from planner.cli import main as command_line
 from planner.describe.catalogue import folder as catalogue_folder
 from planner.describe.catalogue import names
 from planner.describe.framework import Framework
-from planner.describe.layout import OFFLOAD, RECOMPUTE
+from planner.describe.layout import OFFLOAD, RECOMPUTE, V_SHAPED
 from planner.describe.model.families import FAMILIES
 from planner.describe.workload import ATTENTIONS, OPTIMIZERS, PRECISIONS
 
@@ -213,7 +213,7 @@ def random_layout(rng: random.Random, framework: Framework) -> dict[str, Any]:
         "grad_accumulation": rng.choice((8, 8, 1, 100)),
         "recompute": rng.choice(framework.recompute),
     }
-    if fields["schedule"] == "interleaved-1f1b":
+    if fields["schedule"] in ("interleaved-1f1b", *V_SHAPED):
         fields["vpp"] = 2
     for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
         name = rng.choice(list(Layout.model_fields))

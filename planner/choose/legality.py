@@ -14,11 +14,12 @@ import numpy as np
 from planner.choose.job import check_sequence, listed
 from planner.choose.offloading import offload_message, offloads
 from planner.cost.arrays import Mask
-from planner.cost.schedules.bubble import interleaved
+from planner.cost.schedules.bubble import defers_weight_gradients, interleaved
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.question import Question
 from planner.errors import LayoutError
+from planner.units import either
 
 __all__ = ["RULES", "Rule", "check", "legal"]
 
@@ -205,8 +206,8 @@ def _hybrid_message(q: Question, x: Layout) -> str:
 
 def _schedule(q: Question, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
-    chunked = (x.vpp > 1) == interleaved(x)
-    return scheduled & chunked & ((x.vpp == 1) | (x.grad_accumulation % x.pp == 0))
+    chunked = np.where(x.v_shaped, x.vpp == 2, (x.vpp > 1) == interleaved(x))
+    return scheduled & chunked & (~interleaved(x) | (x.grad_accumulation % x.pp == 0))
 
 
 def _schedule_message(q: Question, x: Layout) -> str:
@@ -215,7 +216,12 @@ def _schedule_message(q: Question, x: Layout) -> str:
             f"pp = {x.pp} with schedule {x.schedule!r}: a pipeline needs a schedule and a schedule "
             "a pipeline; use 1f1b with pp > 1 and none with pp = 1"
         )
-    if (x.vpp > 1) != (x.schedule == "interleaved-1f1b"):
+    if x.v_shaped and x.vpp != 2:
+        return (
+            f"vpp = {x.vpp} with schedule {x.schedule!r}, whose stages hold two chunks each; set "
+            "vpp = 2"
+        )
+    if not x.v_shaped and (x.vpp > 1) != (x.schedule == "interleaved-1f1b"):
         return (
             f"vpp = {x.vpp} with schedule {x.schedule!r}: only interleaved-1f1b has several chunks "
             "per stage; set vpp = 1 or that schedule"
@@ -223,6 +229,21 @@ def _schedule_message(q: Question, x: Layout) -> str:
     return (
         f"grad_accumulation = {x.grad_accumulation} is not a multiple of pp = {x.pp}, which the "
         "interleaved schedule demands; change micro_batch or use 1f1b"
+    )
+
+
+def _deferred(q: Question, x: Layouts) -> Mask:
+    recompute = [RECOMPUTE.index(mode) for mode in q.framework.deferred_recompute]
+    stages = np.isin(x.zero_stage, q.framework.deferred_zero_stages)
+    return ~defers_weight_gradients(x) | (np.isin(x.recompute, recompute) & stages)
+
+
+def _deferred_message(q: Question, x: Layout) -> str:
+    recompute, stages = q.framework.deferred_recompute, q.framework.deferred_zero_stages
+    return (
+        f"schedule {x.schedule!r}, whose weight gradients are passes of their own, with recompute "
+        f"{x.recompute!r} and ZeRO stage {x.zero_stage}: {q.framework.name} has it with recompute "
+        f"{either(recompute)} and stage {either(map(str, stages))}; use these or another schedule"
     )
 
 
@@ -342,6 +363,12 @@ RULES: tuple[Rule, ...] = (
         ("pp", "vpp", "schedule", "grad_accumulation"),
         _schedule,
         _schedule_message,
+    ),
+    Rule(
+        "schedule does not go with recompute or ZeRO stage",
+        ("schedule", "recompute", "zero_stage"),
+        _deferred,
+        _deferred_message,
     ),
     Rule(
         "the devices compute in the host's memory: nothing leaves it",

@@ -13,7 +13,7 @@ from planner.choose.batches import offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
-from planner.choose.recommending import TOLERANCE, ideas, recommended
+from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
 from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -64,6 +64,7 @@ def plan(
     questions = {name: part.question for name, part in found.items()}
     near = TOLERANCE if tolerance is None else tolerance
     best = recommended(found.values(), near)
+    ranked = tuple(ideas(found.values(), top))
     verdicts = judge(found, questions, nodes, bool(frameworks), near)
     batches = answer.batches or offered(questions, nodes, best)
     dropped: Counter[str] = Counter()
@@ -77,12 +78,13 @@ def plan(
         num_devices=nodes * place.node.num_devices,
         workload=workload,
         num_candidates=sum(len(part.footprints) for part in found.values()),
-        ranked=tuple(ideas(found.values(), top)),
+        ranked=ranked,
         recommended=best,
         strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
             *notes(tuple(questions.values()), nodes, best, verdicts),
+            *stall_notes(questions, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),
         ),

@@ -7,7 +7,7 @@ are equally good; among them the one with the least effort is recommended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,26 @@ from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
+from planner.describe.question import Question
 
-__all__ = ["RISK", "TOLERANCE", "deep", "effort", "ideas", "recommended"]
+__all__ = [
+    "RISK",
+    "TOLERANCE",
+    "deep",
+    "effort",
+    "ideas",
+    "likely_stalls",
+    "recommended",
+    "stall_notes",
+    "stall_probability",
+]
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
 RISK = 0.05
 """Probability of running out of memory that is taken."""
+_LIKELY = 0.5
+"""Probability of a stall above which a layout is recommended only where there is nothing else."""
 _SLICE_TOKENS = 4096
 # published runs cut no shorter: Llama 3 405B has cp 1 at 8,192 tokens and cp 16 at 131,072
 # (arXiv:2407.21783, table 4); masks of documents, and padding each to 2 * cp slices, which the
@@ -141,13 +154,16 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
     slices of sequences, tensor parallelism over a network and pipelines deeper than any published
-    are recommended only where all else takes more than twice as long.
+    are recommended only where all else takes more than twice as long; what is likely to stall, only
+    where there is nothing else.
     """
     sets = [part for part in found if len(part.estimates)]
     if not sets:
         return None
     least = min(float(np.min(part.estimates.out_of_memory_probability)) for part in sets)
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
+    steady = [mask & ~_stalling(part) for mask, part in zip(safe, sets, strict=True)]
+    safe = steady if any(np.any(mask) for mask in steady) else safe
     usual = [mask & _usual(part) for mask, part in zip(safe, sets, strict=True)]
     shallow = [
         mask & ~deep(part.question.model, part.estimates.layouts.pp)
@@ -184,6 +200,54 @@ def deep(model: Model, pp: Int | int) -> Mask:
     [True, False]
     """
     return (np.asarray(pp) > _STAGES) & (model.num_params < _STAGES_PARAMS)
+
+
+def stall_probability(question: Question, layouts: Layouts) -> Float:
+    """Part of a framework's measured runs in layouts like these that stalled [1].
+
+    Counted: runs that took more than 1 / 0.6 of their estimate, by what a framework's description
+    says of them; the largest share that holds. Left out: how long they took, which is no part of a
+    step time. method.md#recommended.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> job = Question(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
+    ...                load_framework("nanotron"))
+    >>> some = [Layout(dp=64, tp=8, zero_stage=stage) for stage in (0, 1)]
+    >>> stall_probability(job, Layouts.stack(some)).tolist()
+    [0.7, 0.0]
+    """
+    devices = question.machine.node.num_devices
+    found = np.zeros(np.shape(layouts.dp))
+    for stall in question.framework.stalls:
+        here = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
+        here = here & np.isin(layouts.zero_stage, stall.zero_stages)
+        here = here & ((layouts.tp > devices) | (not stall.beyond_node))
+        found = np.maximum(found, np.where(here, stall.share.value, 0.0))
+    return found
+
+
+def likely_stalls(question: Question, layouts: Layouts) -> Mask:
+    """Where more measured runs stalled than did not."""
+    return stall_probability(question, layouts) > _LIKELY
+
+
+def stall_notes(questions: Mapping[str, Question], some: Iterable[Estimate]) -> list[str]:
+    """A warning for each of some layouts of whose kind measured runs have stalled."""
+    shares = {
+        one.layout: float(stall_probability(questions[one.framework], Layouts.of(one.layout)))
+        for one in some
+    }
+    return [
+        f"{layout}: {100 * share:.0f} % of measured runs in layouts like it took more than 1.7 "
+        "times as long as estimated, for a cause that is not known; time a few steps first."
+        for layout, share in shares.items()
+        if share
+    ]
+
+
+def _stalling(part: Found) -> Mask:
+    """Where more runs stall than do not."""
+    return likely_stalls(part.question, part.estimates.layouts)
 
 
 def _usual(part: Found) -> Mask:

@@ -110,6 +110,9 @@ def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]
     _schedules(grid)
     recompute = [RECOMPUTE.index(mode) for mode in question.framework.recompute]
     grid.cross("recompute", recompute)
+    mask, dropped = legal(question, grid.layouts(), {"schedule", "recompute", "zero_stage"})
+    grid.dropped.update(dropped)
+    grid.filter(mask)
     return grid.layouts(), dict(grid.dropped)
 
 
@@ -198,13 +201,14 @@ def _schedules(grid: _Grid) -> None:
 
 
 def _chunks(grid: _Grid) -> None:
-    """Chunks of a stage: one, or with an interleaved schedule as many as its layers make even."""
+    """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
+    schedule as many as its layers make even."""
     model, layouts = grid.question.model, grid.layouts()
     layers, pp = model.num_layers + model.num_decoder_layers, layouts.pp
-    several = interleaved(layouts)
-    rows, chunks = [np.flatnonzero(~several)], [1]
+    several, turned = interleaved(layouts), layouts.v_shaped
+    rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
     for count in range(2, layers // 2 + 1):
-        deep = several & (pp * count <= layers)
+        deep = (several | (turned & (count == 2))) & (pp * count <= layers)
         even = deep & (-(-layers // (pp * count)) * pp * count <= _FULLEST_CHUNK * layers)
         rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
         if fell := int(np.count_nonzero(deep & ~even)):

@@ -137,9 +137,9 @@ def memory_class(framework: Framework) -> str:
 def memory_factors(name: str) -> tuple[float, float]:
     """Factors on a device's memory that 90 % of measured runs of a class lie between [1].
 
-    Counted: runs that no fit has seen, measured as the driver sees a device or with what the
-    allocator holds. Left out: runs measured by their tensors alone, which need not fit; that runs
-    of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
+    Counted: runs that no fit of memory has seen, measured as the driver sees a device or with what
+    the allocator holds. Left out: runs measured by their tensors alone, which need not fit; that
+    runs of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     method.md#intervals.
 
     >>> low, high = memory_factors("any other framework")

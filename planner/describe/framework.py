@@ -23,7 +23,7 @@ from planner.describe.base import (
     Trait,
     ZeroStage,
 )
-from planner.describe.layout import Recompute, Schedule
+from planner.describe.layout import RECOMPUTE, Recompute, Schedule
 from planner.describe.machine import Requirements, Runtime
 from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
@@ -43,9 +43,17 @@ __all__ = [
     "Framework",
     "HostTime",
     "Kernels",
+    "Loss",
     "Offloading",
+    "Stall",
     "States",
 ]
+
+
+Loss = Literal[
+    "eager", "vocab-parallel", "vocab-parallel-copy", "fused", "fused-copy", "fused-linear"
+]
+"""Which kernels compute the loss over the vocabulary."""
 
 
 class States(Description):
@@ -94,10 +102,12 @@ class Kernels(Description):
     fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
-    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"]
+    loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
-    tp, in place; fused: one kernel that turns 16-bit logits into their gradient in place;
-    fused-copy: the same with the gradient beside the logits."""
+    tp, in place; vocab-parallel-copy: the same on a copy, the fp32 logits beside it; fused: one
+    kernel that turns 16-bit logits into their gradient in place; fused-copy: the same with the
+    gradient beside the logits; fused-linear: fused with the head's product, a piece of the logits
+    as large as the stream at a time, both gradients in the forward pass (Liger)."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
     """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
     loss); the head's gradient is summed over them before it is reduced."""
@@ -155,6 +165,21 @@ class HostTime(Description):
     """With a pipeline, for tp = 2 on one node [s]."""
     piped_power: Share
     """How the latter grows with tp and with the nodes of the group."""
+
+
+class Stall(Description):
+    """Layouts of which some runs take far longer than their work, for a cause that is not known."""
+
+    zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages of these layouts."""
+    piped: bool
+    """Whether they have a pipeline."""
+    beyond_node: bool = False
+    """Whether tensor parallelism must reach beyond a node."""
+    min_nodes: int = Field(ge=1, le=100_000)
+    """Fewest nodes."""
+    share: Share
+    """Part of measured runs that took more than 1 / 0.6 of their estimate."""
 
 
 class Buffers(Description):
@@ -367,6 +392,10 @@ class Framework(Description):
     """Pipeline schedules."""
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
+    deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
+    """Those that go with schedules whose weight gradients are passes of their own."""
+    deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages that go with such schedules."""
     selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
         "attention-core"
     )
@@ -406,6 +435,8 @@ class Framework(Description):
     """Kernels and saved tensors."""
     host: HostTime | None = None
     """Where the host sets the pace of tensor parallelism."""
+    stalls: tuple[Stall, ...] = ()
+    """Where runs stall now and then; said and avoided, not part of any step time."""
     buffers: Buffers
     """Fixed buffers."""
     communication: Communication

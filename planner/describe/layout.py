@@ -19,6 +19,8 @@ __all__ = [
     "OFFLOAD",
     "RECOMPUTE",
     "SCHEDULES",
+    "V_SHAPED",
+    "Chunks",
     "Layout",
     "Offload",
     "Recompute",
@@ -30,8 +32,11 @@ __all__ = [
 Recompute = Literal["none", "selective", "full"]
 """What is computed again in backward instead of kept."""
 
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v"]
 """Pipeline schedules; `none` without a pipeline."""
+
+V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v",)
+"""Schedules of two chunks a stage, through which the model runs down the stages and back up."""
 
 Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme"]
 """What lives off the device: nothing, optimizer states, or states and parameters."""
@@ -72,7 +77,42 @@ class Sharding:
         return self.shards_states & (self.zero_stage < 3)
 
 
-class Layout(Sharding, Description):
+class Chunks:
+    """Where the chunks of pipeline stages lie in the model, for one layout or for an array of them.
+
+    They go round the stages, or down and back up them: Qi et al. 2024, arXiv:2405.15362, figure 2.
+    """
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        pp: Any
+        vpp: Any
+
+    @property
+    def v_shaped(self) -> Any:
+        """The model turns at the last stage: the first one holds both of its ends."""
+        raise NotImplementedError
+
+    def chunk(self, stage: Any, number: Any) -> Any:
+        """Place in the model of a stage's chunk, from 0.
+
+        >>> [Layout(pp=4, vpp=2, schedule="zero-bubble-v").chunk(i, 1) for i in range(4)]
+        [7, 6, 5, 4]
+        """
+        turned = self.v_shaped * (number % 2)
+        return number * self.pp + stage + turned * (self.pp - 1 - 2 * stage)
+
+    def stage_of(self, chunk: Any) -> Any:
+        """The stage that holds a chunk, by its place in the model.
+
+        >>> [Layout(pp=4, vpp=2, schedule="zero-bubble-v").stage_of(i) for i in (3, 4, 7)]
+        [3, 3, 0]
+        """
+        number, stage = chunk // self.pp, chunk % self.pp
+        return stage + self.v_shaped * (number % 2) * (self.pp - 1 - 2 * stage)
+
+
+class Layout(Sharding, Chunks, Description):
     """One layout. `Layout(tp=4, dp=8)` is 32 ranks."""
 
     dp: int = Field(default=1, ge=1, le=10_000_000)
@@ -86,7 +126,7 @@ class Layout(Sharding, Description):
     pp: int = Field(default=1, ge=1, le=100_000)
     """Pipeline stages."""
     vpp: int = Field(default=1, ge=1, le=100_000)
-    """Model chunks per stage (interleaved schedule)."""
+    """Model chunks per stage (interleaved and V-shaped schedules)."""
     cp: int = Field(default=1, ge=1, le=100_000)
     """Context-parallel degree."""
     ep: int = Field(default=1, ge=1, le=100_000)
@@ -114,6 +154,11 @@ class Layout(Sharding, Description):
                 f"{', '.join(map(str, divisors(self.dp)))}"
             )
         return self
+
+    @property
+    def v_shaped(self) -> bool:
+        """The model turns at the last stage: the first one holds both of its ends."""
+        return self.schedule in V_SHAPED
 
     @property
     def world(self) -> int:

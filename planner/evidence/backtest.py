@@ -18,6 +18,7 @@ from planner.cost.parts import unseen_parts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.question import Question
 from planner.errors import PlannerError
+from planner.evidence.runs.choices import first_stage_bytes
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Interval, Score
 from planner.evidence.statistics import Group, group
@@ -78,7 +79,7 @@ def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
     for place, run in enumerate(runs):
         rows.append(run if isinstance(run, RefusedRun) else None)
         if isinstance(run, Run):
-            key = (run.machine_label, run.framework.name, run.model, run.workload)
+            key = (run.machine_label, run.framework, run.model, run.workload)
             together.setdefault(key, []).append((place, run))
     for asked in together.values():
         for (place, _), scored in zip(asked, _scored([run for _, run in asked]), strict=True):
@@ -110,9 +111,7 @@ def _fits_somehow(question: Question, run: Run) -> bool:
 
 
 def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
-    unseen = unseen_parts(run.memory_kind)
-    parts = estimate.memory_bytes
-    memory = parts["total"] - sum(parts[name] for name in unseen)
+    memory = _seen_memory(run, estimate)
     if not (math.isfinite(estimate.step_time_s) and math.isfinite(memory)):
         return RefusedRun(run.row_id, run.source, f"no finite estimate for {run.layout}")
     if run.step_time_s is None and run.memory_bytes is None and run.fits is None:
@@ -134,6 +133,15 @@ def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
                 f"the {name} is {measured / estimated:.0e} times its estimate; check the unit",
             )
     return Score(run, estimate, memory, interval(run, estimate), fits)
+
+
+def _seen_memory(run: Run, estimate: Estimate) -> float:
+    """What the run's way of measuring memory sees, of the stage that it measured [B]."""
+    if run.first_stage and run.layout.pp > 1:
+        question = Question(run.model, run.machine, run.workload, run.framework)
+        return first_stage_bytes(question, run.layout, run.memory_kind)
+    parts = estimate.memory_bytes
+    return parts["total"] - sum(parts[name] for name in unseen_parts(run.memory_kind))
 
 
 def interval(run: Run, estimate: Estimate) -> Interval | None:

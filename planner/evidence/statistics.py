@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from planner.choose.recommending import likely_stalls
+from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
+from planner.describe.question import Question
 from planner.evidence.runs.run import Run
 from planner.evidence.scores import Score
 
@@ -112,7 +115,7 @@ def quantiles(ratios: list[float], coverage: float = 0.9) -> tuple[float, float]
     (0.9, 1.1)
     """
     ordered = sorted(ratios)
-    k = math.floor((len(ordered) + 1) * (1 - coverage) / 2)
+    k = math.floor((len(ordered) + 1) * (1 - coverage) / 2 + 1e-9)  # 20 * (1 - 0.9) is below 2
     if k < 1:
         return ordered[0] / 1.2, ordered[-1] * 1.2
     return ordered[k - 1], ordered[-k]
@@ -153,7 +156,8 @@ def _job(run: Run) -> tuple[object, ...]:
 def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
     """Of one job: measured time of our pick over the best measured, minus one; did it fail?
 
-    Our pick is the fastest layout by estimate among those that we say fit (all, if none does).
+    Our pick is the fastest layout by estimate among those that we say fit (all, if none does) and
+    that are not likely to stall, as for a recommendation.
     Where it did not run, the best-ranked layout that did stands in for it.
     """
     times: dict[Layout, list[float]] = {}
@@ -162,12 +166,20 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
             times.setdefault(item.run.layout, []).append(item.run.step_time_s)
     measured = {layout: float(np.mean(values)) for layout, values in times.items()}
     fitting = [item for item in items if item.fits] or list(items)
-    ranked = sorted(fitting, key=lambda item: (item.estimate.step_time_s, item.run.row_id))
+    ranked = sorted(fitting, key=_rank)
     ran = [item.run.layout for item in ranked if item.run.layout in measured]
     failed = bool(ranked) and ranked[0].run.fits is False
     if len(measured) < 2 or not ran:
         return None, failed
     return measured[ran[0]] / min(measured.values()) - 1, failed
+
+
+def _rank(item: Score) -> tuple[bool, float, str]:
+    """Where a layout stands among those of its job."""
+    run = item.run
+    question = Question(run.model, run.machine, run.workload, run.framework)
+    stalls = bool(likely_stalls(question, Layouts.of(run.layout)))
+    return stalls, item.estimate.step_time_s, run.row_id
 
 
 def _mean(values: Sequence[float]) -> float | None:

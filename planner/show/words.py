@@ -56,7 +56,7 @@ def layout_words(layout: Layout) -> str:
     words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
     if layout.recompute != "none":
         words.append(f"{layout.recompute} recompute")
-    if layout.schedule in ("gpipe", "zero-bubble"):
+    if layout.schedule not in ("none", "1f1b", "interleaved-1f1b"):
         words.append(f"{layout.schedule} schedule")
     if layout.offload != "none":
         words.append(f"offload ({layout.offload})")

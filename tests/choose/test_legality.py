@@ -13,7 +13,7 @@ from planner.choose.legality import RULES, check, legal
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.layout import Layout
+from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import DescriptionError, LayoutError
 from tests.descriptions import question
 
@@ -52,6 +52,21 @@ def test_a_legal_layout_passes() -> None:
             {"framework": "nanotron", "model": "llama-3-70b"},
             {"tp": 16, "dp": 1},
             r"num_kv_heads = 8",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 3, "schedule": "zero-bubble-v", "zero_stage": 2},
+            r"vpp = 3 with .* 'zero-bubble-v', whose stages hold two chunks each; set vpp = 2",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 2, "recompute": "full"},
+            r"'full' and ZeRO stage 2: fsdp2 has it with recompute none and stage 0, 1 or 2",
+        ),
+        (
+            {"framework": "fsdp2"},
+            {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "zero_stage": 3},
+            r"'none' and ZeRO stage 3: fsdp2 has it with recompute none and stage 0, 1 or 2",
         ),
         (
             {"framework": "megatron-lm-2021"},
@@ -161,7 +176,7 @@ degree = st.sampled_from([1, 2, 3, 4, 8])
         sequence_parallel=st.booleans(),
         tiles=st.sampled_from([1, 2]),
         recompute=st.sampled_from(["none", "selective", "full"]),
-        schedule=st.sampled_from(["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
+        schedule=st.sampled_from(SCHEDULES),
         offload=st.sampled_from(["none", "optimizer-cpu", "all-cpu", "all-nvme"]),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,8 +13,8 @@ from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
 from planner.cost.estimate import estimate_layouts
-from planner.describe.catalogue import load_model
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.catalogue import load_framework, load_model
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, V_SHAPED, Layout, divisors
 from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
@@ -49,7 +50,8 @@ def brute_force(q: Question, world: int) -> set[Layout]:
             SCHEDULES,
             OFFLOAD,
         ):
-            if (vpp > 1) != (schedule == "interleaved-1f1b") or (pp > 1) != (schedule != "none"):
+            several = schedule == "interleaved-1f1b" or schedule in V_SHAPED
+            if (vpp > 1) != several or (pp > 1) != (schedule != "none"):
                 continue  # no schedule: refused by `check` as well, skipped here for speed
             chunks, layers = pp * vpp, q.model.num_layers
             if vpp > 1 and chunks <= layers and -(-layers // chunks) * chunks > 1.05 * layers:
@@ -185,6 +187,23 @@ def test_interleaving_goes_as_far_as_chunks_are_even() -> None:
         even = {count for count in range(2, longest) if layers % (2 * count) == 0}
         assert even <= chunks
         assert all(-(-layers // (2 * n)) * 2 * n <= 1.05 * layers for n in chunks)
+
+
+def test_a_v_is_searched_only_where_it_can_be_run() -> None:
+    """Two chunks a stage, nothing repeated, weights not gathered again; no files, no candidate."""
+    q = question("llama-3-8b", "fsdp2", global_batch=64)
+    found, dropped = candidates(q, 16)
+    turned = found.take(np.flatnonzero(found.v_shaped))
+    assert len(turned)
+    assert set(turned.vpp.tolist()) == {2}
+    assert not np.any(turned.recomputes_layers | turned.recomputes_selectively)
+    assert not np.any(turned.shards_weights)
+    # as many or as few micro-batches as there are
+    assert np.any(turned.grad_accumulation % turned.pp)
+    assert dropped["schedule does not go with recompute or ZeRO stage"] > len(turned)
+    written = replace(q, framework=q.framework.written(q.model, q.workload))
+    assert not np.any(candidates(written, 16)[0].v_shaped)
+    assert not np.any(candidates(replace(q, framework=load_framework("nanotron")), 16)[0].v_shaped)
 
 
 def test_nothing_legal_is_a_result() -> None:

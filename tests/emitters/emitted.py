@@ -7,6 +7,7 @@ from typing import Any
 
 import planner
 from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.emitters import emit_estimate
@@ -19,7 +20,7 @@ def files_of(
     machine: str | Machine,
     nodes: int,
     layout: Layout,
-    framework: str,
+    framework: str | Framework,
     *,
     sequence_length: int = 1024,
     steps: int | None = None,
@@ -32,14 +33,15 @@ def files_of(
     job = planner.Workload(
         sequence_length=sequence_length, global_batch=layout.global_batch, **workload
     )
-    found = planner.estimate(described, place, layout, workload=job, framework=framework)
+    runs = framework if isinstance(framework, Framework) else load_framework(framework)
+    found = planner.estimate(described, place, layout, workload=job, framework=runs)
     plan = plan_of(described.name, place.name, nodes, job)
     return emit_estimate(
         plan,
         found,
         model=described,
         machine=place,
-        framework=load_framework(framework),
+        framework=runs,
         steps=steps,
         queue=queue,
     )

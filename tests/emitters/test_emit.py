@@ -160,6 +160,7 @@ def test_a_disk_that_is_not_described_is_asked_for() -> None:
     assert (
         config["offload_param"]["nvme_path"] == config["offload_optimizer"]["nvme_path"] == "nvme/"
     )
+    assert "States go to `nvme/` beside `job.sh`: make it a folder" in files["README.md"]
     # the job says so before anything starts, and names what to do
     assert '[[ -d "nvme/" ]] || { echo "nvme/ is missing: make it a folder' in files["job.sh"]
     stated = files_of("gpt2", "polaris", 1, layout.replaced(dp=4), "deepspeed")

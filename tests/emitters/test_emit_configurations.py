@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
-from planner.errors import LayoutError
+from planner.errors import EmitError, LayoutError
 from tests.emitters.emitted import Files, files_of
 
 # layouts as (model, machine, nodes, layout): every stage, offload, hybrid, tiling
@@ -396,6 +397,34 @@ TITAN = {
         Layout(dp=8, tp=4, pp=4, zero_stage=3, sequence_parallel=True, schedule="1f1b"),
     ),
 }
+
+
+def test_a_v_is_written_where_a_release_runs_it() -> None:
+    """torchtitan 0.3.0 does not: its flex attention is compiled. A description that says otherwise
+    is enough, and what is written is read back."""
+    layout = Layout(
+        dp=4,
+        tp=4,
+        pp=4,
+        vpp=2,
+        sequence_parallel=True,
+        zero_stage=2,
+        schedule="zero-bubble-v",
+        grad_accumulation=9,
+    )
+    case, fsdp2 = ("llama-3-8b", "polaris", 16, layout), load_framework("fsdp2")
+    with pytest.raises(EmitError, match="schedule = zero-bubble-v is not offered by fsdp2; use"):
+        files_of(*case, fsdp2)
+    files = files_of(*case, fsdp2.replaced(code=fsdp2.code.replaced(schedules=())))
+    for name in ("torchtitan_plan.py", "torchtitan.toml"):
+        back = read_configuration_text(files[name], name)
+        asked = {field: getattr(layout, field) for field in back.layout}
+        assert back.layout == asked
+        assert {"schedule", "vpp", "pp", "tp", "zero_stage", "micro_batch"} <= set(asked)
+    # chunks in the order of the model: torchtitan gives rank i the parts i and 2 p - 1 - i
+    parts = tomllib.loads(files["torchtitan.toml"])["parallelism"]["module_fqns_per_model_part"]
+    assert [len(part) for part in parts] == [5, 5, 4, 4, 4, 4, 4, 5]
+    assert (parts[0][0], parts[-1][-1]) == ("tok_embeddings", "output")
 
 
 @pytest.fixture(scope="module")

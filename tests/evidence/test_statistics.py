@@ -43,6 +43,7 @@ def test_without_scipy_rank_correlations_are_left_out_and_said(
 
 def test_quantiles_hold_the_next_run_as_often_as_they_say() -> None:
     # split conformal: with n = 20, k = floor(21 * 0.1 / 2) = 1: the extremes themselves
+    assert quantiles([float(n) for n in range(1, 20)]) == (1.0, 19.0)
     assert quantiles([float(n) for n in range(1, 21)]) == (1.0, 20.0)
     assert quantiles([float(n) for n in range(1, 41)]) == (2.0, 39.0)
     # eighteen runs are too few for 90 %

@@ -17,6 +17,7 @@ from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
 from planner.choose.verdicts.guide import guide
 from planner.cost.estimate import Estimate
+from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout, Offload
@@ -208,17 +209,17 @@ def _pipeline(_: Job | None) -> None:
         "**Pipeline parallelism** gives each device a run of layers and sends micro-batches "
         "through. While the pipeline fills and drains, stages idle: the *bubble*. More "
         "micro-batches make it smaller, interleaving divides it by the chunks, zero-bubble fills "
-        "it with weight gradients."
+        "it with weight gradients; zero-bubble-v also lets the model turn at the last stage, so "
+        "that the first one holds both of its ends."
     )
     columns = st.columns(4)
     schedule = columns[0].selectbox("Schedule", SCHEDULES[1:], index=1, key="pipe_kind")
     stages = columns[1].slider("Stages", 2, 8, 4, key="pipe_stages")
     groups = columns[2].slider("Micro-batches per stage", 1, 8, 2, key="pipe_groups")
     chunks = columns[3].slider("Chunks (interleaved)", 2, 4, 2, key="pipe_chunks")
-    inside = schedule == "interleaved-1f1b"
-    timeline = simulate(
-        [StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, chunks if inside else 1
-    )
+    known = schedule_named(schedule)
+    number = chunks if known.interleaves else 2 if known.v_shaped else 1
+    timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
     draw(pipeline.gantt(Played.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(

@@ -15,7 +15,7 @@ from planner.choose.job import check_division
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
 from planner.describe.framework import Framework
-from planner.describe.layout import Layout
+from planner.describe.layout import V_SHAPED, Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -222,6 +222,8 @@ def _scheduled(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with the usual schedule of a pipeline."""
     if fields.get("pp", 1) == 1:
         return {"schedule": "none", **fields}
+    if fields.get("schedule") in V_SHAPED:
+        return {"vpp": 2, **fields}
     usual = "1f1b" if fields.get("vpp", 1) == 1 else "interleaved-1f1b"
     return {"schedule": usual, **fields}
 

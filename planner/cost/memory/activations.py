@@ -175,6 +175,27 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
     return total
 
 
+def kept_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
+    """What embedding or layer keep of one micro-batch from forward to backward on one rank [B].
+
+    Counted: everything or what recompute leaves. Left out: the head, whose loss follows at once.
+    method.md#activations.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(sequence_length=1), load_framework("fsdp2"))
+    >>> layer, again = blocks_of(job)[1], Layouts.of(Layout(recompute="full"))
+    >>> float(kept_bytes(job, layer, again))                # its input: 4096 of two bytes
+    8192.0
+    """
+    if block.kind == "head":
+        return np.zeros(np.shape(layouts.tp))
+    if block.kind == "layer":
+        return _layer(question, block, layouts).kept
+    return saved_bytes(question, _always(block), layouts)
+
+
 def _always(block: Block) -> tuple[Saved, ...]:
     """What a block keeps where nothing is recomputed."""
     return tuple(item for item in block.saved if not item.selective_only)
@@ -234,7 +255,7 @@ def _stage_buffers(stages: Stages, stream: Float, flight: InFlight) -> StageBuff
     size = np.where(layouts.piped, stream, 0.0)
     size = size / np.where(layouts.splits_sequence, layouts.tp, 1)
     inputs = layouts.vpp - (stage == 0)
-    outputs = layouts.vpp - (stage == layouts.pp - 1)
+    outputs = layouts.vpp - (stage == layouts.stage_of(layouts.pp * layouts.vpp - 1))
     m = layouts.num_microbatches
     # activations in flight count their inputs themselves
     at_peak = inputs * m - flight.received + outputs * m + flight.sent

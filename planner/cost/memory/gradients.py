@@ -81,6 +81,7 @@ class _Sizes:
         self.params, self.layouts, self.size = stages.trained, stages.layouts, stages.states
         framework, layouts = stages.question.framework, stages.layouts
         self.buffers, self.loss_chunks = framework.buffers, framework.kernels.loss_chunks
+        self.gradient_in_loss = framework.kernels.loss == "fused-linear"
         self.element = float(stages.question.workload.compute_bytes)
         self.layer = self.params.largest_layer / layouts.tiles
         self.parallel = layouts.num_replicas > 1
@@ -134,8 +135,11 @@ class _Sizes:
         """The head's gradient where every piece of the loss adds to it.
 
         An fp32 sum beside the temporaries of the last piece; when those are gone, the input and
-        the output of its reduction beside the sum.
+        the output of its reduction beside the sum. A loss fused with the head's product has its
+        gradient in the precision of the weights.
         """
+        if self.gradient_in_loss:
+            return self.params.head * self.element
         if self.loss_chunks == 1:
             return np.zeros(np.shape(self.params.head))
         ahead = self.buffers.reduce_input_bytes

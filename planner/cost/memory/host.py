@@ -20,7 +20,8 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     reads it whole; offloaded states, gradients and weights as often as they are held; pinned
     buffers of the disk. Left out: the page cache, data loader workers' own data, sizes that
     torch's host allocator rounds up. Where whole checkpoints exceed the node, loading rank by rank
-    is taken instead. Ren et al. 2021, arXiv:2101.06840; method.md#host-memory-loading-offload.
+    is taken instead; where one does, making the model in shards. Ren et al. 2021, arXiv:2101.06840;
+    method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.describe.question import Question
@@ -77,15 +78,18 @@ def _load_bytes(stages: Stages) -> Float:
     question, params, per_node = stages.question, stages.params, _ranks_per_node(stages)
     framework, element = question.framework, float(question.workload.compute_bytes)
     shards = per_node * params.unsharded * element
+    # a rank reads what it will hold, which under ZeRO-3 is its shard
+    own = np.where(stages.layouts.shards_weights, per_node * params.sharded * element, shards)
     if not framework.loads_full_checkpoint:
-        # a rank reads what it will hold, which under ZeRO-3 is its shard
-        own = per_node * params.sharded * element
-        return np.where(stages.layouts.shards_weights, own, shards)
+        return own
     num_params = sum(block.count * block.num_params for block in stages.blocks)
     whole = per_node * num_params * element
     processes = per_node * framework.buffers.host_process_bytes.value
     room = question.machine.node.host_memory_bytes.value - processes
-    return np.where(whole <= room, whole, np.minimum(num_params * element, shards))
+    one = np.minimum(num_params * element, shards)
+    # zero.Init: a parameter is sharded as it is made, or goes to the disk
+    made = np.where(stages.layouts.weights_on_disk, 0.0, own)
+    return np.where(whole <= room, whole, np.where(one <= room, one, made))
 
 
 def disk_bytes(stages: Stages) -> Float:

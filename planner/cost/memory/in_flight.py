@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Float, distinct
-from planner.cost.schedules.bubble import chunks_in_flight
+from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
 from planner.cost.shards.pipeline import chunk_counts
 from planner.cost.shards.stages import Stages
 
@@ -28,6 +28,13 @@ class InFlight:
     """Passes whose input came from a neighbour."""
     sent: Float
     """Passes whose output went to one."""
+    first: tuple[Float, ...]
+    """Blocks of the stage's first chunk."""
+    cooling: tuple[Float, ...]
+    """As `blocks`, when no forward pass follows and most weight gradients are still to be computed:
+    for schedules with passes of their own for them."""
+    waiting: tuple[Float, ...]
+    """Of those, the ones that wait for nothing but their weight gradients."""
 
 
 def in_flight_on(stages: Stages) -> InFlight:
@@ -60,12 +67,17 @@ def in_flight_on(stages: Stages) -> InFlight:
     largest = np.arange(len(held))[:, None] == np.argmax(layers, axis=0)
     held = held + further * largest * (held < pairs.num_microbatches)
     fewest = np.argmin(np.where(layers > 0, layers, np.inf), axis=0)[None]
-    chunk = stage + pairs.pp * np.arange(len(held))[:, None]
+    chunk = pairs.chunk(stage, np.arange(len(held))[:, None])
     passes = np.sum(held, axis=0)
+    cooling, waiting = chunks_waiting(pairs, stage, layers)
+    goes = (chunk < pairs.pp * pairs.vpp - 1) & (pairs.stage_of(chunk + 1) != stage)
     return InFlight(
         micro_batches=(passes / pairs.vpp)[which],
         blocks=tuple(np.sum(held * count, axis=0)[which] for count in counts),
         smallest=tuple(np.take_along_axis(count, fewest, axis=0)[0][which] for count in counts),
         received=np.sum(held * (chunk > 0), axis=0)[which],
-        sent=np.sum(held * (chunk < pairs.pp * pairs.vpp - 1), axis=0)[which],
+        sent=np.sum(held * goes, axis=0)[which],
+        first=tuple(count[0][which] for count in counts),
+        cooling=tuple(np.sum(cooling * count, axis=0)[which] for count in counts),
+        waiting=tuple(np.sum(waiting * count, axis=0)[which] for count in counts),
     )

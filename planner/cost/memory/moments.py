@@ -1,4 +1,4 @@
-"""Moments: what is alive on the device at the ten moments of a step that compete for the peak.
+"""Moments: what is alive on the device at the eleven moments of a step that compete for the peak.
 
 Each moment is a function of one worksheet; `MOMENTS` lists them in the order of the step.
 """
@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import Activations, stage_activations
+from planner.cost.memory.deferred import Deferred, deferred
 from planner.cost.memory.gradients import Reduction, reduction
 from planner.cost.memory.weights import (
     GatheredWeights,
@@ -53,6 +54,7 @@ class Worksheet:
     gathered: GatheredWeights
     kept: Activations
     reduction: Reduction
+    deferred: Deferred
 
     @classmethod
     def of(cls, stages: Stages) -> Worksheet:
@@ -60,7 +62,8 @@ class Worksheet:
         stay, kept = resident(stages), stage_activations(stages)
         reduce = reduction(stages, kept, stay.gradients)
         window = gathered(stages, kept.layer.working + reduce.in_first_layer)
-        return cls(stages, stay, unfreed(stages, stay.weights), window, kept, reduce)
+        late = deferred(stages)
+        return cls(stages, stay, unfreed(stages, stay.weights), window, kept, reduce, late)
 
     @property
     def without_one_layer(self) -> Float:
@@ -97,7 +100,7 @@ def forward(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.all,
         gathered_parameters=w.gathered.in_forward,
-        gradients=w.reduction.before,
+        gradients=w.reduction.before + w.deferred.pending,
         activations=w.without_one_layer,
         communication_buffers=w.stage_buffers + w.reduction.buckets,
     )
@@ -108,7 +111,7 @@ def loss(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.all,
         gathered_parameters=w.gathered.head,
-        gradients=w.reduction.before,
+        gradients=w.reduction.before + w.deferred.pending,
         activations=w.kept.kept,
         logits_and_loss=w.kept.logits,
         communication_buffers=w.loss_buffers + w.reduction.buckets + w.reduction.in_loss,
@@ -120,7 +123,7 @@ def backward(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_head,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before,
+        gradients=w.reduction.before + w.deferred.pending,
         activations=w.kept.kept,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers + w.reduction.in_last_layer,
@@ -132,7 +135,7 @@ def next_to_last_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before,
+        gradients=w.reduction.before + w.deferred.pending,
         activations=w.without_one_layer,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
@@ -144,7 +147,7 @@ def layer_before_last(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before,
+        gradients=w.reduction.before + w.deferred.pending,
         activations=w.without_one_layer,
         working_set=w.ending,
         communication_buffers=w.stage_buffers + w.reduction.after_last_layer,
@@ -157,7 +160,7 @@ def second_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_second_layer,
-        gradients=w.reduction.at_end,
+        gradients=w.reduction.at_end + w.deferred.pending,
         activations=w.kept.of_others + own,
         working_set=w.ending,
         communication_buffers=w.stage_buffers_after + w.reduction.in_second_layer,
@@ -172,7 +175,7 @@ def first_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_first_layer,
-        gradients=w.reduction.at_end,
+        gradients=w.reduction.at_end + w.deferred.pending,
         activations=w.kept.of_others,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers_after + w.reduction.in_first_layer,
@@ -184,9 +187,27 @@ def embedding(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_embedding,
-        gradients=w.reduction.at_end,
+        gradients=w.reduction.at_end + w.deferred.pending,
         activations=w.kept.of_others,
         communication_buffers=w.kept.buffers.receive + w.reduction.in_embedding,
+    )
+
+
+def cooling_down(w: Worksheet) -> Alive:
+    """No forward pass follows: most weight gradients wait, where they have passes of their own.
+
+    Those of one pass are being computed, from gradients that they take the place of.
+    """
+    late = w.deferred
+    turned = np.where(late.waiting > 0, 1.0, 0.0)
+    summed = w.reduction.summed + np.maximum(late.one_pending - late.one_waiting, 0.0)
+    return Alive(
+        weights=turned * w.weights.all,
+        gathered_parameters=turned * w.gathered.window,
+        gradients=turned * summed,
+        activations=late.kept,
+        working_set=late.waiting,
+        communication_buffers=turned * w.stage_buffers_after,
     )
 
 
@@ -195,7 +216,7 @@ def reducing(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_reduction,
         gathered_parameters=w.gathered.in_reduction,
-        gradients=w.reduction.summed,
+        gradients=w.reduction.summed + w.deferred.pending,
         communication_buffers=w.kept.buffers.receive + w.reduction.of_sums,
     )
 
@@ -227,6 +248,7 @@ MOMENTS: dict[str, Callable[[Worksheet], Alive]] = {
     "second layer": second_layer,
     "first layer": first_layer,
     "embedding": embedding,
+    "cool-down": cooling_down,
     "reduction": reducing,
     "optimizer": optimizer,
 }

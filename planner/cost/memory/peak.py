@@ -14,9 +14,8 @@ from planner.cost.memory.moments import MOMENTS, Alive, Worksheet, optimizer_tem
 from planner.cost.parts import DEVICE_PARTS, recorded
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.describe.machine import Machine
 
-__all__ = ["device_memory"]
+__all__ = ["communicators", "device_memory"]
 
 
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
@@ -42,7 +41,7 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     for name in alive[0]:
         found[name] = np.choose(peak, [parts[name] for parts in alive])
     allocated = np.asarray(sum(found.values()))
-    found["runtime_context"] = _context_bytes(stages.layouts, machine) + np.zeros_like(allocated)
+    found["runtime_context"] = _context_bytes(stages) + np.zeros_like(allocated)
     found["allocator_reserve"] = buffers.allocator_fraction.value * allocated
     if buffers.keeps_temporaries:
         # what activations leave behind is too small for them: the allocator takes more while
@@ -57,8 +56,30 @@ def _parts(alive: Alive) -> dict[str, Float]:
     return {field.name: getattr(alive, field.name) for field in fields(alive)}
 
 
-def _context_bytes(layouts: Layouts, machine: Machine) -> Float:
-    device = machine.device
-    axes = (layouts.dp, layouts.tp, layouts.pp, layouts.cp, layouts.ep)
-    communicators = np.sum([(axis > 1).astype(float) for axis in axes], axis=0)
-    return device.context_bytes.value + communicators * device.communicator_bytes.value
+def _context_bytes(stages: Stages) -> Float:
+    """Driver context, and the buffers of a rank's communicators."""
+    device = stages.question.machine.device
+    return (
+        device.context_bytes.value + communicators(stages.layouts) * device.communicator_bytes.value
+    )
+
+
+def communicators(layouts: Layouts) -> Float:
+    """Communicators with buffers of their own that a rank is in [1].
+
+    Counted: the group of every axis in use; a pair with each neighbour in the pipeline, as torch
+    makes one for every two ranks that send (pytorch issue 129140); one over several axes, for the
+    norm of gradients. Left out: that the ends of a pipeline have one neighbour, unless tied tables
+    pair them; groups that share buffers (ncclCommSplit, splitShare). method.md#memory-per-device.
+
+    >>> from planner import Layout
+    >>> float(communicators(Layouts.of(Layout(dp=4))))
+    1.0
+    >>> float(communicators(Layouts.of(Layout(dp=4, tp=4, pp=12))))   # 2 axes, 2 pairs, all ranks
+    5.0
+    """
+    inside = np.sum([axis > 1 for axis in (layouts.dp, layouts.tp, layouts.cp)], axis=0)
+    # experts are spread over ranks of other axes
+    several = inside + layouts.piped > 1
+    pairs = np.minimum(layouts.pp - 1, 2)
+    return np.asarray(inside + (layouts.ep > 1) + pairs + several, dtype=np.float64)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
-from planner.describe.model.block import Saved, Split
+from planner.describe.model.block import Gemm, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import LayerKind, shared_size
 
-__all__ = ["after_ffn", "kept_selectively", "repeating", "working"]
+__all__ = ["after_ffn", "deferred", "kept_selectively", "repeating", "working"]
 
 
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:
@@ -158,3 +158,29 @@ def after_ffn(sizes: Sizes, experts: Experts | None) -> tuple[Saved, ...]:
     exact = 2 * FP32 if sizes.kernels.scores_before_experts else 0
     size = (2 * e + exact) * model.hidden_size * experts.top_k
     return (stream, Saved("gradient.dispatch", size, "dispatched"))
+
+
+def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, ...]:
+    """Gradients of a layer's products and norms, from which those of its weights are computed.
+
+    Counted: bytes per token of every product's and every norm's result; that of a row-parallel
+    product whole on every rank. Left out: norms of queries and keys. torch 2.13,
+    pipelining/_backward.py: stage_backward_input; method.md#memory-per-device.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> layer = blocks(load_model("llama-3-8b"), Workload(), load_framework("fsdp2"))[1]
+    >>> sum(item.bytes_per_token for item in layer.deferred)    # 2 (2 f + 5 h + 2 kv)
+    102400.0
+    """
+    e, h = sizes.element, sizes.model.hidden_size
+    results = tuple(
+        Saved(
+            f"gradient.{gemm.name}",
+            float(e * gemm.n * max(gemm.top_k, 1)),
+            "sharded" if gemm.split == "column" else "replicated",
+        )
+        for gemm in gemms
+        if gemm.weight_gradient
+    )
+    return (*results, Saved("gradient.norms", float(e * h * norms), "residual"))

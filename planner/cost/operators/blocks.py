@@ -13,7 +13,13 @@ from dataclasses import replace
 
 from planner.cost.operators import ends
 from planner.cost.operators.attention import attention
-from planner.cost.operators.backward import after_ffn, kept_selectively, repeating, working
+from planner.cost.operators.backward import (
+    after_ffn,
+    deferred,
+    kept_selectively,
+    repeating,
+    working,
+)
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import Operators, Sizes
 from planner.describe.framework import Framework
@@ -100,6 +106,7 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
         working=working(sizes, experts),
         repeating=repeating(sizes),
         after_ffn=after_ffn(sizes, experts),
+        deferred=deferred(sizes, found.gemms, model.norms_per_layer + kind.cross),
     )
 
 

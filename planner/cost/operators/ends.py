@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
@@ -113,13 +114,22 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
     """Cross entropy over the vocabulary: passes, what it keeps, what its backward needs."""
     e, kernels = sizes.element, sizes.kernels
     cast, eager, beside = e + FP32 if e < FP32 else 0, kernels.loss == "eager", 0
+    kept: float
+    working: float
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
         kept, beside = FP32, e * (kernels.keeps_logits + sizes.model.logits_softcap)
-    elif kernels.loss == "vocab-parallel":
+    elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
+        # or on a copy, while the caller still holds what it is made of (nanotron)
+        working += FP32 * kernels.loss.endswith("copy")
+    elif kernels.loss == "fused-linear":
+        # a piece of the logits at a time, as large as the stream; its gradient is ready then
+        pieces = math.ceil(vocab / sizes.model.hidden_size)
+        forward, backward, kept = 5 * e, 0, e * sizes.model.hidden_size / vocab
+        working = e / pieces
     else:
         forward, backward, kept = 3 * e, 2 * e, e
         working = e if kernels.loss == "fused-copy" else 0

@@ -7,9 +7,18 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Mask
 from planner.cost.schedules.known import KNOWN
+from planner.cost.schedules.schedule import Passes, idle_s
 from planner.cost.shards.layouts import Layouts
 
-__all__ = ["bubble_s", "chunks_in_flight", "in_flight", "interleaved", "runs_forward_ahead"]
+__all__ = [
+    "bubble_s",
+    "chunks_in_flight",
+    "chunks_waiting",
+    "defers_weight_gradients",
+    "in_flight",
+    "interleaved",
+    "runs_forward_ahead",
+]
 
 
 def in_flight(layouts: Layouts, stage: ArrayLike) -> Float:
@@ -51,39 +60,65 @@ def chunks_in_flight(layouts: Layouts, stage: ArrayLike, layers: Float) -> Float
     return whole
 
 
-def bubble_s(
-    layouts: Layouts, slowest_s: Float, sum_s: Float, weight_s: Float, weights_s: Float
-) -> Float:
+def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[Float, Float]:
+    """Passes of each chunk held when no forward pass follows, and those that wait for weights [1].
+
+    Shapes as of `chunks_in_flight`. Counted: schedules whose weight gradients are passes of their
+    own, when most wait; the second are a part of the first, whose other backward passes are done.
+    Left out: other schedules, where none does. method.md#pipeline.
+
+    >>> layouts = Layouts.broadcast(pp=4, vpp=2, grad_accumulation=8, schedule=5)
+    >>> [held.tolist() for held in chunks_waiting(layouts, 3, np.array([1.0, 1.0]))]
+    [[4.0, 3.0], [4.0, 3.0]]
+    """
+    p, v, m, stage = layouts.pp, layouts.vpp, layouts.num_microbatches, np.asarray(stage)
+    held = waiting = np.zeros(np.shape(layers))
+    for schedule in KNOWN.values():
+        here = layouts.scheduled(schedule.name) & layouts.piped
+        if schedule.waiting and np.any(here):
+            found = schedule.waiting(p, v, m, stage, layers)
+            held, waiting = np.where(here, found[0], held), np.where(here, found[1], waiting)
+    return held, waiting
+
+
+def bubble_s(layouts: Layouts, slowest: Passes, all_stages: Passes) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
-    `slowest_s` and `sum_s` are the time of one micro-batch on the slowest stage and on all
-    stages, `weight_s` and `weights_s` the weight gradients in them. Counted: with equal stages
-    (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a
-    schedule does meanwhile. Left out: the optimizer.
+    Counted: with equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473,
+    section 2.2), less what a schedule does meanwhile. Left out: the optimizer.
 
     >>> from planner import Layout
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
-    >>> one, four = np.asarray(1.0), np.asarray(4.0)
-    >>> float(bubble_s(layouts, 3 * one, 12 * one, one, four))      # 3 * 3 s
+    >>> one = Passes(np.asarray(3.0), np.asarray(1.0), np.asarray(1.0))
+    >>> four = Passes(np.asarray(12.0), np.asarray(4.0), np.asarray(4.0))
+    >>> float(bubble_s(layouts, one, four))         # 3 * 3 s
     9.0
     """
-    idle = np.maximum(sum_s - slowest_s, 0.0) / layouts.vpp
-    found = idle
+    shape = (layouts.pp, layouts.vpp, layouts.num_microbatches)
+    others = all_stages.less(slowest)
+    found = idle_s(*shape, slowest, others)
     for schedule in KNOWN.values():
-        fills = schedule.fills_s(layouts.pp, layouts.num_microbatches, weight_s, weights_s)
-        bubble = np.maximum(idle - fills, 0.0)
-        found = np.where(layouts.scheduled(schedule.name), bubble, found)
+        if np.any(here := layouts.scheduled(schedule.name)):
+            bubble = np.maximum(schedule.bubble_s(*shape, slowest, others), 0.0)
+            found = np.where(here, bubble, found)
     return found
 
 
 def interleaved(layouts: Layouts) -> Mask:
-    """Stages hold several chunks of the model."""
+    """Stages hold several chunks of the model, which go round them."""
     return _any_of(layouts, [name for name, known in KNOWN.items() if known.interleaves])
 
 
 def runs_forward_ahead(layouts: Layouts) -> Mask:
     """The last stage runs forward passes before its first backward pass."""
     return _any_of(layouts, [name for name, known in KNOWN.items() if known.runs_forward_ahead])
+
+
+def defers_weight_gradients(layouts: Layouts) -> Mask:
+    """Weight gradients are passes of their own."""
+    return _any_of(
+        layouts, [name for name, known in KNOWN.items() if known.defers_weight_gradients]
+    )
 
 
 def _any_of(layouts: Layouts, names: list[str]) -> Mask:

@@ -7,11 +7,13 @@ from planner.cost.schedules.interleaved import INTERLEAVED
 from planner.cost.schedules.one_f_one_b import ONE_F_ONE_B
 from planner.cost.schedules.schedule import PipelineSchedule
 from planner.cost.schedules.zero_bubble import ZERO_BUBBLE
+from planner.cost.schedules.zero_bubble_v import ZERO_BUBBLE_V
 
 __all__ = ["KNOWN", "schedule_named"]
 
 KNOWN: dict[str, PipelineSchedule] = {
-    schedule.name: schedule for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE)
+    schedule.name: schedule
+    for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V)
 }
 
 

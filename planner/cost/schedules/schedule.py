@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.describe.layout import Schedule
+from planner.describe.layout import V_SHAPED, Schedule
 
-__all__ = ["Kind", "PipelineSchedule", "Task", "fills_nothing", "one_each"]
+__all__ = ["Kind", "Passes", "PipelineSchedule", "Task", "idle_s", "one_each"]
 
 Kind = Literal["forward", "backward", "weight_gradient"]
 
@@ -25,15 +25,43 @@ class Task(NamedTuple):
     chunk: int
 
 
-def fills_nothing(pp: Int, m: Int, weight_s: Float, weights_s: Float) -> Float:
-    """Nothing is done while a stage waits: the bubble is all of its idle time [s].
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What one micro-batch takes on one stage or on several together [s]."""
 
-    Counted: nothing. Left out: weight gradients, which stay where they are. Definition.
+    total_s: Float
+    forward_s: Float
+    weight_s: Float
+    """Weight gradients, a part of the backward pass."""
 
-    >>> float(fills_nothing(4, 8, 1.0, 4.0))
-    0.0
+    @property
+    def input_s(self) -> Float:
+        """The rest of the backward pass, which the stage before waits for [s]."""
+        return self.total_s - self.forward_s - self.weight_s
+
+    def less(self, part: Passes) -> Passes:
+        """What is left without a part of them, in each at least nothing [s]."""
+        return Passes(
+            np.maximum(self.total_s - part.total_s, 0.0),
+            np.maximum(self.forward_s - part.forward_s, 0.0),
+            np.maximum(self.weight_s - part.weight_s, 0.0),
+        )
+
+
+def idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
+    """Time in which a stage waits for one chunk of every other [s].
+
+    Counted: forward and backward. Left out: what a stage could do meanwhile. Narayanan et al. 2021,
+    arXiv:2104.04473, section 2.2.
+
+    >>> one = Passes(np.asarray(3.0), np.asarray(1.0), np.asarray(1.0))
+    >>> float(idle_s(2, 2, 8, one, one))
+    1.5
     """
-    return np.zeros(())
+    return others.total_s / v
+
+
+Bubble: TypeAlias = Callable[[Int, Int, Int, Passes, Passes], Float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +78,24 @@ class PipelineSchedule:
     of_chunks: Callable[[Int, Int, Int, Int, Float], Float] | None = None
     """Of every chunk, when most layers' activations are held: (p, v, m, stage, layers of each
     chunk). Nothing where a stage is one chunk."""
-    fills_s: Callable[[Int, Int, Float, Float], Float] = fills_nothing
-    """What of 1F1B's idle time is no wait: (p, m, weight gradients of the slowest stage and of
-    all stages) [s]."""
+    waiting: Callable[[Int, Int, Int, Int, Float], tuple[Float, Float]] | None = None
+    """Of every chunk, when no forward pass follows and most weight gradients are still to be
+    computed: passes held, and those that wait for nothing else. Arguments as `of_chunks`."""
+    bubble_s: Bubble = idle_s
+    """How long the slowest stage waits: (p, v, m, its passes, those of all others) [s]."""
     interleaves: bool = False
-    """Whether a stage has several chunks, and micro-batches pass in groups of p."""
+    """Whether chunks go round the stages, and micro-batches pass in groups of p."""
     defers_weight_gradients: bool = False
     """Whether weight gradients are passes of their own."""
     runs_forward_ahead: bool = False
     """Whether forward passes precede the last stage's backward: it keeps all their logits."""
     no_better_than: str = ""
     """A schedule that takes as long with less memory; empty where there is none."""
+
+    @property
+    def v_shaped(self) -> bool:
+        """Whether a stage has two chunks, through which the model runs down the stages and up."""
+        return self.name in V_SHAPED
 
 
 def one_each(forward: list[Task], backward: list[Task], warm_up: int) -> list[Task]:

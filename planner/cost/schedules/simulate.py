@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import PipelineSchedule, Task
-from planner.describe.layout import Schedule
+from planner.describe.layout import Layout, Schedule
 from planner.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -80,19 +80,25 @@ class Event:
 class Timeline:
     """Everything that happens in one step, by stage and time."""
 
-    num_stages: int
+    place: Layout
+    """Stages, chunks and schedule: where in the model each chunk lies."""
     num_micro_batches: int
     events: tuple[Event, ...]
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline."""
+        return self.place.pp
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of each stage."""
+        return self.place.vpp
 
     @property
     def makespan_s(self) -> float:
         """End of the last pass [s]."""
         return max(event.end_s for event in self.events)
-
-    @property
-    def num_chunks(self) -> int:
-        """Chunks of each stage."""
-        return 1 + max(event.chunk for event in self.events)
 
     @property
     def idle_fraction(self) -> float:
@@ -186,9 +192,8 @@ class Timeline:
                 first.setdefault(event.task, position)
         for task, position in sent.items():
             yield last[task], position
-        chunks = self.num_chunks
         for task, position in first.items():
-            source = _source(task, self.num_stages, chunks)
+            source = _source(task, self.place)
             if source is not None:
                 ready = last[source]
                 yield (ready if source.stage == task.stage else sent.get(source, ready)), position
@@ -217,19 +222,21 @@ def simulate(
             f"interleaved 1F1B needs micro-batches in multiples of pp = {p}, not "
             f"{micro_batches}; use {max(p, micro_batches // p * p)}"
         )
-    if not known.interleaves and chunks != 1:
+    place = Layout(pp=p, vpp=chunks, schedule=schedule)
+    least = 2 if known.v_shaped else 1
+    if not known.interleaves and chunks != least:
         raise LayoutError(
-            f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = 1"
+            f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = {least}"
         )
     orders = [known.order(p, stage, micro_batches, chunks) for stage in range(p)]
-    return Timeline(p, micro_batches, tuple(_run(stages, orders, known, chunks)))
+    return Timeline(place, micro_batches, tuple(_run(stages, orders, known, place)))
 
 
 # --- time ------------------------------------------------------------------------------------
 
 
 def _run(
-    stages: Sequence[StageTime], orders: list[list[Task]], schedule: PipelineSchedule, chunks: int
+    stages: Sequence[StageTime], orders: list[list[Task]], schedule: PipelineSchedule, place: Layout
 ) -> list[Event]:
     """Tasks with their times; stages advance in turn until all orders are worked off."""
     p = len(stages)
@@ -242,11 +249,11 @@ def _run(
         for stage in list(waiting):
             while position[stage] < len(orders[stage]):
                 task = orders[stage][position[stage]]
-                ready = _ready_s(task, stages, ends, chunks)
+                ready = _ready_s(task, stages, ends, place)
                 if ready is None:
                     break
                 start = max(free[stage], ready)
-                made = _timed(task, stages[stage], start, schedule, chunks)
+                made = _timed(task, stages[stage], start, schedule, place.vpp)
                 ends[task] = free[stage] = made[-1].end_s
                 # weight gradients have nothing to hand on
                 blocked = stages[stage].blocked_s if task.kind != "weight_gradient" else 0.0
@@ -259,30 +266,35 @@ def _run(
             if position[stage] == len(orders[stage]):
                 waiting.remove(stage)
         assert progressed or not waiting, "the order of a schedule waits for itself"
-    return events + _transfers(stages, ends, chunks)
+    return events + _transfers(stages, ends, place)
 
 
-def _source(task: Task, p: int, chunks: int) -> Task | None:
+def _source(task: Task, place: Layout) -> Task | None:
     """The task whose result a task needs; None for the first."""
     stage, kind, micro_batch, chunk = task
     if kind == "weight_gradient":
         return Task(stage, "backward", micro_batch, chunk)
-    if kind == "forward":
-        if stage:
-            return Task(stage - 1, "forward", micro_batch, chunk)
-        return Task(p - 1, "forward", micro_batch, chunk - 1) if chunk else None
-    if stage < p - 1:
-        return Task(stage + 1, "backward", micro_batch, chunk)
-    if chunk < chunks - 1:
-        return Task(0, "backward", micro_batch, chunk + 1)
-    return Task(stage, "forward", micro_batch, chunk)
+    before = place.chunk(stage, chunk) + (-1 if kind == "forward" else 1)
+    if before == place.pp * place.vpp:
+        return Task(stage, "forward", micro_batch, chunk)
+    if before < 0:
+        return None
+    return Task(place.stage_of(before), kind, micro_batch, before // place.pp)
+
+
+def _goes(task: Task, place: Layout) -> bool:
+    """Whether a task's result goes to a neighbour; at the turn of a V it stays where it is."""
+    if task.kind == "weight_gradient":
+        return False
+    after = place.chunk(task.stage, task.chunk) + (1 if task.kind == "forward" else -1)
+    return 0 <= after < place.pp * place.vpp and place.stage_of(after) != task.stage
 
 
 def _ready_s(
-    task: Task, stages: Sequence[StageTime], ends: dict[Task, float], chunks: int
+    task: Task, stages: Sequence[StageTime], ends: dict[Task, float], place: Layout
 ) -> float | None:
     """When a task's input is there; None where it is not known yet."""
-    source = _source(task, len(stages), chunks)
+    source = _source(task, place)
     if source is None:
         return 0.0
     end = ends.get(source)
@@ -312,14 +324,10 @@ def _timed(
     return events
 
 
-def _transfers(stages: Sequence[StageTime], ends: dict[Task, float], chunks: int) -> list[Event]:
+def _transfers(stages: Sequence[StageTime], ends: dict[Task, float], place: Layout) -> list[Event]:
     """Activations on their way to the next stage, gradients on theirs to the one before."""
-    p, events = len(stages), []
-    for task, end in ends.items():
-        send = stages[task.stage].send_s
-        last_forward = task.kind == "forward" and (task.stage, task.chunk) == (p - 1, chunks - 1)
-        last_backward = task.kind == "backward" and (task.stage, task.chunk) == (0, 0)
-        goes_on = task.kind != "weight_gradient" and not (last_forward or last_backward)
-        if p > 1 and send and goes_on:
-            events.append(Event(task, "communication", end, end + send))
-    return events
+    return [
+        Event(task, "communication", end, end + send)
+        for task, end in ends.items()
+        if (send := stages[task.stage].send_s) and _goes(task, place)
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import PipelineSchedule, Task
+from planner.cost.schedules.schedule import Passes, PipelineSchedule, Task
 
 __all__ = ["ZERO_BUBBLE"]
 
@@ -31,12 +31,12 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return np.minimum(m, p + 0 * stage).astype(float)
 
 
-def _fills_s(pp: Int, m: Int, weight_s: Float, weights_s: Float) -> Float:
+def _bubble_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
     """A stage waits for no weight gradient of another, and does its own meanwhile [s].
 
     With equal stages and m >= p the bubble is (p - 1)(t_f + t_b - 2 t_w), t_b including t_w.
     """
-    return (weights_s - weight_s) + (np.minimum(m, pp) - 1) * weight_s
+    return others.total_s - others.weight_s - (np.minimum(m, p) - 1) * own.weight_s
 
 
 ZERO_BUBBLE = PipelineSchedule(
@@ -44,6 +44,6 @@ ZERO_BUBBLE = PipelineSchedule(
     source="Qi et al. 2023, arXiv:2401.10241, table 1",
     order=_order,
     in_flight=_in_flight,
-    fills_s=_fills_s,
+    bubble_s=_bubble_s,
     defers_weight_gradients=True,
 )

@@ -14,13 +14,21 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.describe.framework import Framework
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Sharding
+from planner.describe.layout import (
+    OFFLOAD,
+    RECOMPUTE,
+    SCHEDULES,
+    V_SHAPED,
+    Chunks,
+    Layout,
+    Sharding,
+)
 
 __all__ = ["Layouts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts(Sharding, Arrays):
+class Layouts(Sharding, Chunks, Arrays):
     """Many layouts as arrays of one shape."""
 
     dp: Int
@@ -229,6 +237,11 @@ class Layouts(Sharding, Arrays):
     def scheduled(self, name: str) -> Mask:
         """The pipeline runs the schedule of this name."""
         return self.schedule == SCHEDULES.index(name)
+
+    @property
+    def v_shaped(self) -> Mask:
+        """The model turns at the last stage: the first one holds both of its ends."""
+        return np.isin(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
 
     def tokens(self, sequence_length: int) -> Float:
         """Tokens of one micro-batch on one context rank."""

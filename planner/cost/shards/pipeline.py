@@ -72,7 +72,8 @@ def stage_counts(
     """How many of each block a pipeline stage holds [1].
 
     Counted: layers in the order of the blocks, the embedding on stage 0, the head on the last.
-    Left out: chunks, which share their stage. method.md#pipeline.
+    Where the model turns at the last stage, those of both chunks. Left out: chunks that go round,
+    which share their stage. method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
@@ -82,10 +83,16 @@ def stage_counts(
     [1, 8, 0]
     """
     total, ends = _total_and_ends(blocks, framework)
-    pp, stage = np.broadcast_arrays(layouts.pp, np.asarray(stage))
+    pp, turned, stage = np.broadcast_arrays(layouts.pp, layouts.v_shaped, np.asarray(stage))
     # few pairs of pp and stage differ, however many layouts there are
-    first, which = distinct(pp, stage)
-    few = _counts_of(blocks, np.ravel(pp)[first], np.ravel(stage)[first], total, ends)
+    first, which = distinct(pp, stage, turned)
+    pp, turned, stage = (np.ravel(column)[first] for column in (pp, turned, stage))
+    few = _counts_of(blocks, pp, stage, total, ends)
+    if np.any(turned):
+        down = _counts_of(blocks, 2 * pp, stage, total, ends)
+        up = _counts_of(blocks, 2 * pp, 2 * pp - 1 - stage, total, ends)
+        both = zip(few, down, up, strict=True)
+        few = [np.where(turned, ahead + back, plain) for plain, ahead, back in both]
     return [count[which] for count in few]
 
 
@@ -110,7 +117,7 @@ def chunk_counts(
     number = np.arange(most).reshape(-1, *[1] * np.ndim(stage))
     pp = np.broadcast_to(layouts.pp * layouts.vpp, (most, *np.shape(stage)))
     there = number < layouts.vpp
-    chunk = np.where(there, stage + number * layouts.pp, 0)
+    chunk = np.where(there, layouts.chunk(stage, number), 0)
     found = _counts_of(blocks, pp.ravel(), chunk.ravel(), total, ends)
     return [np.where(there, count.reshape(pp.shape), 0.0) for count in found]
 
@@ -143,8 +150,10 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     """Stages of which one is the worst in memory and in time. Shape (..., stages) [1].
 
     Counted: first and last, and the second where the first holds fewer layers; where a kind of
-    layer ends, the stage that mixes two kinds, the one after it and the fullest after it. Left
-    out: those between, which hold ever fewer layers and micro-batches. method.md#pipeline.
+    layer ends, the stage that mixes two kinds, the one after it and the fullest after it; where
+    the model turns at the last stage, of its chunks, the last fuller one and the stage before the
+    turn. Left out: those between, which hold ever fewer layers and micro-batches.
+    method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
@@ -154,10 +163,16 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     [0, 7]
     """
     total, ends = _total_and_ends(blocks, framework)
-    pp = layouts.pp
-    stages = [np.zeros_like(pp), pp - 1]
-    if ends.first:
-        stages.append(np.minimum(1, pp - 1))
+    turns = bool(np.any(layouts.v_shaped))
+    pp = np.where(layouts.v_shaped, 2, 1) * layouts.pp
+    stages = [np.zeros_like(pp), layouts.pp - 1]
+    if ends.first or turns:
+        stages.append(np.minimum(1, layouts.pp - 1))
+    if turns:
+        # the last that sends both ways, and of the chunks with one layer more the last
+        fuller = (total + int(ends.first) + int(ends.last)) % pp
+        further = (layouts.pp - 2, fuller - 1)
+        stages += [np.where(layouts.v_shaped, np.maximum(chunk, 0), 0) for chunk in further]
     boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
     for layer in boundaries:
         mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
@@ -168,7 +183,7 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
             # of the stages that hold the second kind alone, the first of the fullest
             after[degree] = min(stage + 1, degree - 1) + int(np.argmax([*count[stage + 1 :], 0]))
         stages += [mixed[pp], np.minimum(mixed[pp] + 1, pp - 1), after[pp]]
-    return np.stack(stages, axis=-1)
+    return np.stack([layouts.stage_of(chunk) for chunk in stages], axis=-1)
 
 
 def _counts_of(

@@ -256,10 +256,19 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
         arrives_s=one + wait,
         # the first micro-batch passes all chunks before its backward pass; where stages await
         # their transfers, those of their own passes last as long as its way round
-        fills=np.where(hides, layouts.pp * layouts.vpp, layouts.pp) - 1,
+        fills=np.where(hides, _hops(layouts), layouts.pp - 1),
         blocks_s=np.where(hides, left, awaited),
         behind_s=np.where(across, one - left, 0.0),
     )
+
+
+def _hops(layouts: Layouts) -> Int:
+    """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
+    run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
+    once more in the middle."""
+    whole = layouts.pp * layouts.vpp - 1
+    again = np.where(layouts.num_microbatches > layouts.pp, layouts.pp - 2, 0)
+    return np.where(layouts.v_shaped, whole - 1 + again, whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from planner.cost.arrays import Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
+from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
@@ -60,8 +61,12 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         np.maximum((backward + recompute) * longer - back, 0.0),
     )
     counts = [block.count for block in stages.blocks]
-    all_stages = _sum([work.total_s for work in passes], counts)
-    all_weights = _sum([work.weight_gradient_s for work in compute], counts)
+    own = Passes(pace_s, slowest.total([work.drawn_forward_s for work in passes]), weights)
+    every = Passes(
+        _sum([work.total_s for work in passes], counts),
+        _sum([work.drawn_forward_s for work in passes], counts),
+        _sum([work.weight_gradient_s for work in compute], counts),
+    )
     found = {
         "forward": m * forward,
         "backward": m * backward,
@@ -71,7 +76,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         "context_parallel": m * slowest.total([work.context_s for work in passes]),
         "expert_parallel": m * slowest.total([work.expert_s for work in passes]),
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, pace_s, all_stages, weights, all_weights),
+        "pipeline_bubble": bubble_s(layouts, own, every),
         "pipeline_transfer": _transfers(layouts, transfer),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": device_optimizer_s(slowest),

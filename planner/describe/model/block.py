@@ -185,6 +185,8 @@ class Block:
     """Temporary tensors when full recompute has repeated the block to its end."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors when the gradients of the feed-forward's weights are complete."""
+    deferred: tuple[Saved, ...] = ()
+    """Gradients that are kept where those of the weights are computed in a pass of their own."""
 
     @property
     def tied_elsewhere(self) -> int:

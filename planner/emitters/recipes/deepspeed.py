@@ -166,6 +166,8 @@ def _notes(job: BatchJob) -> tuple[str, ...]:
         notes.append(
             "With the optimizer off the device, use `deepspeed.ops.adam.DeepSpeedCPUAdam`."
         )
+    for name, what in disk_folder(job).items():
+        notes.append(f"States go to `{name}` beside `job.sh`: {what}.")
     if job.layout.tiles > 1:
         notes.append(
             f"The largest matrix is split into {job.layout.tiles} tiles, which no JSON key says: "

@@ -45,7 +45,10 @@ _GATES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Gates of the feed-forward, by the module that builds the model."""
-_ACTIVATIONS = {"squared-relu": ("--squared-relu",)}
+_ACTIVATIONS = {
+    # transformer_config.py: bias is fused with GELU and SwiGLU only
+    "squared-relu": ("--squared-relu", "--no-bias-gelu-fusion"),
+}
 """Non-linearities without a gate that are not its default, GELU."""
 
 START = Recipe(

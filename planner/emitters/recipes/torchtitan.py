@@ -39,8 +39,13 @@ _PRECISIONS = Words(
 )
 _SCHEDULES = Words(
     "schedule",
-    "torchtitan, whose zero-bubble schedules hold two chunks a stage",
-    {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B"},
+    "torchtitan",
+    {
+        "1f1b": "1F1B",
+        "gpipe": "GPipe",
+        "interleaved-1f1b": "Interleaved1F1B",
+        "zero-bubble-v": "ZBVZeroBubble",
+    },
 )
 _CHECKPOINTING = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
 """Classes of 0.3.0's activation_checkpoint."""

@@ -2,11 +2,14 @@
 
 Published runs were tuned before they were printed. Where a row does not say how, the planner
 does what a user of it would: it takes the choice that it finds best, and says so in the row.
+Which of two builds ran, the memory of a run tells.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +17,10 @@ from numpy.typing import NDArray
 from planner.choose.legality import legal
 from planner.choose.search import candidates, order
 from planner.cost.estimate import estimate_layouts
+from planner.cost.memory.footprint import stage_memory
+from planner.cost.parts import MemoryKind, unseen_parts
 from planner.cost.shards.layouts import Layouts
+from planner.describe.framework import Framework
 from planner.describe.layout import RECOMPUTE, Layout
 from planner.describe.question import Question
 from planner.errors import PlannerError
@@ -23,9 +29,11 @@ from planner.evidence.runs.labels import Software
 from planner.evidence.runs.layouts import StatedLayout
 from planner.evidence.runs.reading import Note, Reading, assumed, guessed, stated
 
-__all__ = ["fastest", "tuned"]
+__all__ = ["built", "fastest", "first_stage_bytes", "tuned"]
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_ALIKE = 0.01
+"""Builds whose memory differs by less cannot be told apart."""
 _STATED = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_stage")
 _COLUMNS = {"grad_accumulation": "grad_accum"}
 
@@ -103,3 +111,30 @@ def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
     if stated_recompute:
         mask = mask & (layouts.recompute == RECOMPUTE.index(stated_recompute[0]))
     return np.asarray(mask)
+
+
+def built(
+    software: Software, question: Question, layout: Layout, memory: tuple[float | None, MemoryKind]
+) -> Reading[Framework]:
+    """The framework as it was built: of two builds the one whose memory is nearer to the run's.
+
+    Without a note where the software has one build, no memory was measured, or both take as much.
+    """
+    framework, (peak, kind) = question.framework, memory
+    if software.other_build is None or peak is None or layout.tp == 1:
+        return stated(framework)
+    kernels = framework.kernels.replaced(**software.other_build.changes()).model_dump()
+    builds = (framework, framework.replaced(kernels=kernels))
+    sizes = [first_stage_bytes(replace(question, framework=each), layout, kind) for each in builds]
+    if math.isclose(*sizes, rel_tol=_ALIKE):
+        return stated(framework)
+    first, other = (abs(math.log(size / peak)) for size in sizes)
+    how = " and ".join(name.replace("_", " ") for name in software.other_build.changes())
+    sentence = f"build missing: {how}{' not' * (first <= other)}, nearer to the memory"
+    return assumed(builds[first > other], sentence)
+
+
+def first_stage_bytes(question: Question, layout: Layout, kind: MemoryKind) -> float:
+    """What a way of measuring memory sees of a pipeline's first stage [B]."""
+    parts = stage_memory(question, layout)[0]
+    return sum(parts.values()) - sum(parts[name] for name in unseen_parts(kind))

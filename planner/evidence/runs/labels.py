@@ -15,6 +15,7 @@ from pydantic import Field
 
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
+from planner.describe.framework import Loss
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
 
@@ -91,7 +92,9 @@ class KernelChanges(Known):
     """As in the description; None: unchanged."""
     repeats_to_end: bool | None = None
     """As in the description; None: unchanged."""
-    loss: Literal["eager", "vocab-parallel", "fused", "fused-copy"] | None = None
+    loss: Loss | None = None
+    """As in the description; None: unchanged."""
+    saves_gathered: bool | None = None
     """As in the description; None: unchanged."""
 
     def changes(self) -> dict[str, object]:
@@ -166,6 +169,10 @@ class Software(Known):
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None
     """Kernels that its recipes set."""
+    other_build: KernelChanges | None = None
+    """Kernels of another build that its tables hold, which only a run's memory tells apart."""
+    first_stage_memory: bool = False
+    """Whether the memory that it prints is of the pipeline's first stage, else of the fullest."""
     exchanges: tuple[Exchange, ...] = ()
     """How its releases send tokens to experts; the first match wins, none: as described."""
     compiles: bool = False

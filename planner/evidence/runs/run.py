@@ -14,7 +14,7 @@ from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
-from planner.evidence.runs.choices import fastest, tuned
+from planner.evidence.runs.choices import built, fastest, tuned
 from planner.evidence.runs.frameworks import (
     described_framework,
     exchanging,
@@ -62,6 +62,10 @@ class Run:
     """Whether the job itself was guessed: model shape, software, devices or layout."""
     open_recompute: bool = False
     """Whether the row does not say what is recomputed."""
+    first_stage: bool = False
+    """Whether the measured memory is that of the pipeline's first stage; else the fullest's."""
+    told_by_memory: bool = False
+    """Whether the measured memory told which build ran, so that it says nothing of estimates."""
     reference: str = ""
     """Where in the source the row stands."""
     reliability: str = ""
@@ -107,13 +111,15 @@ def run_of(row_id: str, source: str, cells: Cells) -> Run:
     step = _step_time_s(cells, asked, found.num_ranks)
     memory = _memory(cells)
     peak, kind = memory.value
-    notes = (*_of_the_table(cells), *setting.notes, *job.notes, *memory.notes)
+    question = _question(found, asked.workload)
+    framework = built(found.software, question, asked.layout, memory.value)
+    notes = (*_of_the_table(cells), *setting.notes, *job.notes, *memory.notes, *framework.notes)
     return Run(
         row_id,
         source,
         found.place.machine,
         found.place.label,
-        sending(found.framework, found.software, asked.layout),
+        sending(framework.value, found.software, asked.layout),
         found.model,
         asked.workload,
         asked.layout,
@@ -124,6 +130,8 @@ def run_of(row_id: str, source: str, cells: Cells) -> Run:
         tuple(note.sentence for note in notes),
         any(note.guess for note in notes),
         not cells.text("recompute"),
+        found.software.first_stage_memory,
+        bool(framework.notes),
         cells.text("source_ref"),
         cells.text("reliability").lower(),
     )

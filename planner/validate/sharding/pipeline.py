@@ -13,6 +13,7 @@ from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
 )
 
 from planner.describe.layout import Layout
@@ -23,14 +24,16 @@ from planner.validate.sharding import adapter
 from planner.validate.sharding.models import Stage
 from planner.validate.sharding.shard import Meshes
 
-__all__ = ["Pipeline", "stage_tensors"]
+__all__ = ["SCHEDULES", "Pipeline", "stage_tensors"]
 
-_SCHEDULES: dict[str, Callable[..., Any]] = {
+SCHEDULES: dict[str, Callable[..., Any]] = {
     "gpipe": ScheduleGPipe,
     "1f1b": Schedule1F1B,
     "none": Schedule1F1B,
     "interleaved-1f1b": ScheduleInterleaved1F1B,
+    "zero-bubble-v": ScheduleZBVZeroBubble,
 }
+"""torch's schedules by the planner's names."""
 
 
 def stage_tensors(
@@ -58,7 +61,7 @@ def stage_tensors(
 
 
 class Pipeline:
-    """The stages of one rank with their schedule; several where it interleaves."""
+    """The stages of one rank with their schedule; several where it has several chunks."""
 
     def __init__(
         self,
@@ -68,8 +71,8 @@ class Pipeline:
         loss: Callable[[Tensor, Tensor], Tensor],
         examples: dict[int, tuple[Tensor, Tensor]],
     ) -> None:
-        known = ", ".join(name for name in _SCHEDULES if name != "none")
-        if layout.schedule not in _SCHEDULES:
+        known = ", ".join(name for name in SCHEDULES if name != "none")
+        if layout.schedule not in SCHEDULES:
             raise LayoutError(f"schedule {layout.schedule} is not traced; use one of {known}")
         assert meshes.pipeline is not None
         total = layout.pp * layout.vpp
@@ -86,7 +89,7 @@ class Pipeline:
             )
             for index, stage in stages.items()
         ]
-        self._schedule = _SCHEDULES[layout.schedule](
+        self._schedule = SCHEDULES[layout.schedule](
             self._stages if layout.vpp > 1 else self._stages[0],
             layout.grad_accumulation,
             loss_fn=loss,

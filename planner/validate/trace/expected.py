@@ -9,7 +9,7 @@ Counts and full buffers, from the blocks alone; a trace is compared with them.
     expert axis   of counts, tokens and results one all-to-all each in forward, of gradients two in
                   backward; experts are gathered and reduced by the ranks that hold the same ones
     context axis  keys and values gathered in every pass, their fp32 gradients passed around
-    pipeline      one message per micro-batch, neighbour and direction
+    pipeline      one message per micro-batch, neighbour on another rank and direction
 """
 
 from __future__ import annotations
@@ -232,7 +232,10 @@ def _pipeline(sums: _Sums, question: Question, layout: Layout, stage: int) -> No
     tokens = _tokens(question, layout)
     split = layout.tp if layout.sequence_parallel else 1
     size = tokens * question.model.hidden_size * question.workload.compute_bytes / split
-    # every chunk has a neighbour before it and one after it
-    neighbours = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
+    neighbours = sum(
+        0 <= near < layout.pp * layout.vpp and layout.stage_of(near) != stage
+        for number in range(layout.vpp)
+        for near in (layout.chunk(stage, number) - 1, layout.chunk(stage, number) + 1)
+    )
     for name in ("send", "receive"):
         sums.add(name, "pp", neighbours * layout.grad_accumulation, size)

@@ -50,7 +50,7 @@ class _Step:
         optimizer: str,
     ) -> None:
         self.model, self.layout, self.workload = model, layout, workload
-        self.chunks = {stage + number * layout.pp: layers for number, layers in enumerate(chunks)}
+        self.chunks = {layout.chunk(stage, number): layers for number, layers in enumerate(chunks)}
         self.layers = [layer for layers in chunks for layer in layers]
         self.kind = optimizer
         self.timeline, self.recorder = StorageTimeline(), CollectiveRecorder()

@@ -230,7 +230,7 @@ def _chunks(question: Question, layout: Layout, stage: int, depth: int) -> list[
     longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
     found = []
     for number in range(layout.vpp):
-        first, _, count = _layers(question, longer, stage + number * layout.pp)
+        first, _, count = _layers(question, longer, layout.chunk(stage, number))
         found.append((first, count))
     return found
 

@@ -221,3 +221,11 @@ def test_passes_of_the_trainer_that_reduce(engine: str, said: str, once: bool | 
     files = read_configuration_text(text, "trainer.json")
     found = _completed(files, nodes=1, workload={"sequence_length": 2048})
     assert found.framework.communication.reduces_once is once
+
+
+def test_a_v_has_two_chunks_unless_more_are_stated() -> None:
+    stated = {"pp": 4, "tp": 4, "schedule": "zero-bubble-v", "grad_accumulation": 8}
+    found = complete(MODEL, MACHINE, nodes=8, layout=stated, framework="fsdp2").layout
+    assert (found.schedule, found.vpp) == ("zero-bubble-v", 2)
+    found = complete(MODEL, MACHINE, nodes=8, layout={**stated, "vpp": 3}, framework="fsdp2").layout
+    assert found.vpp == 3  # refused by the rules, not mended

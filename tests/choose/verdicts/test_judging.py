@@ -95,9 +95,13 @@ def test_a_strategy_is_shown_as_one_would_run_it(mistral: Plan) -> None:
             continue
         one = shown[strategy.name]
         assert one is not None
-        if any(other.out_of_memory_probability <= RISK for other in layouts):
+        fastest = min(layouts, key=lambda e: e.step_time_s)
+        safe = [x.step_time_s for x in layouts if x.out_of_memory_probability <= RISK]
+        if safe and min(safe) <= fastest.step_time_s:
             assert one.out_of_memory_probability <= RISK, strategy.name
-        riskier += min(layouts, key=lambda e: e.step_time_s).out_of_memory_probability > RISK
+        # what memory is safe for may take far longer: then the fastest, which is said to be tight
+        assert one.step_time_s <= 1.25 * fastest.step_time_s
+        riskier += one.out_of_memory_probability < fastest.out_of_memory_probability
     assert riskier, "nowhere is the fastest of a kind short of memory, so this shows nothing"
 
 

@@ -69,6 +69,15 @@ def test_device_states_are_those_of_the_zero_paper(stage: int) -> None:
     assert states == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.parametrize(("stage", "gradients"), [(1, 4 + 2), (2, 4 / 16), (3, 4 / 16)])
+def test_zero_2_in_bf16_sums_only_its_share(stage: int, gradients: float) -> None:
+    # DeepSpeed 0.19.6, engine.py _do_optimizer_sanity_check: BF16_Optimizer at stage 1 alone;
+    # AuroraGPT-70B notes, 42B with ZeRO-2 over 16: runs on tiles of 64 GiB
+    q = question("ptdp-7.5b", "megatron-deepspeed", machine="aurora", precision="bf16")
+    parts = stage_memory(q, Layout(dp=16, zero_stage=stage, grad_accumulation=2))[0]
+    assert parts["gradients"] == pytest.approx(gradients * q.model.num_params, rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("fields", "tp", "formula"),
     # Korthikanti et al. 2022, arXiv:2205.05198, table 2, per layer and in units of s b h:
@@ -170,6 +179,44 @@ def test_adapters_keep_states_for_themselves_only() -> None:
     assert float(stages.params.trainable) == 12 * 2 * 8 * (768 + 768)
 
 
+def test_a_loss_on_a_copy_holds_the_logits_twice() -> None:
+    # huggingface/nanotron _ShardedCrossEntropy: fp32 logits, their exponentials, 16-bit gradient
+    losses = {
+        loss: estimate_layouts(
+            question(
+                "llama-3-8b",
+                framework.replaced(kernels=framework.kernels.replaced(loss=loss).model_dump()),
+                sequence_length=4096,
+            ),
+            Layouts.of(Layout(dp=2, tp=8, sequence_parallel=True, micro_batch=8)),
+        )[0].memory_bytes["logits_and_loss"]
+        for framework in [load_framework("nanotron")]
+        for loss in ("vocab-parallel", "vocab-parallel-copy")
+    }
+    logits = 8 * 4096 * 128256 / 8
+    assert losses["vocab-parallel-copy"] - losses["vocab-parallel"] == pytest.approx(4 * logits)
+    assert losses["vocab-parallel-copy"] == pytest.approx((4 + 4 + 2) * logits, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups"),
+    [
+        (Layout(), 0),
+        (Layout(dp=8), 1),
+        (Layout(dp=8, ep=4), 2),
+        (Layout(tp=8, pp=2), 3),  # tp, a pair of stages, all ranks
+        (Layout(dp=4, tp=8, pp=12), 5),  # dp, tp, a pair with either neighbour, all ranks
+    ],
+)
+def test_every_communicator_has_buffers(layout: Layout, groups: int) -> None:
+    # BigScience on 8 A100 a node: nvidia-smi shows 3 GiB that no tensor takes (tr11 chronicles)
+    q = question("mixtral-8x7b", "megatron-lm", machine="jean-zay-a100")
+    device = q.machine.device
+    context = estimate_layouts(q, Layouts.of(layout))[0].memory_bytes["runtime_context"]
+    assert context == device.context_bytes.value + groups * device.communicator_bytes.value
+    assert device.communicator_bytes.value == 688 * 2**20
+
+
 # --- properties ------------------------------------------------------------------------------
 
 LAYOUTS = st.builds(
@@ -183,8 +230,8 @@ LAYOUTS = st.builds(
     sequence_parallel=st.booleans(),
     micro_batch=st.sampled_from([1, 2, 4]),
     grad_accumulation=st.sampled_from([1, 2, 8]),
-    schedule=st.sampled_from(["none", "gpipe", "1f1b", "zero-bubble"]),
-)
+    schedule=st.sampled_from(["none", "gpipe", "1f1b", "zero-bubble", "zero-bubble-v"]),
+).map(lambda layout: layout.replaced(vpp=2) if layout.v_shaped else layout)
 FRAMEWORKS = st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "nanotron"])
 MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
 
@@ -220,11 +267,17 @@ def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) 
     q = question(model, framework, global_batch=128)
     layers = q.model.num_layers
     for pp in (p for p in (3, 4, 7, 16, 28, 32, 61) if p <= layers):
-        for schedule in ("1f1b", "gpipe", "zero-bubble"):
+        for schedule in ("1f1b", "gpipe", "zero-bubble", "zero-bubble-v"):
+            if schedule == "zero-bubble-v" and (framework != "fsdp2" or 2 * pp > layers):
+                continue
             for micro in (1, 16):
                 layout = Layout(
-                    pp=pp, micro_batch=micro, grad_accumulation=128 // micro, schedule=schedule
-                )  # type: ignore[arg-type]
+                    pp=pp,
+                    vpp=2 if schedule == "zero-bubble-v" else 1,
+                    micro_batch=micro,
+                    grad_accumulation=128 // micro,
+                    schedule=schedule,  # type: ignore[arg-type]
+                )
                 worst = max(sum(stage.values()) for stage in stage_memory(q, layout))
                 total = estimate_layouts(q, Layouts.of(layout)).memory_bytes
                 assert float(total) == pytest.approx(worst, rel=1e-12)

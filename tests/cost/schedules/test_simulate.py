@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cost.schedules.bubble import bubble_s, in_flight
+from planner.cost.schedules.bubble import (
+    bubble_s,
+    chunks_in_flight,
+    chunks_waiting,
+    in_flight,
+)
 from planner.cost.schedules.known import KNOWN
+from planner.cost.schedules.schedule import Passes
 from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import SCHEDULES
+from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import LayoutError
 
 _KINDS = list(KNOWN)
@@ -23,9 +30,17 @@ def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> floa
         pp=p, vpp=v, grad_accumulation=m, schedule=SCHEDULES.index(schedule)
     )
     one = time.forward_s + time.backward_s + time.recompute_s
-    return m * one + float(
-        bubble_s(layouts, one, p * one, time.weight_gradient_s, p * time.weight_gradient_s)
-    )
+
+    def passes(stages: int) -> Passes:
+        parts = (one, time.forward_s, time.weight_gradient_s)
+        return Passes(*(np.asarray(stages * part) for part in parts))
+
+    return m * one + float(bubble_s(layouts, passes(1), passes(p)))
+
+
+def _chunks(schedule: str, several: int) -> int:
+    known = KNOWN[schedule]  # type: ignore[index]
+    return several if known.interleaves else 2 if known.v_shaped else 1
 
 
 @pytest.mark.parametrize("schedule", _KINDS)
@@ -33,8 +48,8 @@ def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> floa
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 @pytest.mark.parametrize("time", [StageTime(1, 2, 0, 1), StageTime(1.5, 3, 0.75, 1.25)])
 def test_equals_the_closed_form(schedule: str, p: int, rounds: int, time: StageTime) -> None:
-    chunks = 3 if schedule == "interleaved-1f1b" else 1
-    if schedule == "zero-bubble" and time.recompute_s:
+    chunks = _chunks(schedule, 3)
+    if KNOWN[schedule].defers_weight_gradients and time.recompute_s:  # type: ignore[index]
         time = StageTime(time.forward_s, time.backward_s, 0.0, time.weight_gradient_s)
     timeline = simulate([time] * p, rounds * p, schedule, chunks)
     expected = _closed_form(schedule, p, rounds * p, chunks, time)
@@ -59,7 +74,7 @@ def test_published_example_of_narayanan() -> None:
 
 @pytest.mark.parametrize("schedule", _KINDS)
 def test_in_flight_equals_the_closed_form(schedule: str) -> None:
-    p, m, v = 4, 16, 2 if schedule == "interleaved-1f1b" else 1
+    p, m, v = 4, 16, _chunks(schedule, 2)
     timeline = simulate([StageTime(1, 2, 0, 1)] * p, m, schedule, v)
     layouts = Layouts.broadcast(
         pp=p, vpp=v, grad_accumulation=m, schedule=SCHEDULES.index(schedule)
@@ -86,7 +101,7 @@ _TIMES = st.builds(
     st.integers(1, 3),
 )
 def test_is_sound(stages: list[StageTime], rounds: int, schedule: str, chunks: int) -> None:
-    chunks = chunks if schedule == "interleaved-1f1b" else 1
+    chunks = _chunks(schedule, chunks)
     m = rounds * len(stages)
     timeline = simulate(stages, m, schedule, chunks)
     for stage, time in enumerate(stages):
@@ -100,13 +115,15 @@ def test_is_sound(stages: list[StageTime], rounds: int, schedule: str, chunks: i
         assert timeline.busy_s(stage) == pytest.approx(m * once)
         assert timeline.makespan_s >= timeline.busy_s(stage) - 1e-9
         assert timeline.in_flight(stage)[1][-1] == 0
-    _is_critical(timeline, len(stages))
+    _is_critical(timeline)
     forward = {(e.micro_batch, e.chunk, e.stage): e for e in timeline.events if e.kind == "forward"}
     assert len(forward) == m * chunks * len(stages)
+    turns = timeline.place.v_shaped
     for (micro_batch, chunk, stage), event in forward.items():
-        if stage:
-            before = forward[(micro_batch, chunk, stage - 1)]
-            assert event.start_s >= before.end_s + stages[stage - 1].send_s - 1e-9
+        near = stage + 1 if turns and chunk else stage - 1
+        if 0 <= near < len(stages):
+            before = forward[(micro_batch, chunk, near)]
+            assert event.start_s >= before.end_s + stages[near].send_s - 1e-9
 
 
 _UNEVEN = [
@@ -121,7 +138,7 @@ _UNEVEN = [
 ]
 
 
-def _needs(event: Event, before: Event, p: int) -> bool:
+def _needs(event: Event, before: Event, place: Layout) -> bool:
     """Whether an event waits for another: its stage is busy with it, or it brings its input."""
     if event.stage == before.stage and "communication" not in (event.kind, before.kind):
         return True
@@ -130,17 +147,17 @@ def _needs(event: Event, before: Event, p: int) -> bool:
     if event.micro_batch != before.micro_batch or event.task.kind != before.task.kind:
         return False
     step = 1 if event.task.kind == "forward" else -1
-    return event.stage == (before.stage + step) % p
+    return place.chunk(*event.task[::3]) == place.chunk(*before.task[::3]) + step
 
 
-def _is_critical(timeline: Timeline, p: int) -> None:
+def _is_critical(timeline: Timeline) -> None:
     path = timeline.critical_path()
     assert sum(e.duration_s for e in path) == pytest.approx(timeline.makespan_s, rel=1e-12)
     assert path[0].start_s == 0
     assert path[-1].end_s == timeline.makespan_s
     for before, event in pairwise(path):
         assert event.start_s == pytest.approx(before.end_s, rel=1e-12)
-        assert _needs(event, before, p), (before, event)
+        assert _needs(event, before, timeline.place), (before, event)
 
 
 @pytest.mark.parametrize("schedule", _KINDS)
@@ -149,8 +166,8 @@ def _is_critical(timeline: Timeline, p: int) -> None:
 def test_the_longest_path_lasts_as_long_as_the_step(
     schedule: str, stages: list[StageTime], rounds: int
 ) -> None:
-    chunks = 2 if schedule == "interleaved-1f1b" else 1
-    _is_critical(simulate(stages, rounds * len(stages), schedule, chunks), len(stages))
+    chunks = _chunks(schedule, 2)
+    _is_critical(simulate(stages, rounds * len(stages), schedule, chunks))
 
 
 def test_the_critical_path_follows_the_slow_stage() -> None:
@@ -215,3 +232,97 @@ def test_a_blocked_stage_computes_nothing() -> None:
     assert blocked.makespan_s == pytest.approx(free.makespan_s + 2 * 8 * 0.25 + 2 * 3 * 0.25)
     assert any(event.kind == "pipeline_transfer" for event in blocked.critical_path())
     assert sum(e.duration_s for e in blocked.critical_path()) == pytest.approx(blocked.makespan_s)
+
+
+# --- the V ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(2, 6),
+    st.integers(1, 30),
+    st.floats(0.5, 2),
+    st.floats(1, 3),
+    st.floats(0, 1),
+)
+def test_zero_bubble_v_equals_the_closed_form(
+    p: int, m: int, forward: float, more: float, weights: float
+) -> None:
+    """Weight gradients take no longer than a forward pass, which takes no longer than the rest of
+    a backward pass. Exact but where micro-batches are too few to fill what they could."""
+    back, weight = more * forward, weights * forward
+    time = StageTime(forward, back + weight, 0, weight)
+    played = simulate([time] * p, m, "zero-bubble-v", 2).makespan_s
+    expected = _closed_form("zero-bubble-v", p, m, 2, time)
+    if p < m < 2 * p - 1:
+        assert played <= expected + 1e-9
+        # each misses at most what one more would have filled
+        assert expected - played <= (m - p) * weight + 1e-9
+    else:
+        assert played == pytest.approx(expected, rel=1e-12)
+
+
+def test_zero_bubble_v_waits_for_equal_passes_only_to_fill() -> None:
+    # Qi et al. 2023, arXiv:2401.10241, section 6: no bubble inside a stage's own span where
+    # forward, input and weight gradients take as long; the last stage starts p - 1 chunks late
+    timeline = simulate([StageTime(2, 4, 0, 2)] * 4, 12, "zero-bubble-v", 2)
+    assert timeline.makespan_s == 12 * 6 + 3 * 1
+    for stage in range(4):
+        mine = timeline.computed(stage)
+        assert mine[0].start_s == stage
+        assert mine[-1].end_s - mine[0].start_s == timeline.busy_s(stage)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+@pytest.mark.parametrize("m", [1, 2, 5, 9, 16])
+def test_zero_bubble_v_holds_what_its_order_does(p: int, m: int) -> None:
+    """In flight at the peak, of chunks of unlike length, and when no forward pass follows."""
+    layouts = Layouts.broadcast(
+        pp=p, vpp=2, grad_accumulation=m, schedule=SCHEDULES.index("zero-bubble-v")
+    )
+    for stage in range(p):
+        order = KNOWN["zero-bubble-v"].order(p, stage, m, 2)
+        for layers in ((1.0, 1.0), (3.0, 2.0), (1.0, 4.0)):
+            alive, most = np.zeros(2), 0.0
+            for task in order:
+                alive[task.chunk] += {"forward": 1, "backward": 0}.get(task.kind, -1)
+                most = max(most, float(alive @ layers))
+            held = chunks_in_flight(layouts, stage, np.array(layers))
+            assert float(held @ layers) == most
+        held, waiting = chunks_waiting(layouts, stage, np.ones(2))
+        last = max(i for i, task in enumerate(order) if task.kind == "forward")
+        backward, most_waiting = np.zeros(2), 0.0
+        for number, task in enumerate(order):
+            backward[task.chunk] += {"forward": 0, "backward": 1}.get(task.kind, -1)
+            if number > last:
+                most_waiting = max(most_waiting, backward.sum())
+        # of few micro-batches each pass has its weight gradients at once
+        assert waiting.sum() == most_waiting or (m < p and most_waiting == 1)
+        assert np.all(waiting <= held)
+
+
+def test_the_turn_of_a_v_sends_nothing() -> None:
+    timeline = simulate([StageTime(1, 2, 0, 0.5, 0.1)] * 3, 6, "zero-bubble-v", 2)
+    sent = [e for e in timeline.events if e.kind == "communication"]
+    # of 6 chunks 5 hand on activations and 5 gradients; the third's and the fourth's stay
+    assert len(sent) == 6 * (4 + 4)
+    assert not any((e.stage, e.chunk, e.task.kind) == (2, 0, "forward") for e in sent)
+    assert not any((e.stage, e.chunk, e.task.kind) == (2, 1, "backward") for e in sent)
+
+
+@pytest.mark.parametrize("weight", [0.4, 1.0])
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 4), (4, 12), (6, 24)])
+def test_transfers_delay_a_v_by_its_way_down_and_up(p: int, m: int, weight: float) -> None:
+    sent = 0.01
+    plain = simulate([StageTime(1, 2.6, 0, weight)] * p, m, "zero-bubble-v", 2)
+    later = simulate([StageTime(1, 2.6, 0, weight, sent)] * p, m, "zero-bubble-v", 2)
+    hops = (later.makespan_s - plain.makespan_s) / sent / 2
+    most = 2 * p - 2 + (p - 2) * (m > p)
+    assert 2 * p - 2 - 0.51 <= hops <= most + 1e-6
+    if weight < 0.5 or m <= p:
+        assert hops == pytest.approx(most)
+
+
+def test_a_v_has_two_chunks() -> None:
+    with pytest.raises(LayoutError, match="use vpp = 2"):
+        simulate([StageTime(1, 2)] * 4, 8, "zero-bubble-v", 1)

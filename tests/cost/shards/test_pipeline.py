@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.schedules.bubble import bubble_s, chunks_in_flight, in_flight
 from planner.cost.schedules.known import schedule_named
+from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import EndLayers, candidate_stages, layers_on_stage, stage_counts
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -72,6 +73,11 @@ def simulate(
     return max(now), most
 
 
+def passes(total_s: float) -> Passes:
+    """A third each of forward, input gradients and weight gradients."""
+    return Passes(np.asarray(total_s), np.asarray(total_s / 3), np.asarray(total_s / 3))
+
+
 def layouts_of(schedule: str, p: int, v: int, m: int) -> Layouts:
     return Layouts.of(Layout(pp=p, vpp=v, grad_accumulation=m, schedule=schedule))  # type: ignore[arg-type]
 
@@ -91,7 +97,7 @@ def test_simulation_equals_closed_form(
     m = groups * p
     length, _ = simulate(schedule, p, v, m, forward, backward)
     one = forward + backward
-    bubble = float(bubble_s(layouts_of(schedule, p, v, m), one, p * one, 0.0, 0.0))
+    bubble = float(bubble_s(layouts_of(schedule, p, v, m), passes(one), passes(p * one)))
     assert length == pytest.approx(m * one + bubble)
 
 
@@ -136,21 +142,21 @@ def test_fewer_chunks_beside_more() -> None:
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (8, 64), (64, 512)])
 def test_bubble_fraction(p: int, m: int) -> None:
     # Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1: (p - 1)/m of the ideal time
-    bubble = float(bubble_s(layouts_of("1f1b", p, 1, m), 3.0, 3.0 * p, 1.0, 1.0 * p))
+    bubble = float(bubble_s(layouts_of("1f1b", p, 1, m), passes(3.0), passes(3.0 * p)))
     assert bubble / (m * 3.0) == pytest.approx((p - 1) / m)
 
 
 @pytest.mark.parametrize("v", [2, 3, 6])
 def test_interleaving_divides_the_bubble(v: int) -> None:
     # section 2.2.2: (p - 1)/(m v)
-    bubble = float(bubble_s(layouts_of("interleaved-1f1b", 8, v, 64), 3.0, 24.0, 1.0, 8.0))
+    bubble = float(bubble_s(layouts_of("interleaved-1f1b", 8, v, 64), passes(3.0), passes(24.0)))
     assert bubble / (64 * 3.0) == pytest.approx(7 / 64 / v)
 
 
 def test_zero_bubble_fills_with_weight_gradients() -> None:
     # Qi et al. 2023, arXiv:2401.10241, table 1: H1 idles (p - 1)(t_f + t_b - t_w), with t_b the
     # input gradient alone; forward 1, input gradient 1, weight gradient 1 leave (p - 1)
-    bubble = bubble_s(layouts_of("zero-bubble", 4, 1, 8), 3.0, 12.0, 1.0, 4.0)
+    bubble = bubble_s(layouts_of("zero-bubble", 4, 1, 8), passes(3.0), passes(12.0))
     assert float(bubble) == pytest.approx(3.0)
 
 
@@ -164,7 +170,7 @@ def test_interleaved_memory(p: int, v: int, m: int) -> None:
 
 def test_no_pipeline_holds_one() -> None:
     assert float(in_flight(Layouts.of(Layout(grad_accumulation=64)), 0)) == 1
-    assert float(bubble_s(Layouts.of(Layout()), 2.0, 2.0, 1.0, 1.0)) == 0
+    assert float(bubble_s(Layouts.of(Layout()), passes(2.0), passes(2.0))) == 0
 
 
 _ENDS = [

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from planner.choose.search import order, search
 from planner.cost.estimate import estimate_layouts
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, names
 from planner.describe.question import Question
@@ -572,6 +573,94 @@ def test_what_is_compared_depends_on_how_memory_was_measured(tmp_path: Path) -> 
     assert reserved.estimated_memory_bytes - allocated.estimated_memory_bytes == pytest.approx(
         parts["allocator_reserve"]
     )
+
+
+NANOTRON: dict[str, object] = {
+    "framework": "nanotron",
+    "gpu": "H100-SXM",
+    "precision": "bf16",
+    "flash_attention": "yes",
+    "recompute": "none",
+    "n_gpus": 16,
+    "n_layers": 16,
+    "hidden": 2048,
+    "n_heads": 32,
+    "vocab": 131072,
+    "seq_len": 4096,
+    "memory_kind": "peak reserved",
+    "pp": 1,
+    "micro_batch": 8,
+    "global_batch": 256,
+}
+
+
+def test_memory_tells_which_of_two_builds_ran(tmp_path: Path) -> None:
+    """Rows U00670 and U00744 of the ultrascale runs: tp 16, the same but for gathered inputs."""
+    cells = [
+        row(**{**NANOTRON, "row_id": gib, "tp": 16, "peak_memory_gib": gib}) for gib in (6, 14)
+    ]
+    less, more = score(read_runs(write(tmp_path / "b.csv", cells))).scores
+    assert not less.run.framework.kernels.saves_gathered
+    assert more.run.framework.kernels.saves_gathered
+    # two unsplit inputs of 2 bytes in place of their sixteenths, in every layer, and the head's
+    inputs = 8 * 4096 * 2048 * 2 * 15 / 16
+    more_kept = (
+        more.estimate.memory_bytes["activations"] - less.estimate.memory_bytes["activations"]
+    )
+    assert more_kept == pytest.approx(16 * 2 * inputs)
+    assert less.run.told_by_memory
+    assert more.run.told_by_memory
+    assert [run.framework.name for run in (less.run, more.run)] == ["nanotron"] * 2
+    assert any("saves gathered not, nearer" in word for word in less.run.assumed)
+
+
+def test_nanotron_prints_the_first_stage(tmp_path: Path) -> None:
+    """One micro-batch: the last stage with its logits is the fullest, rank 0 is in the first."""
+    cells = {**NANOTRON, "n_gpus": 32, "tp": 1, "pp": 2, "micro_batch": 16, "peak_memory_gib": 41.3}
+    [one] = score(read_runs(write(tmp_path / "f.csv", [row(**cells)]))).scores
+    stages = stage_memory(
+        Question(one.run.model, one.run.machine, one.run.workload, one.run.framework),
+        one.run.layout,
+    )
+    first = sum(stages[0].values()) - stages[0]["runtime_context"]
+    assert one.run.layout.grad_accumulation == 1
+    assert one.estimated_memory_bytes == pytest.approx(first)
+    assert one.estimate.worst_stage == 1
+    assert not one.run.told_by_memory  # tp 1 gathers nothing
+
+
+def test_a_linear_loss_never_holds_the_logits(tmp_path: Path) -> None:
+    """stas00/ml-engineering, Llama 3.1 8B on 8 B200: from 192k to 256k tokens 28.9 GiB."""
+    cells = {
+        "framework": "HF transformers + DeepSpeed + Liger",
+        "gpu": "B200",
+        "precision": "bf16",
+        "flash_attention": "yes",
+        "n_gpus": 8,
+        "dp": 8,
+        "tp": 1,
+        "n_layers": 32,
+        "hidden": 4096,
+        "n_heads": 32,
+        "n_kv_heads": 8,
+        "ffn_hidden": 14336,
+        "activation": "swiglu",
+        "vocab": 128256,
+        "zero_stage": 3,
+        "offload": "optimizer to CPU",
+        "micro_batch": 1,
+        "global_batch": 8,
+        "memory_kind": "peak reserved GiB",
+        "model": "Llama-3.1-8B",
+        "system": "",
+    }
+    rows = [
+        row(**{**cells, "row_id": gib, "seq_len": tokens, "peak_memory_gib": gib})
+        for tokens, gib in ((196608, 95.7), (262144, 124.6))
+    ]
+    less, more = score(read_runs(write(tmp_path / "l.csv", rows))).scores
+    grown = more.estimated_memory_bytes - less.estimated_memory_bytes
+    assert grown / 2**30 == pytest.approx(124.6 - 95.7, rel=0.05)
 
 
 def test_nothing_measured_is_refused(tmp_path: Path) -> None:

@@ -288,6 +288,25 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
         assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_v_of_split_backward_passes(stage: int, tracer: Tracer) -> None:
+    """The first stage holds both ends, the last one's peak is in the cool-down: gradients and
+    activations wait for weight gradients, which wait for the next backward pass."""
+    layout = Layout(dp=2, pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=4, zero_stage=2)
+    asked = question(
+        load_model("gpt2").replaced(num_layers=6, dropout=0.0),
+        sequence_length=1024,
+        global_batch=layout.global_batch,
+    )
+    comparison = compare(asked, layout, trace(asked, layout, stage=stage, tracer=tracer))
+    for part in comparison.parts[:3]:
+        assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    assert abs(comparison.parts[-1].error) < 0.02, report_text(comparison)
+    for item in comparison.collectives:
+        assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
+
+
 @pytest.mark.parametrize(
     ("name", "degrees", "message"),
     [

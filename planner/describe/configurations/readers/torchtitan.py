@@ -18,6 +18,7 @@ _SCHEDULES = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved-1f1b",
+    "zbvzerobubble": "zero-bubble-v",
 }
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
@@ -156,6 +157,7 @@ def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
         )
     if layers is not None:
         said.note(f"pipeline_parallel_layers_per_stage = {layers} is not counted: say --vpp")
+    # torchtitan's default: two chunks a stage for every schedule that has several
     default = 1 if kind in ("1f1b", "gpipe") else 2
     said.layout(vpp=chunks // pp if chunks else default)
 

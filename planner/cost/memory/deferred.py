@@ -1,0 +1,84 @@
+"""Deferred: what schedules whose weight gradients are passes of their own hold beside others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float
+from planner.cost.memory.activations import kept_bytes, saved_bytes
+from planner.cost.memory.in_flight import in_flight_on
+from planner.cost.schedules.bubble import defers_weight_gradients
+from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import local_params
+
+__all__ = ["Deferred", "deferred"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred(Arrays):
+    """Memory of a stage whose weight gradients are passes of their own [B]."""
+
+    pending: Float
+    """Weight gradients that are not in the sums over passes yet: those of every chunk's last."""
+    one_pending: Float
+    """Of that, the first chunk's."""
+    kept: Float
+    """Activations when no forward pass follows."""
+    waiting: Float
+    """Gradients of products and norms then, of which those of weights are still to be made."""
+    one_waiting: Float
+    """Of that, one pass through the first chunk."""
+
+
+def deferred(stages: Stages) -> Deferred:
+    """What waits for weight gradients on a stage [B].
+
+    Counted: the gradient of every product's and every norm's result, and activations, of passes
+    whose weight gradients are not computed; weight gradients in the precision that computes until
+    the next backward pass of their chunk adds them to the sums. The model's first chunk, which has
+    no stream to hand a gradient to, runs its backward pass whole. Left out: other schedules. torch
+    2.13, pipelining/_backward.py: stage_backward_input; fsdp/_fully_shard/_fsdp_param_group.py:
+    post_backward; method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)
+    >>> found = deferred(Stages.every(job, layout))
+    >>> layer = 2 * sum(w.num_params for w in Stages.every(job, layout).blocks[1].weights)
+    >>> (found.pending[1] / layer).item()           # 17 layers, each of 16 bits
+    17.0
+    """
+    layouts, zero = stages.layouts, np.zeros(stages.shape)
+    here = defers_weight_gradients(layouts)
+    if not np.any(here):
+        return Deferred(zero, zero, zero, zero, zero)
+    flight, framework = in_flight_on(stages), stages.question.framework
+    kept, waiting, one_waiting = zero, zero, zero
+    for number, block in enumerate(stages.blocks):
+        size = kept_bytes(stages.question, block, layouts)
+        gradient = saved_bytes(stages.question, block.deferred, layouts)
+        kept = kept + flight.cooling[number] * size
+        waiting = waiting + flight.waiting[number] * gradient
+        one_waiting = one_waiting + flight.first[number] * gradient
+    # torch's backward passes of inputs add what the weights' passes have left to fp32 sums
+    summed = layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
+    first = _gradients(stages, flight.first)
+    everything = stages.trained.trainable * stages.question.workload.compute_bytes
+    opens = (stages.stage == 0) + zero
+    pending = np.where(summed, everything - opens * first, 0.0)
+    one = np.where(summed, (1 - opens) * first, 0.0)
+    return Deferred(*(np.where(here, x, 0.0) for x in (pending, one, kept, waiting, one_waiting)))
+
+
+def _gradients(stages: Stages, counts: tuple[Float, ...]) -> Float:
+    """Weight gradients of some blocks in the precision that computes."""
+    question = stages.question
+    pairs = zip(stages.blocks, counts, strict=True)
+    elements = sum(
+        count * local_params(question, block, stages.layouts).trainable for block, count in pairs
+    )
+    return np.asarray(elements) * question.workload.compute_bytes
