@@ -13,14 +13,13 @@ from planner.evidence.runs.run import RefusedRun, Run
 
 MODELS = {"llama3-70b": "llama-3-70b", "llama3-8b": "llama-3-8b", "deepseekv2": "deepseek-v2"}
 """SimuMax's names of models and the catalogue's; its runs have fewer layers."""
-IMPLIED = "IMPLIED"
-"""What the provenance says of a row that is known by the error of a prediction."""
 COLUMNS = {
     "row_id": "case",
     "system": "system",
     "gpu": "gpu_type",
     "gpu_mem_gb": "gpu_mem_gb",
     "n_gpus": "gpus",
+    "gpus_per_node": "gpus",
     "n_layers": "layers",
     "seq_len": "seq",
     "micro_batch": "micro_batch",
@@ -40,19 +39,19 @@ COLUMNS = {
 
 
 def simumax_runs(path: Path) -> list[Run | RefusedRun]:
-    """The rows of `path`: as published on B200, by the errors of a prediction on A100 PCIe."""
+    """The rows of `path`: one node each, times published or implied by the published errors."""
     with path.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
-    runs = runs_of([_cells(row, place) for place, row in enumerate(table)], path.name)
+    runs = runs_of([_cells(row) for row in table], path.name)
     return [_as_run(run, row) for run, row in zip(runs, table, strict=True)]
 
 
-def _cells(row: dict[str, str], place: int) -> dict[str, object]:
+def _cells(row: dict[str, str]) -> dict[str, object]:
     model = load_model(MODELS[row["model"]])
     return {
         **{name: row[column] for name, column in COLUMNS.items()},
         "source": f"SimuMax v1.2, {row['gpu_type']}",
-        "source_ref": f"{row['source']} row {place}",
+        "source_ref": row["source"],
         "year": 2025,
         "framework": "Megatron-Core",
         "model": "Llama" if model.experts is None else "DeepSeek",
@@ -60,7 +59,7 @@ def _cells(row: dict[str, str], place: int) -> dict[str, object]:
         "n_heads": model.num_heads,
         "step_time_s": float(row["measured_step_ms"]) / 1e3,
         "memory_kind": "allocated",
-        "reliability": "medium" if IMPLIED in row["measured_provenance"] else "high",
+        "reliability": "medium" if "IMPLIED" in row["measured_provenance"] else "high",
         "flash_attention": "yes",
     }
 

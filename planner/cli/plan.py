@@ -159,11 +159,12 @@ def _print_estimate(
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.choose.verdicts.advice import utilisation
+        from planner.choose.verdicts.advice import grounds, utilisation
         from planner.show.report import console, show_estimate, show_notes, show_reading
 
         out = console()
         show_estimate(answer, question.machine, stages, out)
-        show_notes(utilisation(question, answer), out)
+        nodes = -(-answer.layout.world // question.machine.node.num_devices)
+        show_notes([*utilisation(question, answer), *grounds(question, nodes)], out)
         if read:
             show_reading(answer, *read, out)

@@ -266,6 +266,7 @@ def _share(fields: dict[str, Any], share: float, said: str) -> None:
 def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
     """A copy of `machine` with `section.field=value` replaced; values take units.
 
+    `network=NAME` is the network of that name, for every framework.
     An overridden quantity becomes `assumed` with the source "set by the user".
     """
     fields = machine.model_dump()
@@ -276,6 +277,10 @@ def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
                 f"override {shorten(override)!r} is not of the form section.field=value; "
                 "write for example device.memory_bytes=80GB"
             )
+        if key.strip() == "network":
+            chosen = Machine.described(fields, where="override").on_network(text.strip())
+            fields = chosen.model_dump()
+            continue
         _override(fields, key.strip(), text.strip())
     return Machine.described(fields, where="override")
 

@@ -21,7 +21,7 @@ from planner.describe.base import (
     Storage,
 )
 from planner.describe.scheduler import Launch, Queue, Scheduler
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, UnknownNameError
 
 __all__ = [
     "Curve",
@@ -126,9 +126,12 @@ class Fabric(Description):
     """What one device can send into the fabric in all [B/s]."""
     wires: tuple[Wire, ...] = ()
     """Links of an irregular node (kind `wires`); the source stands in `device_bytes_per_s`."""
-    halves_bytes_per_s: Rate | None = None
-    """What passes between the two halves of a node in each direction, all devices together (the
-    link between two sockets); None where the links of the devices are the limit [B/s]."""
+    card_bytes_per_s: Rate | None = None
+    """What one device sends to all devices of one other card (`devices_per_card`), where they are
+    reached over one link; a group of several cards is then held to such links [B/s]."""
+    socket_bytes_per_s: Rate | None = None
+    """What crosses between two sockets of the node per direction, for all groups together, where
+    devices reach each other through the host [B/s]."""
     efficiency: Fraction
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
@@ -166,6 +169,8 @@ class Node(Description):
     """Devices (ranks) per node."""
     devices_per_card: int = Field(default=1, ge=1, le=8)
     """Devices that sit on one physical card (2 for PVC and MI250X)."""
+    num_sockets: int = Field(default=1, ge=1, le=8)
+    """CPU sockets that the devices are spread over, in order."""
     num_cores: Count
     """CPU cores of the node."""
     host_memory_bytes: Memory
@@ -229,8 +234,16 @@ class Delays(Description):
 
 
 class Network(Description):
-    """The network between nodes."""
+    """The network between nodes, as one library drives it."""
 
+    name: str = ""
+    """What `--set network=NAME` calls it, where the machine has others."""
+    frameworks: tuple[str, ...] = ()
+    """Frameworks whose jobs run on it though it is not the machine's first."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables that a job exports to run on it."""
+    setup: tuple[str, ...] = ()
+    """Shell lines of a job that runs on it, before the launch."""
     topology: str
     """Name and shape, such as "Slingshot-11 dragonfly"."""
     kind: NetworkKind | None = None
@@ -240,6 +253,9 @@ class Network(Description):
     large_message_latency_s: Duration | None = None
     """Latency of one large message of a collective from node to node, however fast the link;
     where it is not known, NCCL's ratio to `latency_s` is taken [s]."""
+    in_phases: bool = False
+    """Whether collectives finish inside the nodes before they go on between them, as oneCCL's
+    do; a ring of NCCL or RCCL does both at once."""
     pairwise_fraction: Fraction | None = None
     """Part of a ring's rate between nodes that all-to-alls reach; all of it where nothing is
     known."""
@@ -297,6 +313,8 @@ class Machine(Description):
     """The node."""
     network: Network | None = None
     """The network; absent on a single workstation."""
+    networks: tuple[Network, ...] = ()
+    """The same wires as other software drives them, each with its own curve and variables."""
     file_systems: tuple[FileSystem, ...] = ()
     """Shared file systems."""
     scheduler: Scheduler = Scheduler(kind="none")
@@ -305,6 +323,15 @@ class Machine(Description):
     """Source ids used in the quantities, spelled out."""
     notes: tuple[str, ...] = ()
     """Doubts and disagreements between sources."""
+    evidence: str = ""
+    """Which measured runs stand behind estimates for it, in one line."""
+
+    @model_validator(mode="after")
+    def _networks_have_names(self) -> Machine:
+        every = [network.name for network in self.all_networks]
+        if self.networks and (len(set(every)) < len(every) or "" in every):
+            raise ValueError(f"networks are called {every}; give each a name of its own")
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Machine:
@@ -329,6 +356,27 @@ class Machine(Description):
     def num_devices(self) -> int:
         """Devices of the whole machine."""
         return int(self.num_nodes.value) * self.node.num_devices
+
+    @property
+    def all_networks(self) -> tuple[Network, ...]:
+        """The network of this description, then the others."""
+        return (*((self.network,) if self.network else ()), *self.networks)
+
+    def on_network(self, name: str) -> Machine:
+        """The machine on one of its networks, whatever the framework."""
+        networks = {network.name: network for network in self.all_networks if network.name}
+        if name not in networks:
+            raise UnknownNameError("network", name, networks, f"those of {self.name}")
+        others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]
+        chosen = networks[name].replaced(frameworks=()).model_dump()
+        return self.replaced(network=chosen, networks=others)
+
+    def network_of(self, framework: str) -> Machine:
+        """The machine on the network that jobs of a framework run on, unless one was chosen."""
+        for network in self.networks:
+            if framework.partition(" ")[0] in network.frameworks:
+                return self.on_network(network.name)
+        return self
 
     @property
     def wired_devices(self) -> int:

@@ -14,9 +14,15 @@ __all__ = ["Question"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is estimated: a model, on a machine, for a workload, with a framework."""
+    """What is estimated: a model, on a machine, for a workload, with a framework.
+
+    The machine is the one on the network that the framework's jobs run on.
+    """
 
     model: Model
     machine: Machine
     workload: Workload
     framework: Framework
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", self.machine.network_of(self.framework.name))

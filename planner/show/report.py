@@ -285,14 +285,16 @@ def show_machine(machine: Machine, out: Console) -> None:
         f"{counted(machine.num_devices, 'device')}",
         highlight=False,
     )
+    if machine.evidence:
+        out.print(f"measured runs: {machine.evidence}", highlight=False)
     table = quantity_table(machine)
-    if machine.network is not None:
-        curve = machine.network.efficiency
+    for network in machine.all_networks:
+        curve = network.efficiency
         points = ", ".join(
             f"{f:.2f} at {n}" for n, f in zip(curve.num_nodes, curve.fraction, strict=True)
         )
         table.add_row(
-            "network.efficiency [by nodes]",
+            Text(f"network.efficiency by nodes {network.name}".rstrip()),
             points,
             Text(curve.kind, _KIND_STYLE[curve.kind]),
             curve.source,

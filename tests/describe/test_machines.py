@@ -8,14 +8,27 @@ from collections.abc import Iterator
 import networkx
 import pytest
 
+from planner.cost.network.collectives import all_reduce_s
+from planner.cost.network.topology import group_view
 from planner.describe.base import Description, Quantity
-from planner.describe.catalogue import aliases, folder, load_machine, names
+from planner.describe.catalogue import (
+    aliases,
+    folder,
+    load_framework,
+    load_machine,
+    load_model,
+    names,
+)
 from planner.describe.machine import Curve, Machine
+from planner.describe.question import Question
+from planner.describe.workload import Workload
+from planner.errors import DescriptionError, UnknownNameError
 
 MACHINES = names("machine")
 EXPECTED = [
     "a100-40gb-roce",
     "a100-80gb-roce",
+    "a100-pcie-node",
     "a100-hdr4",
     "a100-pcie-node",
     "a10g-node",
@@ -325,3 +338,42 @@ def test_hybrid_cube_mesh() -> None:
     wires = load_machine("dgx-1v").node.fabric.wires
     for gpu in range(8):
         assert sum(wire.bytes_per_s for wire in wires if gpu in wire.devices) == 150e9
+
+
+def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> None:
+    polaris = load_machine("polaris")
+    both = {network.name for network in polaris.all_networks}
+    assert both == {"plugin", "sockets"}
+    assert polaris.network_of("fsdp2") is polaris
+    without = polaris.network_of("megatron-deepspeed (as measured)")
+    assert without.network is not None
+    assert without.network.name == "sockets"
+    # the choice of a user holds for every framework, and nothing is lost by it
+    chosen = load_machine("polaris", ("network=plugin", "network.latency_s=1us"))
+    assert chosen.network_of("megatron-deepspeed") is chosen
+    assert chosen.network is not None
+    assert chosen.network.latency_s.value == 1e-6
+    assert {network.name for network in chosen.all_networks} == both
+    with pytest.raises(UnknownNameError, match="unknown network 'socket': did you mean sockets"):
+        load_machine("polaris", ("network=socket",))
+    with pytest.raises(UnknownNameError, match="unknown network 'sockets'"):
+        load_machine("vsc-5", ("network=sockets",))
+
+
+def test_networks_of_one_machine_need_names() -> None:
+    polaris = load_machine("polaris")
+    assert polaris.network is not None
+    with pytest.raises(DescriptionError, match="give each a name of its own"):
+        polaris.replaced(network=polaris.network.replaced(name="sockets").model_dump())
+
+
+def test_the_question_estimates_the_network_that_the_framework_runs_on() -> None:
+    # NCCLT: all-reduce of 1 GiB on 8 nodes of Polaris, 36 GB/s with the plugin, 3 to 10 without
+    polaris, size = load_machine("polaris"), 2.0**30
+    rates = {}
+    for name in ("fsdp2", "megatron-deepspeed"):
+        job = Question(load_model("gpt2"), polaris, Workload(), load_framework(name))
+        group = group_view(job.machine, 32, 1)
+        rates[name] = 2 * 31 / 32 * size / float(all_reduce_s(group, size)) / 1e9
+    assert rates["fsdp2"] == pytest.approx(36, rel=0.1)
+    assert 3 < rates["megatron-deepspeed"] < 10

@@ -83,6 +83,9 @@ def _queues(machine: Machine) -> None:
 
 
 def _doubts(machine: Machine) -> None:
+    if machine.evidence:
+        st.header("Measured runs behind it", anchor=False)
+        st.markdown(escape(machine.evidence))
     if machine.notes:
         st.header("Doubts", anchor=False)
         for note in machine.notes:
@@ -100,14 +103,14 @@ def _facts(machine: Machine) -> None:
         }
         for key, q in quantities(machine)
     ]
-    if machine.network is not None:
-        curve = machine.network.efficiency
+    for network in machine.all_networks:
+        curve = network.efficiency
         points = ", ".join(
             f"{f:.2f} at {n}" for n, f in zip(curve.num_nodes, curve.fraction, strict=True)
         )
         rows.append(
             {
-                "quantity": "network efficiency by nodes",
+                "quantity": f"network efficiency by nodes {network.name}".rstrip(),
                 "value": points,
                 "kind": curve.kind,
                 "source": _spelled(curve.source, machine),

@@ -50,6 +50,7 @@ def notes(
         *_difference(advice, answer, verdicts),
         *_outside(question, answer.layout),
         *utilisation(question, answer),
+        *grounds(question, nodes),
     ]
 
 
@@ -118,6 +119,21 @@ def _outside(question: Question, layout: Layout) -> list[str]:
         f"tp = {layout.tp} leaves the node of {per_node}: check this against a run, "
         "tensor-parallel traffic between nodes is seldom hidden."
     ]
+
+
+def grounds(question: Question, nodes: int) -> list[str]:
+    """Which network the estimate is for, where there are several, and what was ever measured."""
+    machine, lines = question.machine, []
+    if machine.networks and machine.network is not None and nodes > 1:
+        others = " or ".join(f"--set network={network.name}" for network in machine.networks)
+        lines.append(
+            f"Between nodes {question.framework.name} is estimated on the network "
+            f"{machine.network.name!r} ({machine.network.topology}), and its job script sets that "
+            f"up; {others} takes another."
+        )
+    if machine.evidence:
+        lines.append(f"Measured runs behind estimates for {machine.name}: {machine.evidence}")
+    return lines
 
 
 def utilisation(question: Question, answer: Estimate) -> list[str]:

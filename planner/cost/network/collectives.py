@@ -96,6 +96,18 @@ def _ring_rate(group: GroupView) -> Float:
     return np.minimum(between, inside)
 
 
+def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """Transfer of a buffer once around, all of it but each rank's own piece [s].
+
+    At the rate of the ring's slowest part; in phases, inside the node and then between nodes.
+    """
+    size_bytes, g, m = np.asarray(size_bytes, dtype=float), group.local, group.nodes
+    ring = (group.size - 1) / group.size * size_bytes / _ring_rate(group)
+    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
+    between = np.where(m > 1, (m - 1) / m * size_bytes / group.network_bytes_per_s, 0.0)
+    return np.where(group.in_phases > 0, inside + between, ring)
+
+
 def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Float:
     """n - 1 steps around the ring, each passing 1/n of the buffer [s].
 
@@ -108,7 +120,7 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Floa
     latency = (n - 1 - crossings) * protocol.ring_inside * group.local_latency_s
     between = crossings * inter_node_latency_s(group, piece)
     latency = latency + np.where(crossings > 0, between, 0.0)
-    transfer = (n - 1) * piece / (protocol.rate * _ring_rate(group))
+    transfer = _once_around_s(group, size_bytes) / protocol.rate
     return protocol.base_s + np.hypot(latency, transfer)
 
 
@@ -117,9 +129,10 @@ def ring_all_reduce_s(
 ) -> Float:
     """Ring all-reduce: a reduce-scatter and an all-gather [s].
 
-    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest part, the latency of
-    2 (n - 1) steps, which run at the same time, and the protocol's base once. Left out:
-    congestion. Thakur et al. 2005; bus bandwidth as nccl-tests defines it; method.md#algorithms.
+    Counted: 2 (n - 1)/n of the buffer at the rate of the ring's slowest part (in phases: inside
+    the nodes and then between them), the latency of 2 (n - 1) steps, which run at the same time,
+    and the protocol's base once. Left out: congestion. Thakur et al. 2005; bus bandwidth as
+    nccl-tests defines it; method.md#algorithms.
 
     >>> from planner.cost.network.topology import unit_view
     >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
@@ -150,7 +163,8 @@ def tree_all_reduce_s(
     inside = np.where(group.local > 1, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     # the buffer passes up and down through every node's interfaces
     between = np.where(group.nodes > 1, 2 * size_bytes / group.network_bytes_per_s, 0.0)
-    return protocol.base_s + np.hypot(latency, np.maximum(inside, between) / protocol.rate)
+    both = np.where(group.in_phases > 0, inside + between, np.maximum(inside, between))
+    return protocol.base_s + np.hypot(latency, both / protocol.rate)
 
 
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -239,7 +253,7 @@ def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g = group.size, group.local
-    inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_bytes_per_s, 0.0)
+    inside = np.where(g > 1, (g - 1) / n * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
     rate = group.pairwise_bytes_per_s
     between = np.where(group.nodes > 1, (n - g) / n * size_bytes * g / rate, 0.0)
     latency = (g - 1) * group.local_latency_s + (n - g) * group.network_latency_s
@@ -260,7 +274,7 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
     """
     size_bytes = np.asarray(size_bytes, dtype=float)
     n, g, nodes = group.size, group.local, group.nodes
-    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_bytes_per_s, 0.0)
+    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
     rate = group.pairwise_bytes_per_s
     between = np.where(nodes > 1, np.asarray(crossing) * size_bytes * g / rate, 0.0)
     latency = (g - 1) * group.local_latency_s + (nodes - 1) * group.network_latency_s

@@ -45,8 +45,13 @@ class GroupView(Arrays):
     """What a doubling of the nodes adds to a small all-reduce [s]."""
     large_message_latency_s: Float
     """Latency of one large message from node to node [s]."""
+    local_pairwise_bytes_per_s: Float
+    """Rate of one rank inside its node where every rank sends to every other, efficiency included
+    [B/s]."""
     neighbour_bytes_per_s: Float
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
+    in_phases: Float
+    """1 where collectives finish inside the nodes before they go on between them, else 0."""
 
 
 def unit_view(size: ArrayLike) -> GroupView:
@@ -72,7 +77,9 @@ def unit_view(size: ArrayLike) -> GroupView:
         pairwise_bytes_per_s=one,
         network_latency_s=none,
         large_message_latency_s=none,
+        local_pairwise_bytes_per_s=one,
         neighbour_bytes_per_s=one,
+        in_phases=none,
     )
 
 
@@ -103,14 +110,17 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
     ends = (span > per_node) & (per_node % stride == 0)
     fewest = np.where(ends, np.gcd(span, per_node) // stride, local)
     local_rate, neighbour_rate = _local_rates(machine, local, stride)
+    ring, pairwise = _between_sockets(machine, local, stride)
     network = _network(machine, size, stride, np.maximum(fewest, 1), nodes)
     return GroupView(
         size=size.astype(float),
         local=local.astype(float),
         nodes=nodes.astype(float),
-        local_bytes_per_s=local_rate,
-        neighbour_bytes_per_s=neighbour_rate,
+        local_bytes_per_s=np.minimum(local_rate, ring),
+        local_pairwise_bytes_per_s=np.minimum(local_rate, pairwise),
+        neighbour_bytes_per_s=np.minimum(neighbour_rate, ring),
         local_latency_s=np.full(local.shape, machine.node.fabric.latency_s.value),
+        in_phases=np.full(local.shape, float(machine.network.in_phases if machine.network else 0)),
         **network,
     )
 
@@ -125,14 +135,27 @@ def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Floa
     rates = np.array([group_rate(graph, size, step) for size, step in few])
     pairs = np.array([group_rate(graph, min(size, 2), step) for size, step in few])
     rates, pairs = rates[which], pairs[which]
-    if halves := machine.node.fabric.halves_bytes_per_s:
-        # all groups of the axis run at once, and those that reach over both halves share the link
-        share = halves.value / stride
-        rates = np.where(2 * local * stride > per_node, np.minimum(rates, share), rates)
-        both = (local > 1) & (4 * stride > per_node)
-        pairs = np.where(both, np.minimum(pairs, share), pairs)
     efficiency = machine.node.fabric.efficiency.value
     return rates * efficiency, pairs * efficiency
+
+
+def _between_sockets(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
+    """What the link between sockets leaves to a rank, in a ring and where all send to all [B/s].
+
+    All groups of an axis that span both sockets share it.
+    """
+    node, link = machine.node, machine.node.fabric.socket_bytes_per_s
+    if link is None or node.num_sockets == 1:
+        endless = np.full(local.shape, np.inf)
+        return endless, endless
+    per_socket = -(-node.num_devices // node.num_sockets)
+    near = np.clip(per_socket // np.maximum(stride, 1), 1, local)
+    crosses = (local > 1) & ((local - 1) * stride >= per_socket)
+    groups = np.maximum(node.num_devices // np.maximum(local, 1), 1)
+    ring = np.where(crosses, link.value / groups, np.inf)
+    # near ranks send to all that are far: over what each rank sends in all
+    crossing = np.maximum(near * (local - near), 1) / np.maximum(local - 1, 1)
+    return ring, ring / crossing
 
 
 def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) -> dict[str, Float]:

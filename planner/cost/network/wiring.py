@@ -108,6 +108,9 @@ class Wiring:
     """Rate from vertex to vertex over the fabric [B/s]."""
     host: Neighbours
     """The same over the links to the host."""
+    devices_per_card: int = 1
+    card_bytes_per_s: float | None = None
+    """What one device sends to all devices of one other card, where that is one link [B/s]."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -127,8 +130,14 @@ def wiring(node: Node) -> Wiring:
         if kind in neighbours:
             neighbours[kind].setdefault(a, {})[b] = rate
             neighbours[kind].setdefault(b, {})[a] = rate
-    port = node.fabric.device_bytes_per_s
-    return Wiring(node.num_devices, port.value if port else np.inf, **neighbours)
+    port, card = node.fabric.device_bytes_per_s, node.fabric.card_bytes_per_s
+    return Wiring(
+        node.num_devices,
+        port.value if port else np.inf,
+        **neighbours,
+        devices_per_card=node.devices_per_card,
+        card_bytes_per_s=card.value if card else None,
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -136,9 +145,11 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
     """What each of `size` devices of a node, `stride` apart, can send inside the group [B/s].
 
     Counted: the smallest minimum cut between a member and the others, over links inside the group:
-    a ring or a mesh of rings can use all of them, but no device outside forwards. A library goes
-    through the host only where the fabric leaves a member alone. Infinite for one device. Left
-    out: the fabric's efficiency, islands slower than their weakest member.
+    a ring or a mesh of rings can use all of them, but no device outside forwards. Where cards
+    reach each other over one link a device (`card_bytes_per_s`), a group of several cards has no
+    more than those: what must leave a card does not fit through the links inside it. A library
+    goes through the host only where the fabric leaves a member alone. Infinite for one device.
+    Left out: the fabric's efficiency, islands slower than their weakest member.
     method.md#what-a-group-sees.
 
     >>> from planner.describe.catalogue import load_machine
@@ -152,8 +163,16 @@ def group_rate(node: Wiring, size: int, stride: int) -> float:
     members = [("device", i * stride) for i in range(size)]
     fabric = min(_minimum_cut(node.fabric, member, members) for member in members)
     if fabric:
-        return min(fabric, node.port_bytes_per_s)
+        return min(fabric, node.port_bytes_per_s, _leaving_cards(node, members))
     return min(_minimum_cut(node.host, member, members) for member in members)
+
+
+def _leaving_cards(node: Wiring, members: list[tuple[str, int]]) -> float:
+    """What the links to the group's other cards take from each of its devices [B/s]."""
+    cards = {device // node.devices_per_card for _, device in members}
+    if node.card_bytes_per_s is None or len(cards) == 1:
+        return np.inf
+    return (len(cards) - 1) * node.card_bytes_per_s
 
 
 def _minimum_cut(

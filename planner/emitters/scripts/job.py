@@ -88,6 +88,8 @@ class _Script:
         found = dict(launch.environment) if launch is not None else {}
         if launch is not None:
             found |= launch.device_environment if self.per_device else launch.node_environment
+        if (network := self.job.machine.network) is not None:
+            found |= network.environment
         if self.recipe.launcher == "ezpz":
             found |= self.system.inherited(self.job, self.tasks)
         return found | dict(self.recipe.environment)
@@ -96,7 +98,9 @@ class _Script:
         """Those variables, and where the processes meet."""
         variables, launch = self._variables(), self.job.machine.scheduler.launch
         lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
-        stray = set(launch.device_environment) - set(variables) if launch is not None else set()
+        stray = {name for network in self.job.machine.networks for name in network.environment}
+        stray |= set(launch.device_environment) if launch is not None else set()
+        stray -= set(variables)
         if stray:
             lines.append(f"unset {' '.join(sorted(stray))}")
         if not self.system.hosts:
@@ -176,6 +180,7 @@ def _checks(recipe: Recipe) -> list[str]:
 def _setup(job: BatchJob) -> list[str]:
     launch = job.machine.scheduler.launch
     lines = list(launch.setup) if launch is not None else []
+    lines += job.machine.network.setup if job.machine.network is not None else ()
     return [
         "# modules and conda read variables that are not set",
         "set +u",

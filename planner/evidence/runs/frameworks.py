@@ -6,6 +6,7 @@ import functools
 
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework import Framework
+from planner.describe.layout import Layout
 from planner.errors import shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import (
@@ -21,6 +22,7 @@ __all__ = [
     "described_framework",
     "exchanging",
     "is_compiled",
+    "sending",
     "software_of",
     "software_of_label",
     "usual",
@@ -145,6 +147,14 @@ def exchanging(framework: Framework, software: Software, cells: Cells, model: st
             how = " and ".join(name.replace("_", " ") for name, done in changes.items() if done)
             return framework.replaced(name=f"{framework.name} ({how})", communication=communication)
     return framework
+
+
+def sending(framework: Framework, software: Software, layout: Layout) -> Framework:
+    """The framework with the gradients that its runs send where they configure nothing."""
+    wire = usual(software).sharded_reduce_bytes
+    if wire is None or framework.bf16 is None or layout.zero_stage < 2:
+        return framework
+    return framework.replaced(bf16=framework.bf16.replaced(reduce_bytes=wire).model_dump())
 
 
 def usual(software: Software) -> Usual:

@@ -150,6 +150,9 @@ class Usual(Known):
     """Whether a row that states no degrees means data parallelism alone."""
     zero_stage_with_pipeline: int | None = None
     """What ZeRO-3 becomes with a pipeline; None: it stays."""
+    sharded_reduce_bytes: float | None = Field(default=None, gt=0)
+    """A bf16 gradient on the wire where gradients are sharded (ZeRO-2 and 3), unless a run's
+    configuration says otherwise; None: as described [B]."""
 
 
 class Software(Known):

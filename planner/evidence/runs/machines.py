@@ -15,6 +15,11 @@ from planner.evidence.runs.reading import Note, Reading, assumed, stated
 
 __all__ = ["Place", "machine_of"]
 
+_EACH_OF = re.compile(r"(\d+)\s*x\s[^;()]*?([\d.]+)\s*([GT])b/s")
+_IN_ALL = re.compile(r"([\d.]+)\s*([GT])b/s[^;]*?\bper (gpu|node)")
+_BYTES_PER_S = {"G": 1e9 / 8, "T": 1e12 / 8}
+_SAME_RATE = 0.05
+"""How far a row's rate per node may be from the profile's and still be the same."""
 _GIB_NOMINAL = 0.99
 """Usable share of a device's nominal memory, where a row overrides the catalogue."""
 
@@ -68,7 +73,7 @@ class Place:
 
 @functools.cache
 def machine_of(
-    system: str, gpu: str, memory_gb: float | None, per_node: int | None
+    system: str, gpu: str, memory_gb: float | None, per_node: int | None, interconnect: str = ""
 ) -> Reading[Place]:
     """The machine that the cells on hardware name.
 
@@ -77,7 +82,8 @@ def machine_of(
     found, links, notes = _candidates(system, gpu, per_node)
     machine = min(found, key=lambda m: _distance(m, memory_gb))
     changed = _memory_override(machine, memory_gb)
-    overrides = (*links, *changed.value)
+    nics = _nics_override(machine, interconnect)
+    overrides = (*links, *changed.value, *nics.value)
     if not notes and machine.name not in _named_systems(system):
         taken = f"system {shorten(system, 40) or 'not stated'!r} is taken as {machine.name}"
         notes += (Note(taken),)
@@ -87,7 +93,7 @@ def machine_of(
             notes += (Note(other),)
     label = machine.name + "".join(f" ({override})" for override in overrides)
     place = Place(load_machine(machine.name, overrides), label)
-    return Reading(place, (*notes, *changed.notes))
+    return Reading(place, (*notes, *changed.notes, *nics.notes))
 
 
 def _candidates(
@@ -145,4 +151,46 @@ def _memory_override(machine: Machine, memory_gb: float | None) -> Reading[tuple
     return assumed(
         (f"device.memory_bytes={memory_gb * _GIB_NOMINAL:.2f}GiB",),
         f"device memory is {memory_gb:g} GB as the row says, else as on {machine.name}",
+    )
+
+
+def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
+    """Interfaces of a node and the rate of each, as a cell states them [B/s].
+
+    >>> interfaces("NVLink; 4x Omni-Path 100 Gb/s per node", load_machine("selene"))
+    (4, 12500000000.0)
+    >>> interfaces("2 Tb/s RoCE per node", load_machine("selene"))     # of its 8 interfaces
+    (8, 31250000000.0)
+    """
+    text = re.sub(r"(?i)\b(gpu|node)\b", lambda word: word[0].lower(), interconnect)
+    if found := _EACH_OF.search(text):
+        return int(found[1]), float(found[2]) * _BYTES_PER_S[found[3]]
+    if (found := _IN_ALL.search(text)) is None:
+        return None
+    rate = float(found[1]) * _BYTES_PER_S[found[2]]
+    if found[3] == "gpu":
+        return machine.node.num_devices, rate
+    count = machine.node.num_nics
+    return (count, rate / count) if count else None
+
+
+def _nics_override(machine: Machine, interconnect: str) -> Reading[tuple[str, ...]]:
+    """The row's interfaces, where they carry another rate than the profile's."""
+    stated_nics = interfaces(interconnect, machine)
+    if stated_nics is None or machine.network is None:
+        return stated(())
+    count, rate = stated_nics
+    if not 1 <= count <= 64 or rate <= 0:
+        return stated(())
+    if abs(count * rate / machine.node_bytes_per_s - 1) <= _SAME_RATE:
+        return stated(())
+    devices = machine.node.num_devices
+    spread = [device * count // devices for device in range(devices)]
+    return assumed(
+        (
+            f"node.num_nics={count}",
+            f"node.nic_bytes_per_s={rate:g}",
+            f"node.nic_of_device={spread}",
+        ),
+        f"interfaces are {count} of {rate / 1e9:g} GB/s as the row says, else as on {machine.name}",
     )

@@ -19,6 +19,7 @@ from planner.evidence.runs.frameworks import (
     described_framework,
     exchanging,
     is_compiled,
+    sending,
     software_of,
     usual,
 )
@@ -118,7 +119,7 @@ def run_of(row_id: str, source: str, cells: Cells) -> Run:
         source,
         found.place.machine,
         found.place.label,
-        framework.value,
+        sending(framework.value, found.software, asked.layout),
         found.model,
         asked.workload,
         asked.layout,
@@ -152,6 +153,7 @@ def _setting(cells: Cells) -> Reading[_Setting]:
         cells.text("gpu"),
         cells.number("gpu_mem_gb"),
         cells.count("gpus_per_node"),
+        cells.text("interconnect"),
     )
     software = software_of(cells, year)
     compiled = is_compiled(cells, software.value)

@@ -36,6 +36,7 @@ def view(size: int, *, latency_s: float = 0.0, rate: float = 1e9) -> GroupView:
         size=np.asarray(float(size)),
         local=np.asarray(float(size)),
         local_bytes_per_s=np.asarray(rate),
+        local_pairwise_bytes_per_s=np.asarray(rate),
         local_latency_s=np.asarray(latency_s),
     )
 
@@ -180,3 +181,18 @@ def test_orders_that_must_hold(
         assert time >= 0
         assert float(collective(slow, amount)) >= time
         assert float(collective(group, 2 * amount)) >= time
+
+
+def test_in_phases_a_buffer_goes_through_the_nodes_and_then_between_them() -> None:
+    # 2 nodes of 4 at 1 GB/s inside and 1 GB/s a group between: (3/4 + 1/2) / 1 GB/s, at once 7/8
+    real = group_view(load_machine("polaris"), 8, 1)
+    one = np.asarray(1e9)
+    at_once = replace(real, local_bytes_per_s=one, network_bytes_per_s=one)
+    phases = replace(at_once, in_phases=np.asarray(1.0))
+    assert per_byte(all_gather_s, at_once) == pytest.approx(7 / 8)
+    assert per_byte(all_gather_s, phases) == pytest.approx(5 / 4)
+    # no tree escapes it
+    assert per_byte(all_reduce_s, phases) == pytest.approx(2 * 5 / 4)
+    node = replace(group_view(load_machine("polaris"), 4, 1), local_bytes_per_s=one)
+    inside = replace(node, in_phases=np.asarray(1.0))
+    assert per_byte(all_reduce_s, inside) == pytest.approx(per_byte(all_reduce_s, node))

@@ -45,6 +45,10 @@ def by_the_rule(machine: Machine, size: int, stride: int) -> float:
             for i in members
         ),
     }[fabric.kind]
+    cards = {i // machine.node.devices_per_card for i in members}
+    if fabric.card_bytes_per_s and len(cards) > 1:
+        # what leaves a card takes the device's one link to every other card of the group
+        own = min(own, fabric.card_bytes_per_s.value * (len(cards) - 1))
     return min(own, port) if own else host
 
 
@@ -94,7 +98,12 @@ def test_cuts_are_those_of_the_graph_that_is_drawn(name: str) -> None:
     machine = load_machine(name)
     for size, stride in groups(machine):
         if size > 1:
-            assert rate(machine, size, stride) == by_networkx(machine, size, stride), (size, stride)
+            drawn = by_networkx(machine, size, stride)
+            if link := machine.node.fabric.card_bytes_per_s:
+                per_card = machine.node.devices_per_card
+                cards = len({i // per_card for i in range(0, size * stride, stride)})
+                drawn = min(drawn, link.value * (cards - 1)) if cards > 1 else drawn
+            assert rate(machine, size, stride) == drawn, (size, stride)
 
 
 def test_graph_of_polaris() -> None:
@@ -119,6 +128,17 @@ def test_mesh_rate_grows_with_the_group() -> None:
     polaris = load_machine("polaris")
     assert [rate(polaris, n, 1) for n in (2, 3, 4)] == [100e9, 200e9, 300e9]
     assert rate(polaris, 1, 1) == np.inf
+
+
+def test_what_leaves_a_card_does_not_fit_through_the_link_inside_it() -> None:
+    # ALCF: MDFI 158.5 GB/s between the tiles of a card, one Xe Link of 15.8 to each other card
+    aurora = load_machine("aurora")
+    assert rate(aurora, 2, 1) == 158.5e9
+    assert [rate(aurora, n, 1) for n in (3, 4, 6, 12)] == [15.8e9, 15.8e9, 2 * 15.8e9, 5 * 15.8e9]
+    assert rate(aurora, 6, 2) == 5 * 15.8e9
+    # a node that states no such link keeps every link of a device
+    lumi = load_machine("lumi-g")
+    assert rate(lumi, 8, 1) == 300e9
 
 
 def test_switch_rate_does_not_depend_on_the_group() -> None:

@@ -88,6 +88,21 @@ def test_perlmutter_finds_its_network() -> None:
         assert "export NCCL_NET='AWS Libfabric'\n" in text
 
 
+def test_a_job_sets_up_the_network_that_its_estimate_is_of() -> None:
+    """Megatron-DeepSpeed's jobs on Polaris exported the plugin that the site says hangs them."""
+    plain = place_files("polaris", "ddp")["job.sh"]
+    assert "export NCCL_NET='AWS Libfabric'\n" in plain
+    assert "/soft/libraries/aws-ofi-nccl" in plain
+    without = place_files("polaris", "megatron-deepspeed")
+    assert "export NCCL_NET" not in without["job.sh"]
+    assert re.search(r"^unset .*NCCL_NET\b", without["job.sh"], re.MULTILINE)
+    assert "aws-ofi" not in without["job.sh"]
+    # the machine is still that of the catalogue, whatever the framework
+    assert "--machine polaris" in without["README.md"]
+    chosen = load_machine("polaris", ("network=plugin",))
+    assert place_files(chosen, "megatron-deepspeed")["job.sh"].count("AWS Libfabric") == 1
+
+
 @pytest.mark.parametrize("name", ["polaris", "aurora"])
 def test_compute_nodes_that_need_a_proxy_get_it(name: str) -> None:
     text = place_files(name, "ddp")["job.sh"]

@@ -810,3 +810,37 @@ def test_measured_tables_are_read_whole(name: str) -> None:
     assert len(result.rows) == count
     assert len(result.scores) > count / 2
     json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_bf16_runs_of_deepspeed_send_what_they_sum_from_zero_2_on(tmp_path: Path) -> None:
+    # deepspeed/runtime/engine.py, communication_data_type: bf16 where nothing is configured
+    for stage, sent in ((1, 4), (2, 2), (3, 2)):
+        run = accepted(
+            tmp_path, framework="Megatron-DeepSpeed", precision="bf16", pp=1, zero_stage=stage
+        )
+        assert run.framework.states("bf16").reduce_bytes == sent
+
+
+@pytest.mark.parametrize(
+    ("interconnect", "count", "rate"),
+    [
+        ("4x 100 Gb/s RoCE", 4, 12.5e9),
+        ("NVLink; 4x Omni-Path 100 Gb/s per node", 4, 12.5e9),
+        ("NVLink; 100 Gb/s RDMA per GPU", 8, 12.5e9),
+        ("IB 800 Gb/s per node", 8, 12.5e9),
+        ("2 Tb/s RoCE per node", 8, 31.25e9),
+        # what Selene has, in other words, and what says nothing of the network
+        ("NVSwitch; 8x HDR IB 200 Gb/s per node", 8, 25e9),
+        ("NVLink in node", 8, 25e9),
+        ("", 8, 25e9),
+    ],
+)
+def test_the_interconnect_of_a_row_is_that_of_its_run(
+    tmp_path: Path, interconnect: str, count: int, rate: float
+) -> None:
+    """It was never read: four interfaces of 100 Gb/s became the profile's 1600 Gb/s."""
+    run = accepted(tmp_path, system="Selene", interconnect=interconnect)
+    assert run.machine.node.num_nics == count
+    assert run.machine.node_bytes_per_s == count * rate
+    said = any(sentence.startswith("interfaces are") for sentence in run.assumed)
+    assert said == (count * rate != 200e9)
