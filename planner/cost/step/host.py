@@ -67,10 +67,12 @@ def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Grou
 
 def _num_collectives(question: Question, block: Block, layouts: Layouts) -> Float:
     """Collectives of tensor parallelism in a layer's pass: one a region and direction, two with
-    sequence parallelism, where backward gathers once more what was not kept."""
+    sequence parallelism, where backward gathers once more what was not kept. That gather runs
+    beside a product: it is issued, never awaited."""
+    host, kernels = question.framework.host, question.framework.kernels
     sequence = layouts.splits_sequence
     forward = np.where(sequence, 2, 1)
-    again = sequence & (not question.framework.kernels.saves_gathered)
+    again = sequence & (not kernels.saves_gathered) & (not host.awaits_collectives)
     passes = 2 * forward + again + np.where(layouts.recomputes_layers, forward, 0)
     return block.num_tp_collectives * np.asarray(passes, dtype=float)
 
