@@ -45,6 +45,9 @@ with the choices that nobody published (recompute, ZeRO stage, chunks) as they a
 times are estimates: the page says whether the advice is sane, not whether the clock is right
 ([accuracy.md](accuracy.md) does).
 
+What recommends a layout (tolerance, efforts, what is usual; [method.md](method.md#recommended)) was
+chosen with these jobs in sight: that few have odd habits is no proof for others.
+
 *Habits* that nobody has: context parallelism at 4,096 tokens or less, or over more than 2 at 8,192;
 8 chunks a stage or more where production had less; 24 stages or more below 300 B parameters;
 micro-batches of 32 or more above 1 B; more than 95 % of memory."""

@@ -103,8 +103,10 @@ class Browsed:
     def value(self, label: str) -> str:
         """What a number or a choice says."""
         number = self.page.get_by_role("spinbutton", name=label, exact=True)
-        box = number if number.count() else self.page.get_by_role("combobox", name=label)
-        return str(box.first.input_value())
+        choice = self.page.get_by_role("combobox", name=label)
+        # a page that is just loaded may have neither yet
+        number.or_(choice).first.wait_for(timeout=_PATIENCE_MS)
+        return str((number if number.count() else choice).first.input_value())
 
     def says(self, text: str) -> str:
         """The first message that says something, once it does."""
