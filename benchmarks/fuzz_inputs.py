@@ -25,7 +25,7 @@ from planner import Layout, Workload
 from planner.cli import main as command_line
 from planner.describe.catalogue import folder as catalogue_folder
 from planner.describe.catalogue import names
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import OFFLOAD, RECOMPUTE, V_SHAPED
 from planner.describe.model.families import FAMILIES
 from planner.describe.workload import ATTENTIONS, OPTIMIZERS, PRECISIONS

@@ -13,7 +13,7 @@ import planner
 from planner.cost.step.constants import StepConstants
 from planner.describe.base import Kind
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
 from planner.units import GIB
 from tests import ROOT

@@ -19,7 +19,7 @@ from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

@@ -13,7 +13,7 @@ from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, share_of, sp
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
-    from planner.describe.framework import Framework
+    from planner.describe.framework.framework import Framework
     from planner.describe.machine import Machine
     from planner.describe.model.model import Model
 

@@ -25,7 +25,7 @@ from planner.errors import LayoutError, PlannerError
 
 if TYPE_CHECKING:
     from planner.describe.configurations.configuration import Configuration
-    from planner.describe.framework import Framework
+    from planner.describe.framework.framework import Framework
 
 __all__ = [
     "FITS",

@@ -17,7 +17,7 @@ from pydantic import Field
 from planner.cost.arrays import Float
 from planner.describe.base import Description
 from planner.describe.files import read_toml
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 

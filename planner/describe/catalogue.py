@@ -134,7 +134,7 @@ def load_framework(name: str) -> Any:
     >>> load_framework("fsdp2").name
     'fsdp2'
     """
-    from planner.describe.framework import Framework
+    from planner.describe.framework.framework import Framework
 
     if _is_path("framework", name):
         return _load(Framework, Path(os.path.expanduser(name)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model, names, part_of_node
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

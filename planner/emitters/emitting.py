@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.question import Question

@@ -14,7 +14,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.emitters import recipes as folder
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import Says, check_job

@@ -24,7 +24,7 @@ from planner.describe.catalogue import (
     read_toml,
 )
 from planner.describe.files import write_atomically
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

@@ -7,7 +7,7 @@ from typing import Any
 
 import planner
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.emitters import emit_estimate

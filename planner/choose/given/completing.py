@@ -14,7 +14,7 @@ from typing import Any
 from planner.choose.job import check_division
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Changes, Configuration
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import V_SHAPED, Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

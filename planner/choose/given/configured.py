@@ -11,7 +11,7 @@ from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError

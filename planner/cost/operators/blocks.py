@@ -22,7 +22,7 @@ from planner.cost.operators.backward import (
 )
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import Operators, Sizes
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 from planner.describe.model.weights import LayerKind, adapted, layer_kinds, weight_blocks

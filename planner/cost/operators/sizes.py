@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.describe.framework import Framework, Kernels
+from planner.describe.framework.framework import Framework
+from planner.describe.framework.traits import Kernels
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload

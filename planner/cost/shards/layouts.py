@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
     OFFLOAD,
     RECOMPUTE,

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, distinct
 from planner.cost.shards.layouts import Layouts
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 
 __all__ = [

@@ -21,7 +21,7 @@ from planner.cost.shards.states import (
     stage_params,
     without_frozen,
 )
-from planner.describe.framework import States
+from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.question import Question

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from planner.describe.catalogue import load_framework, names
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.errors import shorten
 from planner.evidence.runs.cells import Cells

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells

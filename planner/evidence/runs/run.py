@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from planner.cost.parts import MemoryKind
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

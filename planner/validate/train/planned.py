@@ -12,7 +12,7 @@ from typing import Any
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.question import Question

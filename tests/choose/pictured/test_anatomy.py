@@ -11,7 +11,7 @@ from planner.choose.pictured.anatomy import stage_times
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 

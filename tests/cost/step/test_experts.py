@@ -13,7 +13,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.experts import crossing_part, expert_s, exposed_experts_s
 from planner.describe.catalogue import load_framework, load_model
-from planner.describe.framework import Framework
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.question import Question
 from tests.descriptions import question

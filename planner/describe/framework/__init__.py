@@ -1,0 +1,1 @@
+"""Framework: how a training framework does things, as data."""

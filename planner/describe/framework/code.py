@@ -1,0 +1,73 @@
+"""Code: what a framework's own code builds and its files can be told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from planner.describe.base import Description, ZeroStage
+from planner.describe.layout import Schedule
+from planner.describe.model.decoders import Axis, Decoders
+from planner.describe.model.model import Model
+from planner.describe.workload import (
+    OPTIMIZERS,
+    PRECISIONS,
+    OptimizerName,
+    TrainingPrecision,
+    Workload,
+)
+from planner.units import either
+
+__all__ = ["Code"]
+
+
+class Code(Description):
+    """What its own code and files can be told, where that is less than what is estimated."""
+
+    models: tuple[Decoders, ...] = ()
+    """Models that its own code builds; none: it runs the model's own code, whatever that is."""
+    other_models: Literal["none", "data-parallel"] = "none"
+    """What it does for other models: nothing, or data parallelism around their own code."""
+    precisions: tuple[TrainingPrecision, ...] = PRECISIONS
+    """Precisions that its files can ask for."""
+    optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
+    """Optimizers that its files can ask for."""
+    zero_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages that its files can ask for; none stated: all that it offers."""
+    schedules: tuple[Schedule, ...] = ()
+    """Pipeline schedules that its files can ask for; none stated: all that it offers."""
+    axes_need_sharding: tuple[Axis, ...] = ()
+    """As `Framework.axes_need_sharding`, of its files."""
+
+    def lacks(self, model: Model, workload: Workload) -> str:
+        """Why a job cannot be written at all; empty where it can."""
+        if unsaid := self.unsaid(workload):
+            return unsaid
+        if self.other_models != "none" or not self.models:
+            return ""
+        if workload.adapted:
+            return "its code trains no adapters and freezes no parts"
+        return self.odd(model, workload.sequence_length)
+
+    def unsaid(self, workload: Workload) -> str:
+        """What of a workload its files cannot ask for; empty where they can all."""
+        if workload.precision not in self.precisions:
+            return f"precision {workload.precision} is not written; use {either(self.precisions)}"
+        if workload.optimizer not in self.optimizers:
+            return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
+        return ""
+
+    def odd(self, model: Model, sequence_length: int) -> str:
+        """What sets a model apart from all that its code builds; empty where nothing does."""
+        reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
+        return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
+
+    def builds(self, model: Model, workload: Workload) -> Decoders | None:
+        """The code that builds a job's model; None where the model's own runs, adapted or not."""
+        if workload.adapted:
+            return None
+        for decoders in self.models:
+            precise = workload.precision in decoders.precisions
+            trains = precise and workload.optimizer in decoders.optimizers
+            if trains and not decoders.lacks(model, workload.sequence_length):
+                return decoders
+        return None

@@ -1,0 +1,162 @@
+"""Framework: a training framework, as one TOML file; no code asks for one by name."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from planner.describe.base import Description, ZeroStage
+from planner.describe.framework.code import Code
+from planner.describe.framework.traits import (
+    Buffers,
+    Communication,
+    HostTime,
+    Kernels,
+    Offloading,
+    Stall,
+    States,
+)
+from planner.describe.layout import RECOMPUTE, Recompute, Schedule
+from planner.describe.machine import Requirements, Runtime
+from planner.describe.model.decoders import Axis
+from planner.describe.model.model import Model
+from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload
+
+__all__ = ["Framework"]
+
+
+class Framework(Description):
+    """A training framework."""
+
+    name: str
+    """Name on the command line."""
+    title: str
+    """Full name and version described."""
+    like: str = ""
+    """The framework of the catalogue whose traits hold where this description states none; what
+    is said of it by name (title, labels, source, notes, configuration, searched) is its own."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it besides its name, in lower case with single blanks."""
+    source: str
+    """Where its behaviour was read."""
+    notes: tuple[str, ...] = ()
+    """Limits and doubts of this description."""
+    configuration: str = "none"
+    """The recipe that writes its files (`planner emit`): the name of a module of
+    `planner.emitters.recipes`; none: it is described for comparison only."""
+    effort: float = Field(default=0, ge=0, le=10)
+    """What it costs people to take up, beyond DDP around their own model: an order of preference on
+    the scale of `planner.choose.recommending` [1]."""
+    searched: bool = False
+    """Whether it is searched where no framework is named."""
+    stands_in_for: str = ""
+    """The framework in whose place it is searched, only where that one does not run."""
+    instead_of: str = ""
+    """The framework that is searched only where this one is not, or has nothing that fits."""
+    requires: Requirements = Requirements()
+    """What a machine must have for it to be searched there without being named."""
+    runtimes: tuple[Runtime, ...] = get_args(Runtime)
+    """Device runtimes it runs on."""
+    axes: tuple[Axis, ...]
+    """Parallel axes besides data."""
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
+    """ZeRO stages it offers (FSDP full shard is 3, grad-op is 2)."""
+    zero_stages_with_pipeline: tuple[ZeroStage, ...] = (0, 1)
+    """Stages it offers together with pp > 1."""
+    unsharded_precisions: tuple[TrainingPrecision, ...] = PRECISIONS
+    """Precisions in which it trains without sharding anything (ZeRO-0)."""
+    axes_need_sharding: tuple[Axis, ...] = ()
+    """Axes that go only with states that ranks share (ep: that many of them or a multiple)."""
+    hybrid_sharding: bool = False
+    """Whether sharding can stop at a group of ranks and replicate across groups."""
+    schedules: tuple[Schedule, ...] = ("none",)
+    """Pipeline schedules."""
+    recompute: tuple[Recompute, ...] = ("none", "full")
+    """Activation recompute modes."""
+    deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
+    """Those that go with schedules whose weight gradients are passes of their own."""
+    deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages that go with such schedules."""
+    selective_policy: Literal["attention-core", "matmul-outputs", "alternate-matmuls"] = (
+        "attention-core"
+    )
+    """What selective recompute means: recompute the attention core (Korthikanti), or keep
+    matrix products' outputs (all, or every second one)."""
+    sequence_parallel: Literal["never", "with-tp", "optional"] = "never"
+    """Whether norms and dropouts are split along the sequence inside the tp group."""
+    offload_optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
+    """Where optimizer states can live."""
+    offload_parameters: tuple[Literal["cpu", "nvme"], ...] = ()
+    """Where parameters can live (ZeRO-3)."""
+    offload_stages: tuple[ZeroStage, ...] = (1, 2, 3)
+    """ZeRO stages at which the optimizer can be offloaded."""
+    tiling: bool = False
+    """Whether the largest layer can be split into tiles (memory-centric tiling)."""
+    uneven_stages: bool = False
+    """Whether pipeline stages may differ in their number of layers."""
+    balance: Literal["layers", "ends-as-layers", "cost"] = "layers"
+    """How layers are dealt to stages: equally; with embedding and head as one layer each; or
+    by cost, with the head weighing as many layers as its parameters."""
+    shards_rows: bool = False
+    """Whether each tensor is sharded by whole rows, ceil(rows / ranks) (FSDP2), or all
+    tensors as one flat array."""
+    replicates_kv_heads: bool = False
+    """Whether tp may exceed the number of key-value heads."""
+    expert_tensor_parallel: bool = True
+    """Whether tp also divides the experts where ep > 1."""
+    loads_full_checkpoint: bool = True
+    """Whether every rank reads the whole checkpoint into host memory."""
+    mixed: States
+    """Bytes per parameter in 16-bit and 8-bit training."""
+    bf16: States | None = None
+    """Bytes per parameter in bf16 and fp8 training, where they differ from fp16's."""
+    full: States
+    """Bytes per parameter in fp32 and tf32 training."""
+    kernels: Kernels
+    """Kernels and saved tensors."""
+    host: HostTime
+    """How long the host takes to issue a layer."""
+    stalls: tuple[Stall, ...] = ()
+    """Where runs stall now and then; said and avoided, not part of any step time."""
+    buffers: Buffers
+    """Fixed buffers."""
+    communication: Communication
+    """Overlap and synchronisation."""
+    offloading: Offloading = Offloading()
+    """What offloading moves and holds."""
+    code: Code = Code()
+    """What its code and files can be told."""
+
+    def stages(self, precision: str) -> tuple[int, ...]:
+        """ZeRO stages that it offers in a training precision."""
+        plain = precision in self.unsharded_precisions
+        return tuple(stage for stage in self.zero_stages if stage or plain)
+
+    def written(self, model: Model, workload: Workload) -> Framework:
+        """The part of it whose layouts can be written for a job.
+
+        >>> from planner.describe.catalogue import load_framework, load_model
+        >>> fsdp2 = load_framework("fsdp2")
+        >>> [fsdp2.written(load_model(name), Workload()).axes for name in ("llama-3-8b", "gpt2")]
+        [('tp', 'pp', 'cp'), ()]
+        """
+        code = self.code
+        changes: dict[str, object] = {
+            "zero_stages": code.zero_stages or self.zero_stages,
+            "schedules": code.schedules or self.schedules,
+            "axes_need_sharding": code.axes_need_sharding or self.axes_need_sharding,
+        }
+        built = code.builds(model, workload)
+        if built is not None and built.axes is not None:
+            changes["axes"] = tuple(axis for axis in self.axes if axis in built.axes)
+        if code.models and built is None:
+            plain = tuple(mode for mode in self.recompute if mode != "selective")
+            changes |= {"axes": (), "recompute": plain}
+        return self.model_copy(update=changes)
+
+    def states(self, precision: str) -> States:
+        """Bytes per parameter for a training precision."""
+        if precision in ("fp32", "tf32"):
+            return self.full
+        return self.mixed if precision == "fp16" or self.bf16 is None else self.bf16
