@@ -22,6 +22,7 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
+from planner.cost.shards.buckets import num_buckets, num_units
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
@@ -223,10 +224,10 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, rules = question.framework.buffers, question.framework.communication
     element = float(question.workload.compute_bytes)
-    buckets = _pieces(stages, params.trainable, buffers.reduce_bucket_elements)
+    buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
-    units = _gathered_s(stages, groups, _layers(stages), params.unsharded * element)
-    updates = _pieces(stages, params.trainable, buffers.gather_bucket_elements)
+    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * element)
+    updates = _pieces(stages, buffers.gather_bucket_elements)
     updated = _gathered_s(stages, groups, updates, params.trainable * element)
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
@@ -272,22 +273,11 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     return np.where(stages.layouts.shards_states, split, whole)
 
 
-def _pieces(stages: Stages, elements: Float, bucket: float) -> Float:
+def _pieces(stages: Stages, bucket: float) -> Float:
     """Into how many collectives gradients or updated parameters are cut.
 
-    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit. A bucket
-    closes with the matrix that fills it.
+    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
     """
     alone = stages.question.framework.communication.every_layer_alone
-    largest = stages.params.largest_layer
-    over = largest / constants().buckets.layers_per_overshoot.value
-    buckets = elements / (bucket + over) if bucket else np.ones(np.shape(elements))
     by_layer = stages.layouts.shards_weights | alone
-    return np.where(by_layer, _layers(stages), np.maximum(buckets, 1.0))
-
-
-def _layers(stages: Stages) -> Float:
-    """Units of a stage that travel one by one: its parameters in layers, the ends among them."""
-    largest, elements = stages.params.largest_layer, stages.params.unsharded
-    layer = np.where(largest > 0, largest, elements)
-    return np.maximum(elements / np.maximum(layer, 1), 1.0)
+    return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))

@@ -76,13 +76,6 @@ class OptimizerConstants(Description):
     """Part of the host's memory bandwidth that an update on the CPU reaches."""
 
 
-class BucketConstants(Description):
-    """Buckets of gradients and of updated weights."""
-
-    layers_per_overshoot: Quantity
-    """A bucket is larger than its limit by a layer over this."""
-
-
 class StepConstants(Description):
     """Everything that `constants.toml` states."""
 
@@ -90,7 +83,6 @@ class StepConstants(Description):
     attention: AttentionConstants
     recompute: RecomputeConstants
     optimizer: OptimizerConstants
-    buckets: BucketConstants
 
 
 @functools.cache
