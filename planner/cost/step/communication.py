@@ -34,6 +34,7 @@ __all__ = [
     "DataTraffic",
     "context_s",
     "data_traffic",
+    "column_backward_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
@@ -80,6 +81,33 @@ def tensor_s(
     again = 0.0 if question.framework.kernels.saves_gathered else gather
     backward = np.where(sequence, pair + again, reduce) * block.num_tp_collectives
     return forward, backward
+
+
+def column_backward_s(
+    question: Question, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Part of a block's tensor-parallel traffic that backward passes of column-parallel products
+    send: gathering their input again, reducing its gradient [s].
+
+    Counted: one of either a region, as in `tensor_s`; no gather without sequence parallelism or
+    where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022,
+    arXiv:2205.05198, section 4.2.2; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
+    >>> sent = column_backward_s(job, blocks_of(job)[1], layouts, Groups.unit(layouts))
+    >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
+    [24, 24]
+    """
+    size, sequence = _stream(question, layouts), layouts.splits_sequence
+    gather = np.where(sequence, all_gather_s(groups.tensor, size), 0.0)
+    again = 0.0 if question.framework.kernels.saves_gathered else gather
+    scatter, reduce = reduce_scatter_s(groups.tensor, size), all_reduce_s(groups.tensor, size)
+    reduced = np.where(sequence, scatter, reduce)
+    return again * block.num_tp_collectives, reduced * block.num_tp_collectives
 
 
 def repeated_tensor_s(
