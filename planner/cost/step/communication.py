@@ -32,9 +32,9 @@ from planner.describe.question import Question
 
 __all__ = [
     "DataTraffic",
+    "column_backward_s",
     "context_s",
     "data_traffic",
-    "column_backward_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
@@ -104,7 +104,7 @@ def column_backward_s(
     """
     size, sequence = _stream(question, layouts), layouts.splits_sequence
     gather = np.where(sequence, all_gather_s(groups.tensor, size), 0.0)
-    again = 0.0 if question.framework.kernels.saves_gathered else gather
+    again = np.zeros_like(gather) if question.framework.kernels.saves_gathered else gather
     scatter, reduce = reduce_scatter_s(groups.tensor, size), all_reduce_s(groups.tensor, size)
     reduced = np.where(sequence, scatter, reduce)
     return again * block.num_tp_collectives, reduced * block.num_tp_collectives

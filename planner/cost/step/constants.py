@@ -10,7 +10,6 @@ from planner.describe.base import Description, Quantity
 
 __all__ = [
     "AttentionConstants",
-    "BucketConstants",
     "GemmConstants",
     "OptimizerConstants",
     "RecomputeConstants",
