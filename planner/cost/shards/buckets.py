@@ -19,7 +19,7 @@ def num_units(stages: Stages) -> Float:
     method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
     >>> round(float(num_units(Stages.every(job, Layout(dp=4)))[0]), 1)
@@ -40,7 +40,7 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     "An introduction to probability theory" II, XI.4; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("nanotron"))
     >>> stages = Stages.every(job, Layout(tp=4))            # a layer: 6.3, 4.2, 29.4 and 14.7 M
