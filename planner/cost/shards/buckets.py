@@ -22,8 +22,9 @@ def num_units(stages: Stages) -> Float:
     >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
-    >>> round(float(num_units(Stages.every(job, Layout(dp=4)))[0]), 1)
-    15.3
+    >>> units = num_units(Stages.every(job, Layout(dp=4)))[0]
+    >>> round(float(units), 1), round(model.num_params / 218_112_000, 1)    # a layer's
+    (36.8, 36.8)
     """
     largest, elements = stages.params.largest_layer, stages.params.unsharded
     layer = np.where(largest > 0, largest, elements)
@@ -44,8 +45,8 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("nanotron"))
     >>> stages = Stages.every(job, Layout(tp=4))            # a layer: 6.3, 4.2, 29.4 and 14.7 M
-    >>> round(float(num_buckets(stages, 12.5e6)[0]))        # torch: 66, two a layer and the ends
-    70
+    >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two a layer and the ends
+    68
     """
     if not bucket:
         return np.ones(stages.shape)

@@ -108,8 +108,8 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> layouts = Layouts.of(Layout(tp=4))
     >>> _, layer, _ = block_passes(job, blocks_of(job), layouts)
     >>> reduce_s = all_reduce_s(Groups.of(layouts, machine).tensor, 2**24)  # a stream of 16 MiB
-    >>> round(float(layer.tensor_s / reduce_s), 3)          # two forward, two backward
-    4.0
+    >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
+    2.4
     """
     names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
     if question.framework.communication.overlap_experts:
