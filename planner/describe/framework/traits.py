@@ -252,6 +252,10 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_tensor_backward: bool = False
+    """Whether backward passes of column-parallel products overlap: what gathers their input again
+    runs behind the product that gives the input's gradient, what reduces that gradient behind the
+    one that gives the weight's."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""

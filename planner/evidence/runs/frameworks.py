@@ -97,6 +97,11 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
         gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), software.gradient_bytes)
         mixed = framework.mixed.replaced(**gradients).model_dump()
         framework = framework.replaced(mixed=mixed)
+    if software.overlap_tensor_backward is not None:
+        rules = framework.communication.replaced(
+            overlap_tensor_backward=software.overlap_tensor_backward
+        )
+        framework = framework.replaced(communication=rules.model_dump())
     if software.awaits_kernels:
         framework = _blocking(framework)
     applied = [
@@ -116,9 +121,17 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
     return framework.replaced(name=framework.name + suffix, kernels=kernels, host=host)
 
 
+_OVERLAPS = (
+    "overlap_gradients",
+    "overlap_parameters",
+    "overlap_pipeline",
+    "overlap_tensor_backward",
+)
+
+
 def _blocking(framework: Framework) -> Framework:
     """The framework where every launch waits for its kernel, so that nothing overlaps."""
-    nothing = dict.fromkeys(("overlap_gradients", "overlap_parameters", "overlap_pipeline"), False)
+    nothing = dict.fromkeys(_OVERLAPS, False)
     return framework.replaced(
         host=framework.host.replaced(awaits_kernels=True).model_dump(),
         communication=framework.communication.replaced(**nothing).model_dump(),

@@ -179,6 +179,8 @@ class Software(Known):
     single sequences."""
     awaits_kernels: bool = False
     """Whether its scripts make every launch wait for its kernel."""
+    overlap_tensor_backward: bool | None = None
+    """As in a framework's description; None: as described."""
     gradient_bytes: float | None = Field(default=None, gt=0)
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None

@@ -414,6 +414,25 @@ def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool)
 
 
 @pytest.mark.parametrize(
+    ("label", "year", "overlaps"),
+    [
+        ("Megatron-LM", 2021, False),  # first commit that overlaps: 2021-08-30, after v2.6
+        ("Megatron-LM", 2022, True),
+        ("Megatron-LM", 2025, True),
+        ("Megatron-DeepSpeed (bigscience)", 2022, False),
+        ("nanotron main", 2025, True),
+    ],
+)
+def test_backward_of_column_parallel_layers_overlaps_since_its_release(
+    label: str, year: int, overlaps: bool
+) -> None:
+    software = software_of_label(label, year)
+    assert software is not None
+    framework = described_framework(software, compiled=False, liger=False)
+    assert framework.communication.overlap_tensor_backward is overlaps
+
+
+@pytest.mark.parametrize(
     ("year", "gpu", "model", "precision", "graphed"),
     [
         ("26.08", "GB300 NVL72", "deepseek-v3", "mxfp8", 1.0),
