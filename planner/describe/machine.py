@@ -261,6 +261,9 @@ class Network(Description):
     known."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
+    reducing: Curve | None = None
+    """The same of collectives that add up what they bring (all-reduce, reduce-scatter), where they
+    reach less than those that only bring it."""
     transfer_delays: Delays | None = None
     """What each transfer between pipeline stages waits on top of its own time, by nodes of the
     job; only on machines where measured runs show such a wait."""
