@@ -237,7 +237,9 @@ class Network(Description):
     """The network between nodes, as one library drives it."""
 
     name: str = ""
-    """What `--set network=NAME` calls it, where the machine has others."""
+    """What `--network NAME` calls it, where the machine has others."""
+    note: str = ""
+    """What to know before one runs on it or trusts its curve, in one sentence."""
     frameworks: tuple[str, ...] = ()
     """Frameworks whose jobs run on it though it is not the machine's first."""
     environment: dict[str, str] = Field(default_factory=dict)

@@ -300,6 +300,15 @@ def show_machine(machine: Machine, out: Console) -> None:
             curve.source,
         )
     out.print(table)
+    for network in machine.all_networks if machine.networks else ():
+        users = " and ".join(network.frameworks)
+        users = users or ("all other jobs" if network is machine.network else "none unless asked")
+        said = f"; {network.note}" if network.note else ""
+        out.print(
+            f"network {network.name} (--network {network.name}): {network.topology}; "
+            f"used by {users}{said}",
+            highlight=False,
+        )
     for system in machine.file_systems:
         out.print(f"file system {system.name} ({system.kind})", highlight=False)
     for queue in machine.scheduler.queues:
