@@ -370,6 +370,11 @@ class Machine(Description):
     def on_network(self, name: str) -> Machine:
         """The machine on one of its networks, whatever the framework."""
         networks = {network.name: network for network in self.all_networks if network.name}
+        if not networks:
+            raise DescriptionError(
+                f"network {name!r}: {self.name} has one network, whatever the software; "
+                "leave the name out"
+            )
         if name not in networks:
             raise UnknownNameError("network", name, networks, f"those of {self.name}")
         others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]

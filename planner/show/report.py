@@ -342,6 +342,7 @@ def estimate_csv(estimates: Iterable[Estimate]) -> str:
             memory_high_bytes=estimate.interval_memory_bytes[1],
             mfu=estimate.mfu,
             tokens_per_s=estimate.tokens_per_s,
+            network=estimate.network,
         )
         row.update({f"time_{k}_s": v for k, v in estimate.step_time_parts_s.items()})
         row.update({f"memory_{k}_bytes": v for k, v in estimate.memory_bytes.items()})

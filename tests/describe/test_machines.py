@@ -356,7 +356,7 @@ def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> No
     assert {network.name for network in chosen.all_networks} == both
     with pytest.raises(UnknownNameError, match="unknown network 'socket': did you mean sockets"):
         load_machine("polaris", ("network=socket",))
-    with pytest.raises(UnknownNameError, match="unknown network 'sockets'"):
+    with pytest.raises(DescriptionError, match=r"vsc-5 has one network.*leave the name out"):
         load_machine("vsc-5", ("network=sockets",))
 
 
