@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
 from collections.abc import Iterator
+from importlib.resources import files
 
 import networkx
 import pytest
@@ -358,6 +361,24 @@ def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> No
         load_machine("polaris", ("network=socket",))
     with pytest.raises(DescriptionError, match=r"vsc-5 has one network.*leave the name out"):
         load_machine("vsc-5", ("network=sockets",))
+
+
+def test_every_profile_says_in_one_line_what_measured_runs_stand_behind_it() -> None:
+    """As many as the table of residuals has, or none; what is called near is in the catalogue."""
+    table = files("planner.evidence.residuals").joinpath("residuals.csv").read_text("utf-8")
+    runs = Counter(row["machine"] for row in csv.DictReader(table.splitlines()))
+    # in words: one run, and 24 rows of which one is a copy slip of the source
+    words = {"polaris": (1, "one training run"), "aurora": (24, "22 runs of a 70B model")}
+    for name in MACHINES:
+        said, (counted, start) = load_machine(name).evidence, words.get(name, (0, ""))
+        assert len(said) < 300
+        assert runs[name] == (counted or runs[name])
+        assert said.startswith(start or (f"{runs[name]} runs" if runs[name] else "none"))
+        nearest = re.findall(
+            r"(?:runs|nodes|devices|V100|A100|H100|MI250X)[^.]*\(([a-z0-9, -]+)\)", said
+        )
+        for near in ", ".join(nearest).split(", ") if nearest else ():
+            assert near in MACHINES
 
 
 def test_networks_of_one_machine_need_names() -> None:
