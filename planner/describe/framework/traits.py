@@ -245,6 +245,11 @@ class Communication(Description):
     collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    all_reduced_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which gradients are all-reduced whole, though a rank keeps only its shard of
+    them; else they are scattered as they are reduced."""
+    gathers_updates_whole: bool = False
+    """Whether updated weights are gathered in one collective, whatever its bucket (ZeRO-1, 2)."""
     reduces_once: bool | None = None
     """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
     without sync_each_batch); None where there is no such choice."""

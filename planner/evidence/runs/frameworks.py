@@ -164,8 +164,13 @@ def exchanging(framework: Framework, software: Software, cells: Cells, model: st
 
 def sending(framework: Framework, software: Software, layout: Layout) -> Framework:
     """The framework with the gradients that its runs send where they configure nothing."""
-    wire = usual(software).sharded_reduce_bytes
-    if wire is None or framework.bf16 is None or layout.zero_stage < 2:
+    if stages := software.all_reduced_stages:
+        communication = framework.communication.replaced(all_reduced_stages=stages)
+        framework = framework.replaced(communication=communication.model_dump())
+    wire = software.sent_gradient_bytes
+    if wire is None and layout.zero_stage >= 2:
+        wire = usual(software).sharded_reduce_bytes
+    if wire is None or framework.bf16 is None:
         return framework
     return framework.replaced(bf16=framework.bf16.replaced(reduce_bytes=wire).model_dump())
 

@@ -840,6 +840,23 @@ def test_bf16_runs_of_deepspeed_send_what_they_sum_from_zero_2_on(tmp_path: Path
         assert run.framework.states("bf16").reduce_bytes == sent
 
 
+def test_runs_of_alcf_s_launcher_send_what_its_log_counts(tmp_path: Path) -> None:
+    # ALCF/helpers.sh: ZeRO-1 and nothing recomputed by default, no communication_data_type in
+    # bf16, reduce_scatter false in ZeRO-3
+    for stage in (None, 3):
+        run = accepted(
+            tmp_path,
+            framework="Megatron-DeepSpeed (ALCF)",
+            precision="bf16",
+            pp=1,
+            zero_stage=stage or "",
+            recompute="",
+        )
+        assert (run.layout.zero_stage, run.layout.recompute) == (stage or 1, "none")
+        assert run.framework.states("bf16").reduce_bytes == 2
+        assert 3 in run.framework.communication.all_reduced_stages
+
+
 @pytest.mark.parametrize(
     ("interconnect", "count", "rate"),
     [
