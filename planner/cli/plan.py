@@ -33,7 +33,7 @@ from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
-    from planner.describe.question import Question
+    from planner.cost.question import Question
 
 __all__ = ["register"]
 
@@ -114,7 +114,7 @@ def estimate_command(
     from planner.choose.given.completing import complete
     from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
-    from planner.describe.question import Question
+    from planner.cost.question import Question
 
     described = load_model(model)
     place = machine_of(machine, overrides, leave_free, devices, nodes)

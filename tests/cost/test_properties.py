@@ -16,9 +16,9 @@ from planner.choose.legality import legal
 from planner.choose.search import candidates
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimates, estimate_layouts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE
-from planner.describe.question import Question
 from tests.descriptions import question
 
 CASES = (

@@ -10,6 +10,7 @@ import pytest
 
 from planner.cost.network.collectives import all_reduce_s
 from planner.cost.network.topology import group_view
+from planner.cost.question import Question
 from planner.describe.base import Description, Quantity
 from planner.describe.catalogue import (
     aliases,
@@ -20,7 +21,6 @@ from planner.describe.catalogue import (
     names,
 )
 from planner.describe.machine import Curve, Machine
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, UnknownNameError
 

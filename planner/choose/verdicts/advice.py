@@ -16,10 +16,10 @@ from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import part
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute import attention_flop, model_flop
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.units import either, format_rate, format_seconds
 
 __all__ = ["learning_rate_note", "notes", "utilisation"]

@@ -22,12 +22,12 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
 from planner.cost.step.constants import constants
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 
 __all__ = [
     "DataTraffic",

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.step.constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop"]

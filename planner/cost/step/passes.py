@@ -13,6 +13,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -27,7 +28,6 @@ from planner.cost.step.experts import expert_s, exposed_experts_s
 from planner.cost.step.host import awaited_s
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 
 __all__ = [
     "Pass",

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from planner.cost.parts import MemoryKind
+from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells

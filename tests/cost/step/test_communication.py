@@ -16,6 +16,7 @@ from planner.cost.network.groups import Groups
 from planner.cost.network.topology import unit_view
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import TIME_PARTS
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
@@ -31,7 +32,6 @@ from planner.cost.step.experts import expert_s
 from planner.cost.step.passes import Transfer, block_passes, stage_transfer
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from tests import descriptions
 
 SEQUENCE = 4096

@@ -11,6 +11,7 @@ from planner.cost.arrays import Float
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -25,7 +26,6 @@ from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from tests.descriptions import question
 
 

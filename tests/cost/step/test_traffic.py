@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from planner import Layout, Workload
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_machine, load_model
-from planner.describe.question import Question
 
 _POLARIS = load_machine("polaris")
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from planner.choose.search import order, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, names
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
