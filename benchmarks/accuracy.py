@@ -28,7 +28,7 @@ from planner.cost.uncertainty.memory import MEMORY_CLASSES, memory_class
 from planner.cost.uncertainty.runs import traits_of
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import Residual, write_table
-from planner.evidence.runs.run import RefusedRun
+from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, distribution, quantiles, ranks_are_known
 
