@@ -75,6 +75,8 @@ class Kernels(Description):
     a LayerNorm is always one."""
     fused_activation: bool
     """Bias and non-linearity (or the gate's product) in one kernel."""
+    fused_gate: bool | None = None
+    """The same of the gate's product alone; None: as bias and non-linearity."""
     fused_residual: bool
     """Bias, dropout and residual addition in one kernel."""
     fused_softmax: bool
