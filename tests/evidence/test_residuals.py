@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from planner.cost.intervals import CLASSES, memory_classes, memory_factors, run_classes
+
 from planner.evidence.residuals.table import residuals, summary
 from tests import ROOT
 
