@@ -6,8 +6,7 @@ layouts and models on the same machine with the same software most, to other mac
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -124,46 +123,41 @@ def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
     Left out: whether a run is odd is weighed where it is used. method.md#intervals.
     """
     backtest = score(runs)
-    timed = _some([s for s in backtest.scores if s.run.step_time_s is not None])
-    weighed = _some([s for s in backtest.scores if s.run.memory_bytes is not None])
-    times = _known([(s, math.log(s.run.step_time_s / s.estimate.step_time_s)) for s in timed])  # type: ignore[operator]
-    memory = _known(
-        [(s, math.log(s.run.memory_bytes / s.estimated_memory_bytes)) for s in weighed],  # type: ignore[operator]
-        of_time=False,
-    )
+    timed = _some([(s, e) for s in backtest.scores if (e := s.error) is not None])
+    weighed = _some([(s, e) for s in backtest.scores if (e := s.memory_error) is not None])
+    times = _known([(_traits(s, s.estimate.step_time_parts_s), error) for s, error in timed])
+    memory = _known([(_traits(s, {}), error) for s, error in weighed])
     found = likelihoods(priors().step_time, times) if times is not None else None
     return Learned(
         Experience(times, memory),
         backtest.scores,
         backtest.refused,
         found.odd_site if found else priors().step_time.odd_sites,
-        {s.run.row_id: float(p) for s, p in zip(timed, found.odd_runs, strict=True)}
+        {s.run.row_id: float(p) for (s, _), p in zip(timed, found.odd_runs, strict=True)}
         if found
         else {},
     )
 
 
-def _some(scores: list[Score]) -> list[Score]:
+def _some(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
+    """At most `MOST_RUNS`, evenly."""
     if len(scores) <= MOST_RUNS:
         return scores
     return [scores[i] for i in np.linspace(0, len(scores) - 1, MOST_RUNS).round().astype(int)]
 
 
-def _known(ratios: list[tuple[Score, float]], *, of_time: bool = True) -> Known | None:
-    if not ratios:
+def _known(runs: list[tuple[Traits, float]]) -> Known | None:
+    """Of runs with the errors of their estimates; None where there are none."""
+    if not runs:
         return None
-    traits = [_traits(item, of_time) for item, _ in ratios]
-    return Known(Traits.joined(traits), np.array([log for _, log in ratios]))
+    errors = np.array([error for _, error in runs])
+    return Known(Traits.joined([traits for traits, _ in runs]), -np.log1p(errors))
 
 
-def _traits(item: Score, of_time: bool) -> Traits:
+def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     run = item.run
-    return traits_of(
-        Question(run.model, run.machine, run.workload, run.framework),
-        Layouts.of(run.layout),
-        item.estimate.step_time_parts_s if of_time else {},
-        guessed=bool(run.guessed),
-    )
+    question = Question(run.model, run.machine, run.workload, run.framework)
+    return traits_of(question, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
 
 
 # --- what that changes ------------------------------------------------------------------------
