@@ -14,6 +14,9 @@ ODD = 0.5
 """Probability from which a run or a site is called odd."""
 
 
+_MOST_SAID = 3
+
+
 def corrected(learned: Learned) -> str:
     """By what estimates are corrected, in a few words."""
     runs = len({s.run.row_id for s in learned.scores if _figures(s.run)})
@@ -42,7 +45,12 @@ def lessons(learned: Learned, taught: Taught, next_one: Estimate | None = None) 
     if learned.odd_site > ODD:
         lines.append(
             f"The runs differ from their estimates as hardly any do ({100 * learned.odd_site:.0f} "
-            "% sure): check the description of machine, model or software."
+            "% sure): check the description of machine, model or software"
+            + (
+                f", and what was assumed ({'; '.join(said)})."
+                if (said := _assumed(learned))
+                else "."
+            )
         )
     if learned.refused:
         first = learned.refused[0]
@@ -56,6 +64,12 @@ def lessons(learned: Learned, taught: Taught, next_one: Estimate | None = None) 
             "the others: measure it next."
         )
     return lines
+
+
+def _assumed(learned: Learned) -> list[str]:
+    """What the tables leave open and was taken, each once."""
+    said = [sentence for score in learned.scores for sentence in score.run.assumed]
+    return list(dict.fromkeys(said))[:_MOST_SAID]
 
 
 def _change(what: str, change: Change) -> str:

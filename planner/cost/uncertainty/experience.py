@@ -87,6 +87,17 @@ def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
 
     Counted: the covariance of the runs, after those that are known. Left out: that something may
     be odd. Cohn 1996, Neural Networks 9; method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> from planner.cost.shards.layouts import Layouts
+    >>> from planner.cost.uncertainty.prior import priors
+    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
+    >>> telling(priors().step_time, traits_of(job, layouts, {}))        # the one in the middle
+    1
     """
     shared = prior.covariance(runs, runs)
     if known is not None and len(known):
