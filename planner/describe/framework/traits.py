@@ -75,6 +75,8 @@ class Kernels(Description):
     a LayerNorm is always one."""
     fused_activation: bool
     """Bias and non-linearity (or the gate's product) in one kernel."""
+    fused_gate: bool | None = None
+    """The same of the gate's product alone; None: as bias and non-linearity."""
     fused_residual: bool
     """Bias, dropout and residual addition in one kernel."""
     fused_softmax: bool
@@ -257,6 +259,10 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_tensor_backward: bool = False
+    """Whether backward passes of column-parallel products overlap: what gathers their input again
+    runs behind the product that gives the input's gradient, what reduces that gradient behind the
+    one that gives the weight's."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
