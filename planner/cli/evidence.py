@@ -96,7 +96,7 @@ def _calibrate_links(
     output: Path, path: Path, machine: str, nodes: int | None, network: str | None
 ) -> int:
     from planner.describe.files import check_description_file
-    from planner.evidence.collectives import fit_links, write_links
+    from planner.evidence.links import fit_links, write_links
 
     check_description_file(output)
     result = fit_links(path, machine_of(machine, None, 0.0, None, None, network), nodes)

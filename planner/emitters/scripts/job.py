@@ -65,7 +65,8 @@ def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
     kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
     if isinstance(SYSTEMS[kind], Kubernetes):
         raise EmitError(f"{job.where}: no benchmark is written for {kind}; leave it out")
-    short = replace(slot, seconds=min(slot.seconds, _BENCHMARK_S))
+    longest = slot.queue.max_hours * 3600 if slot.queue is not None else _BENCHMARK_S
+    short = replace(slot, seconds=min(longest, _BENCHMARK_S))
     script = _Script(job, _BENCHMARK, short, SYSTEMS[kind])
     meaning = (
         "times all-reduces and gathers over all devices of these nodes, on the network of the job, "

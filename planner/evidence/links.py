@@ -1,4 +1,4 @@
-"""Collectives: the links and the network of a profile from measured collectives of your own.
+"""Links: those of a profile, and its network, from measured collectives of your own.
 
 Fitted are what nodes reach of their interfaces, by number of nodes, what a doubling of the nodes
 adds to a small all-reduce, and what devices reach of their links. Each is found through the

@@ -13,7 +13,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError
-from planner.evidence.collectives import fit_links, write_links
+from planner.evidence.links import fit_links, write_links
 
 NCCL_TESTS = """\
 # Collective test starting: all_reduce_perf
@@ -64,7 +64,7 @@ def test_measured_collectives_take_the_place_of_an_assumed_curve(tmp_path: Path)
             load_model("gpt2-xl"),
             machine,
             Layout(dp=4, zero_stage=1),
-            workload=Workload(global_batch=8, sequence_length=1024),
+            workload=Workload(global_batch=4, sequence_length=1024),
         ).step_time_s
         for machine in (before, mine)
     ]
