@@ -249,6 +249,7 @@ def write_residuals(rows: Iterable[Score]) -> None:
             step_time=None if item.run.step_time_s is None else ratio(item),
             memory=None if item.run.memory_bytes is None else memory_ratio(item),
             memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
+            told=bool(item.run.told_by_memory),
             traits=traits_of(
                 Question(item.run.model, item.run.machine, item.run.workload, item.run.framework),
                 Layouts.of(item.run.layout),

@@ -100,6 +100,10 @@ class BlockTime(Arrays):
     """Part of forward that is the attention core."""
     core_backward_s: Float
     """Part of backward that is."""
+    column_input_s: Float
+    """Part of backward that gives the gradients of column-parallel products' inputs."""
+    column_weight_s: Float
+    """Part of backward that gives the gradients of their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +165,15 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     tokens = layouts.tokens(question.workload.sequence_length)
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
+    column_input, column_weight = np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in block.gemms:
         out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
         forward += out
         backward += dgrad + wgrad
         weight_gradient += wgrad
+        if gemm.split == "column" and not gemm.experts:
+            column_input += dgrad
+            column_weight += wgrad
     core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     for attention in block.attentions:
         ahead, back = _attention_times(question, attention, tokens, layouts, rates)
@@ -183,7 +191,16 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         selective = _selective_s(framework, forward, core_forward)
         recompute = np.where(layouts.recomputes_layers, forward, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
-    return BlockTime(forward, backward, recompute, weight_gradient, core_forward, core_backward)
+    return BlockTime(
+        forward,
+        backward,
+        recompute,
+        weight_gradient,
+        core_forward,
+        core_backward,
+        column_input,
+        column_weight,
+    )
 
 
 def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:

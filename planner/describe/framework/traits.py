@@ -253,6 +253,11 @@ class Communication(Description):
     collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    all_reduced_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which gradients are all-reduced whole, though a rank keeps only its shard of
+    them; else they are scattered as they are reduced."""
+    gathers_updates_whole: bool = False
+    """Whether updated weights are gathered in one collective, whatever its bucket (ZeRO-1, 2)."""
     reduces_once: bool | None = None
     """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
     without sync_each_batch); None where there is no such choice."""
@@ -260,6 +265,10 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_tensor_backward: bool = False
+    """Whether backward passes of column-parallel products overlap: what gathers their input again
+    runs behind the product that gives the input's gradient, what reduces that gradient behind the
+    one that gives the weight's."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""

@@ -183,6 +183,12 @@ class Software(Known):
     """Whether its scripts leave bf16 gradients in 16 bit where there is no pipeline."""
     awaits_kernels: bool = False
     """Whether its scripts make every launch wait for its kernel."""
+    overlap_tensor_backward: bool | None = None
+    """As in a framework's description; None: as described."""
+    all_reduced_stages: tuple[int, ...] = ()
+    """ZeRO stages at which its configuration has gradients all-reduced; none: as described."""
+    sent_gradient_bytes: float | None = Field(default=None, gt=0)
+    """A bf16 gradient on the wire, at every ZeRO stage; None: as usual for the framework [B]."""
     gradient_bytes: float | None = Field(default=None, gt=0)
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None

@@ -416,6 +416,25 @@ def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool)
 
 
 @pytest.mark.parametrize(
+    ("label", "year", "overlaps"),
+    [
+        ("Megatron-LM", 2021, False),  # first commit that overlaps: 2021-08-30, after v2.6
+        ("Megatron-LM", 2022, True),
+        ("Megatron-LM", 2025, True),
+        ("Megatron-DeepSpeed (bigscience)", 2022, False),
+        ("nanotron main", 2025, True),
+    ],
+)
+def test_backward_of_column_parallel_layers_overlaps_since_its_release(
+    label: str, year: int, overlaps: bool
+) -> None:
+    software = software_of_label(label, year)
+    assert software is not None
+    framework = described_framework(software, compiled=False, liger=False)
+    assert framework.communication.overlap_tensor_backward is overlaps
+
+
+@pytest.mark.parametrize(
     ("year", "gpu", "model", "precision", "graphed"),
     [
         ("26.08", "GB300 NVL72", "deepseek-v3", "mxfp8", 1.0),
@@ -821,6 +840,23 @@ def test_bf16_runs_of_deepspeed_send_what_they_sum_from_zero_2_on(tmp_path: Path
             tmp_path, framework="Megatron-DeepSpeed", precision="bf16", pp=1, zero_stage=stage
         )
         assert run.framework.states("bf16").reduce_bytes == sent
+
+
+def test_runs_of_alcf_s_launcher_send_what_its_log_counts(tmp_path: Path) -> None:
+    # ALCF/helpers.sh: ZeRO-1 and nothing recomputed by default, no communication_data_type in
+    # bf16, reduce_scatter false in ZeRO-3
+    for stage in (None, 3):
+        run = accepted(
+            tmp_path,
+            framework="Megatron-DeepSpeed (ALCF)",
+            precision="bf16",
+            pp=1,
+            zero_stage=stage or "",
+            recompute="",
+        )
+        assert (run.layout.zero_stage, run.layout.recompute) == (stage or 1, "none")
+        assert run.framework.states("bf16").reduce_bytes == 2
+        assert 3 in run.framework.communication.all_reduced_stages
 
 
 @pytest.mark.parametrize(
