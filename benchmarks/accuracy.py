@@ -28,7 +28,7 @@ from planner.cost.uncertainty.memory import MEMORY_CLASSES, memory_class
 from planner.cost.uncertainty.runs import traits_of
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import Residual, write_table
-from planner.evidence.runs.run import RefusedRun
+from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.scores import Score
 from planner.evidence.statistics import MISSING_RANKS, distribution, quantiles, ranks_are_known
 
@@ -251,6 +251,7 @@ def write_residuals(rows: Iterable[Score]) -> None:
             step_time=None if item.run.step_time_s is None else ratio(item),
             memory=None if item.run.memory_bytes is None else memory_ratio(item),
             memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
+            told=bool(item.run.told_by_memory),
             traits=traits_of(
                 Question(item.run.model, item.run.machine, item.run.workload, item.run.framework),
                 Layouts.of(item.run.layout),
@@ -327,13 +328,20 @@ def stall_table(backtest: Backtest) -> list[str]:
     ]
 
 
+def stated_for_memory(run: Run) -> str:
+    """What a row's memory was estimated from: the stated job, a guess, or the memory itself."""
+    if run.told_by_memory:
+        return "build told by it"
+    return "guessed" if run.guessed else "stated"
+
+
 def memory_table(backtest: Backtest) -> list[str]:
-    """Errors of memory per source; rows whose build their own memory told are apart."""
-    lines = ["| source | rows | build told by it | MAPE | bias |", "|---|---:|---|---:|---:|"]
-    for told in (False, True):
-        rows = tuple(row for row in backtest.scores if row.run.told_by_memory == told)
+    """Errors of memory per source; what says little of the estimate is apart."""
+    lines = ["| source | rows | job | MAPE | bias |", "|---|---:|---|---:|---:|"]
+    for job in ("stated", "guessed", "build told by it"):
+        rows = tuple(row for row in backtest.scores if stated_for_memory(row.run) == job)
         lines += [
-            f"| {group.name} | {group.num_memories} | {'yes' if told else 'no'} | "
+            f"| {group.name} | {group.num_memories} | {job} | "
             f"{share(group.memory_mape)} | {percent(group.memory_bias or 0.0)} |"
             for group in Backtest(rows).groups()
             if group.num_memories
@@ -390,6 +398,7 @@ def report(
         "",
         *memory_table(backtest),
         "",
+        "Of a guessed job the source does not state what memory depends on (see step time). "
         "A source that mixes two builds of its software does not say which ran; the build that is "
         "nearer to the measured memory is taken. Such a row says nothing of the estimate of memory "
         "and shapes no interval.",

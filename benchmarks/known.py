@@ -55,6 +55,7 @@ FITTED = (
         "sustained_fraction and links of PVC (every second row)",
         lambda r: r.row_id != "R02901" and int(r.row_id.removeprefix("R")) % 2 == 0,
     ),
+    ("AuroraGPT-2B", "reductions and links of Aurora (its log)", lambda r: True),
     ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (

@@ -18,28 +18,31 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from planner.cost.uncertainty.experience import Known, likelihoods, outlook
-from planner.cost.uncertainty.prior import Prior
-from planner.evidence.residuals.table import Residual, known, residuals
+from planner.cost.uncertainty.prior import GAUSSIAN, Prior
+from planner.evidence.residuals.table import Figure, Residual, known, residuals
 
 ROOT = Path(__file__).parent.parent
 MOST_ROWS = 40
 """Rows of one source that the likelihood takes: more say the same again."""
 WEIGHT = 15
 """How many rows the word of one source counts at most."""
+STEPS_APART = 8
+"""Steps of the search that starts from what all sources say, with one left out."""
 SIZES = (0, 1, 2, 5)
 DRAWS = 40
 
 START = {
     "common": 0.03,
     "compute": 0.03,
-    "assumed": 0.03,
+    "assumed_rate": 0.03,
     "traffic": 0.1,
+    "assumed_links": 0.1,
     "host": 0.1,
     "model": 0.04,
     "layout": 0.08,
     "growth": 0.005,
     "alone": 0.05,
-    "experts_alone": 0.05,
+    "experts_alone": 0.1,
     "traffic_alone": 0.1,
     "host_alone": 0.3,
     "odd": 0.3,
@@ -57,23 +60,24 @@ class Source:
 
     name: str
     rows: tuple[Residual, ...]
+    figure: Figure
 
     @property
     def known(self) -> Known:
-        return known(self.rows)
+        return known(self.rows, self.figure)
 
     @property
     def title(self) -> str:
         return self.name + (" (guessed)" if self.rows[0].guessed else "")
 
 
-def sources(rows: Sequence[Residual]) -> list[Source]:
+def sources(rows: Sequence[Residual], figure: Figure) -> list[Source]:
     """Rows that may teach, by source."""
     groups: dict[tuple[str, bool], list[Residual]] = defaultdict(list)
     for row in rows:
-        if row.teaches:
+        if row.teaches(figure):
             groups[row.source, row.guessed].append(row)
-    return [Source(name, tuple(members)) for (name, _), members in sorted(groups.items())]
+    return [Source(name, tuple(members), figure) for (name, _), members in sorted(groups.items())]
 
 
 def some(source: Source, most: int = MOST_ROWS) -> Known:
@@ -93,7 +97,7 @@ def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 6
         values = dict(zip(names, np.exp(logs), strict=True))
         for name in ("odd_sites", "odd_runs"):
             values[name] = min(values[name], 0.45)
-        return Prior.model_construct(**values, low=-1.645, high=1.645)
+        return Prior.model_construct(**values)
 
     def cost(logs: NDArray[np.float64]) -> float:
         found = prior_of(logs)
@@ -104,20 +108,26 @@ def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 6
     return prior_of(best.x)
 
 
-def standardised(prior: Prior, group: Source) -> NDArray[np.float64]:
-    """Errors of a source's rows over the standard deviation expected of them."""
-    rows = group.known
-    return np.asarray(rows.log_ratios / np.sqrt(prior.variance(rows.traits)))
+def quantiles(prior: Prior, groups: Sequence[Source], experts: bool) -> tuple[float, float]:
+    """5 % and 95 % quantiles of standardised errors of stated jobs, dense ones or those of experts.
 
-
-def quantiles(parts: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """5 % and 95 % quantiles where every source counts alike up to `WEIGHT` rows."""
-    values = np.concatenate(parts)
-    weights = np.concatenate([np.full(len(p), min(1.0, WEIGHT / len(p))) for p in parts])
-    order = np.argsort(values)
-    places = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
-    low, high = np.interp([0.05, 0.95], places, values[order])
-    return float(low), float(high)
+    Every source counts alike, up to `WEIGHT` rows.
+    """
+    values, weights = [], []
+    for group in groups:
+        rows = group.known
+        chosen = (rows.traits.experts > 0) == experts
+        if group.rows[0].guessed or not chosen.any():
+            continue
+        values.append((rows.log_ratios / np.sqrt(prior.variance(rows.traits)))[chosen])
+        weights.append(np.full(chosen.sum(), min(1.0, WEIGHT / chosen.sum())))
+    if not values:
+        return -GAUSSIAN, GAUSSIAN
+    value, weight = np.concatenate(values), np.concatenate(weights)
+    order = np.argsort(value)
+    places = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
+    low, high = np.interp([0.05, 0.95], places, value[order])
+    return min(float(low), -0.5), max(float(high), 0.5)
 
 
 @dataclass(frozen=True)
@@ -178,66 +188,87 @@ def _one(prior: Prior, rows: Known, draw: list[int]) -> Held:
     )
 
 
+@dataclass(frozen=True)
+class Learned:
+    """The prior of one figure, and those that have not seen one source."""
+
+    title: str
+    whole: Prior
+    apart: dict[str, Prior]
+    groups: list[Source]
+
+
 def main() -> None:
-    """Learn the prior, write prior.toml and docs/learning.md."""
-    groups = sources(residuals())
+    """Learn the priors, write prior.toml and docs/learning.md."""
+    step_time = _learned("step_time", "Step time")
+    memory = _learned("memory", "Memory of a device")
+    write_priors(step_time.whole, memory.whole)
+    path = ROOT / "docs" / "learning.md"
+    path.write_text(report([step_time, memory]), encoding="utf-8")
+    print("docs/learning.md and planner/cost/uncertainty/prior.toml")
+
+
+def _learned(figure: Figure, title: str) -> Learned:
+    groups = sources(residuals(), figure)
     whole = learned(groups)
     apart = {}
     for name in sorted({group.name for group in groups}):
         rest = [group for group in groups if group.name != name]
-        apart[name] = _scaled(learned(rest, whole, 12), rest)
-    whole = _scaled(whole, groups)
-    write_prior(whole)
-    (ROOT / "docs" / "learning.md").write_text(report(whole, apart, groups), encoding="utf-8")
-    print("docs/learning.md and planner/cost/uncertainty/prior.toml")
+        apart[name] = _scaled(learned(rest, whole, STEPS_APART), rest)
+    return Learned(title, _scaled(whole, groups), apart, groups)
 
 
 def _scaled(prior: Prior, groups: Sequence[Source]) -> Prior:
     """The prior with the quantiles of what its groups' stated rows show."""
-    low, high = quantiles([standardised(prior, g) for g in groups if not g.rows[0].guessed])
-    return prior.model_copy(update={"low": low, "high": high})
+    low, high = quantiles(prior, groups, experts=False)
+    found = {"low": low, "high": high}
+    low, high = quantiles(prior, groups, experts=True)
+    return prior.model_copy(update={**found, "experts_low": low, "experts_high": high})
 
 
-def write_prior(prior: Prior) -> None:
-    lines = ["# Written by benchmarks/learning.py", "", "[step_time]"]
-    lines += [f"{name} = {getattr(prior, name):.4f}" for name in Prior.model_fields]
+def write_priors(step_time: Prior, memory: Prior) -> None:
+    lines = ["# Written by benchmarks/learning.py"]
+    for name, prior in (("step_time", step_time), ("memory", memory)):
+        lines += ["", f"[{name}]"]
+        lines += [f"{field} = {getattr(prior, field):.4f}" for field in Prior.model_fields]
     path = ROOT / "planner" / "cost" / "uncertainty" / "prior.toml"
-    before = path.read_text(encoding="utf-8")
-    memory = before[before.index("[memory]") :]
-    path.write_text("\n".join(lines) + "\n\n" + memory, encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def report(whole: Prior, apart: dict[str, Prior], groups: Sequence[Source]) -> str:
+def report(figures: Sequence[Learned]) -> str:
     lines = [
         "# Learning",
         "",
         "Written by `benchmarks/learning.py`; do not edit. Every figure is of runs whose source "
         "the prior had not seen.",
         "",
-        "## Intervals by device",
-        "",
-        *device_table(apart, groups),
-        "",
-        "## After some runs of one's own",
-        "",
-        *source_table(apart, groups),
-        "",
-        "## What is shared",
-        "",
-        *prior_table(whole),
-        "",
     ]
+    for found in figures:
+        lines += [
+            f"## {found.title}: intervals by machine",
+            "",
+            *machine_table(found),
+            "",
+            f"## {found.title}: after some runs of one's own",
+            "",
+            *source_table(found),
+            "",
+            f"## {found.title}: what is shared",
+            "",
+            *prior_table(found.whole),
+            "",
+        ]
     return "\n".join(lines)
 
 
-def device_table(apart: dict[str, Prior], groups: Sequence[Source]) -> list[str]:
+def machine_table(of: Learned) -> list[str]:
     """Coverage and width before anything is measured, by machine."""
     found: dict[str, list[tuple[bool, float]]] = defaultdict(list)
-    for group in groups:
+    for group in of.groups:
         if group.rows[0].guessed:
             continue
         rows = group.known
-        expected = outlook(apart[group.name], None, rows.traits)
+        expected = outlook(of.apart[group.name], None, rows.traits)
         measured = np.exp(rows.log_ratios)
         inside = (expected.low <= measured) & (measured <= expected.high)
         for machine, hit, width in zip(
@@ -256,7 +287,7 @@ def device_table(apart: dict[str, Prior], groups: Sequence[Source]) -> list[str]
     ]
 
 
-def source_table(apart: dict[str, Prior], groups: Sequence[Source]) -> list[str]:
+def source_table(of: Learned) -> list[str]:
     """Error, coverage and width after some rows of a source."""
     kinds = [(f"{n} row{'s' * (n != 1)}", n, False) for n in SIZES]
     kinds.insert(2, ("the row that tells most", 1, True))
@@ -265,12 +296,12 @@ def source_table(apart: dict[str, Prior], groups: Sequence[Source]) -> list[str]
         "|---|---:|" + "---:|" * len(kinds),
     ]
     every: dict[str, list[Held]] = defaultdict(list)
-    for group in groups:
+    for group in of.groups:
         if len(group.rows) < 3:
             continue
         cells = []
         for name, size, chosen in kinds:
-            one = held(apart[group.name], group, size, chosen)
+            one = held(of.apart[group.name], group, size, chosen)
             if one is None:
                 cells.append("-")
                 continue

@@ -20,6 +20,7 @@ from planner.cli.options import (
     LeaveFree,
     MachineName,
     ModelName,
+    NetworkName,
     Overrides,
     Tolerance,
     machine_of,
@@ -99,6 +100,7 @@ def estimate_command(
     workload: Annotated[dict[str, Any], _ESTIMATED_WORKLOAD],
     framework: Annotated[str | None, typer.Option("--framework", "-f", help="Framework.")] = None,
     files: Files = None,
+    network: NetworkName = None,
     overrides: Overrides = None,
     leave_free: LeaveFree = 0.0,
     devices: Devices = None,
@@ -117,7 +119,7 @@ def estimate_command(
     from planner.cost.question import Question
 
     described = load_model(model)
-    place = machine_of(machine, overrides, leave_free, devices, nodes)
+    place = machine_of(machine, overrides, leave_free, devices, nodes, network)
     job = complete(
         described,
         place,

@@ -54,6 +54,8 @@ class Estimate:
     """When in the step the peak falls: one of MOMENTS."""
     host_memory_bytes: dict[str, float]
     """Parts per node, and `total`."""
+    network: str = ""
+    """Name of the network that it is of, where the machine has several."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,13 @@ class Estimates(Footprints):
             worst_stage=int(np.ravel(self.worst_stage)[index]),
             peak_moment=tuple(MOMENTS)[int(np.ravel(self.peak_moment)[index])],
             host_memory_bytes={**host, "total": sum(host.values())},
+            network=self._network(layout),
         )
+
+    def _network(self, layout: Layout) -> str:
+        machine = self.question.machine
+        across = layout.world > machine.node.num_devices
+        return machine.network.name if machine.networks and machine.network and across else ""
 
 
 def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:

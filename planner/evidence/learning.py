@@ -6,8 +6,7 @@ layouts and models on the same machine with the same software most, to other mac
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,37 +60,31 @@ def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
     where it is used. method.md#intervals.
     """
     backtest = score(runs)
-    timed = [s for s in backtest.scores if s.run.step_time_s is not None]
-    weighed = [s for s in backtest.scores if s.run.memory_bytes is not None]
-    times = _known([(s, math.log(s.run.step_time_s / s.estimate.step_time_s)) for s in timed])  # type: ignore[operator]
-    memory = _known(
-        [(s, math.log(s.run.memory_bytes / s.estimated_memory_bytes)) for s in weighed]  # type: ignore[operator]
-    )
+    timed = [(s, error) for s in backtest.scores if (error := s.error) is not None]
+    weighed = [(s, error) for s in backtest.scores if (error := s.memory_error) is not None]
+    times = _known([(_traits(s, s.estimate.step_time_parts_s), error) for s, error in timed])
+    memory = _known([(_traits(s, {}), error) for s, error in weighed])
     found = likelihoods(priors().step_time, times) if times is not None else None
     return Learned(
         Experience(times, memory),
         backtest.scores,
         backtest.refused,
         found.odd_site if found else priors().step_time.odd_sites,
-        {s.run.row_id: float(p) for s, p in zip(timed, found.odd_runs, strict=True)}
+        {s.run.row_id: float(p) for (s, _), p in zip(timed, found.odd_runs, strict=True)}
         if found
         else {},
     )
 
 
-def _known(ratios: list[tuple[Score, float]]) -> Known | None:
-    if not ratios:
+def _known(runs: list[tuple[Traits, float]]) -> Known | None:
+    """Of runs with the errors of their estimates; None where there are none."""
+    if not runs:
         return None
-    traits = [_traits(item) for item, _ in ratios]
-    return Known(Traits.joined(traits), np.array([log for _, log in ratios]))
+    errors = np.array([error for _, error in runs])
+    return Known(Traits.joined([traits for traits, _ in runs]), -np.log1p(errors))
 
 
-def _traits(item: Score) -> Traits:
+def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     run = item.run
     question = Question(run.model, run.machine, run.workload, run.framework)
-    return traits_of(
-        question,
-        Layouts.of(run.layout),
-        item.estimate.step_time_parts_s,
-        guessed=bool(run.guessed),
-    )
+    return traits_of(question, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))

@@ -255,7 +255,8 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
     units = _gathered_s(stages, groups, num_units(stages), params.unsharded * element)
-    updates = _pieces(stages, buffers.gather_bucket_elements)
+    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
+    updates = _pieces(stages, bucket)
     updated = _gathered_s(stages, groups, updates, params.trainable * element)
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
@@ -298,7 +299,9 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         whole = whole + _times(count, all_reduce_s, every, size)
         split = split + _times(count, reduce_scatter_s, shard, size)
         split = split + _times(count, all_reduce_s, replica, size / shard.size)
-    return np.where(stages.layouts.shards_states, split, whole)
+    stages_of_whole = stages.question.framework.communication.all_reduced_stages
+    scattered = stages.layouts.shards_states & ~np.isin(stages.layouts.zero_stage, stages_of_whole)
+    return np.where(scattered, split, whole)
 
 
 def _pieces(stages: Stages, bucket: float) -> Float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.uncertainty.prior import Prior
+from planner.cost.uncertainty.prior import GAUSSIAN, Prior
 from planner.cost.uncertainty.traits import Traits
 
 __all__ = [
@@ -70,17 +70,18 @@ class Outlook:
 def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
     """What to expect of runs: of estimates alone, or with measured runs at hand.
 
-    Counted: see `predicted`; quantiles of the standardised errors of published runs, each source
-    held out. Left out: what was measured is not taken for the run itself. method.md#intervals.
+    Counted: see `predicted`; before anything is measured the quantiles of published runs' errors,
+    which lean to the slow side; after that those of a Gaussian. Left out: stalls.
+    method.md#intervals.
     """
     if known is None or not len(known):
         mean, variance = np.zeros(len(runs)), prior.variance(runs)
+        low, high = prior.quantiles(runs)
     else:
         mean, variance = predicted(prior, known, runs)
+        low, high = np.full_like(mean, -GAUSSIAN), np.full_like(mean, GAUSSIAN)
     spread = np.sqrt(variance)
-    return Outlook(
-        np.exp(mean), np.exp(mean + prior.low * spread), np.exp(mean + prior.high * spread), spread
-    )
+    return Outlook(np.exp(mean), np.exp(mean + low * spread), np.exp(mean + high * spread), spread)
 
 
 @dataclass(frozen=True, slots=True)

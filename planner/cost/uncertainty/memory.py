@@ -18,7 +18,7 @@ from planner.cost.arrays import Float
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.experience import Outlook, outlook
-from planner.cost.uncertainty.prior import priors
+from planner.cost.uncertainty.prior import GAUSSIAN, priors
 from planner.cost.uncertainty.runs import traits_of
 from planner.describe.base import Description
 from planner.describe.files import read_toml
@@ -36,10 +36,6 @@ __all__ = [
 MEMORY_CLASSES = ("host-bound framework", "any other framework")
 """Classes of run where memory is concerned: it depends on no rate, so devices are one. The
 host-bound frameworks' runs hold every layout that was tried, to the edge of memory."""
-
-
-_STANDARD = 1.645
-"""How many standard deviations a 5 % quantile of a Gaussian is from its mean."""
 
 
 class MemoryClass(Description):
@@ -92,7 +88,7 @@ def memory_outlook(question: Question, layouts: Layouts) -> Outlook:
         return outlook(priors().memory, known, traits_of(question, layouts, {}))
     found = memory_classes()[memory_class(question.framework)]
     every = np.ones(len(layouts))
-    spread = math.log(found.high / found.low) / (2 * _STANDARD)
+    spread = math.log(found.high / found.low) / (2 * GAUSSIAN)
     return Outlook(every, every * found.low, every * found.high, every * spread)
 
 

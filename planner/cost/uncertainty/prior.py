@@ -19,7 +19,10 @@ from planner.cost.uncertainty.traits import Traits
 from planner.describe.base import Description
 from planner.describe.files import read_toml
 
-__all__ = ["Prior", "Priors", "priors"]
+__all__ = ["GAUSSIAN", "Prior", "Priors", "priors"]
+
+GAUSSIAN = 1.645
+"""How many standard deviations a Gaussian's 95 % quantile is from its mean."""
 
 Spread = float
 """Standard deviation of log(measured / estimated)."""
@@ -32,10 +35,12 @@ class Prior(Description):
     """Shared by all runs."""
     compute: Spread = Field(gt=0)
     """Shared by the computation of a machine, times its part of the step."""
-    assumed: Spread = Field(gt=0)
+    assumed_rate: Spread = Field(gt=0)
     """The same, where nobody measured what the device sustains."""
     traffic: Spread = Field(gt=0)
     """Shared by the traffic of a machine, times its part of the step."""
+    assumed_links: Spread = Field(gt=0)
+    """The same, where nobody measured what the network, or in a node its links, reach."""
     host: Spread = Field(gt=0)
     """Shared by the host's time of a framework, times its part of the step."""
     model: Spread = Field(gt=0)
@@ -62,10 +67,15 @@ class Prior(Description):
     """Over how much of log(parameters) and log(sequence) models count as alike."""
     shape_reach: float = Field(gt=0)
     """Over how many doublings of their degrees layouts count as alike."""
-    low: float = Field(lt=0, default=-1.645)
-    """5 % quantile of standardised log(measured / estimated), held out by source."""
-    high: float = Field(gt=0, default=1.645)
+    low: float = Field(lt=0, default=-GAUSSIAN)
+    """5 % quantile of log(measured / estimated) over its standard deviation, of dense models before
+    anything is measured."""
+    high: float = Field(gt=0, default=GAUSSIAN)
     """95 % quantile of the same."""
+    experts_low: float = Field(lt=0, default=-GAUSSIAN)
+    """`low` of models with experts."""
+    experts_high: float = Field(gt=0, default=GAUSSIAN)
+    """`high` of models with experts."""
 
     def covariance(self, a: Traits, b: Traits, *, odd: bool = False) -> Float:
         """Covariance (n, m) of log(measured / estimated) that runs share [1].
@@ -78,10 +88,11 @@ class Prior(Description):
             a.shares[:, None, i] * b.shares[None, :, i] for i in range(a.shares.shape[1])
         )
         alike = _alike(a.size, b.size, self.size_reach)
-        compute_variance = self.compute**2 + self.assumed**2 * a.assumed[:, None] * b.assumed
+        rates = self.compute**2 + self.assumed_rate**2 * a.assumed_rate[:, None] * b.assumed_rate
+        links = self.traffic**2 + self.assumed_links**2 * a.assumed_links[:, None] * b.assumed_links
         return (
             self.common**2
-            + machine * (compute_variance * compute + self.traffic**2 * traffic)
+            + machine * (rates * compute + links * traffic)
             + framework * self.host**2 * host
             + alike * self.model**2
             + alike * _alike(a.shape, b.shape, self.shape_reach) * self.layout**2
@@ -94,8 +105,8 @@ class Prior(Description):
         compute, traffic, host = (a.shares[:, i] for i in range(a.shares.shape[1]))
         return (
             self.common**2
-            + (self.compute**2 + self.assumed**2 * a.assumed) * compute**2
-            + (self.traffic * traffic) ** 2
+            + (self.compute**2 + self.assumed_rate**2 * a.assumed_rate) * compute**2
+            + (self.traffic**2 + self.assumed_links**2 * a.assumed_links) * traffic**2
             + (self.host * host) ** 2
             + self.model**2
             + self.layout**2
@@ -116,6 +127,14 @@ class Prior(Description):
     def odd_site_share(self, a: Traits) -> Float:
         """Probability (n,) that the site of a run is odd: even odds where a job is guessed [1]."""
         return np.where(a.guessed > 0, 0.5, self.odd_sites)
+
+    def quantiles(self, a: Traits) -> tuple[Float, Float]:
+        """5 % and 95 % quantiles (n,) before anything is measured, in standard deviations [1]."""
+        experts = a.experts > 0
+        return (
+            np.where(experts, self.experts_low, self.low),
+            np.where(experts, self.experts_high, self.high),
+        )
 
     def variance(self, a: Traits) -> Float:
         """Variance (n,) of log(measured / estimated) before anything is measured [1]."""

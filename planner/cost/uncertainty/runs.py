@@ -15,6 +15,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.experience import Outlook, outlook
 from planner.cost.uncertainty.prior import priors
 from planner.cost.uncertainty.traits import Traits
+from planner.describe.base import Kind
 from planner.describe.layout import RECOMPUTE
 
 __all__ = ["step_outlook", "traits_of"]
@@ -55,7 +56,8 @@ def traits_of(
         layouts.dp * layouts.cp,
     )
     recomputes = 2.0 * (layouts.recompute != RECOMPUTE.index("none"))
-    known = machine.device.sustained_fraction.kind in ("calibrated", "measured")
+    inside = layouts.world <= machine.node.num_devices
+    network = machine.network.efficiency.kind if machine.network else "assumed"
     return Traits(
         shares=by_cause / np.where(total > 0, total, 1.0),
         size=np.log(
@@ -63,12 +65,20 @@ def traits_of(
         ),
         shape=np.stack([*(np.log2(degree) for degree in degrees), recomputes], axis=-1),
         growth=np.log2(layouts.world / _FIRST_DEVICES),
-        assumed=every(not known),
+        assumed_rate=every(_assumed(machine.device.sustained_fraction.kind)),
+        assumed_links=np.where(
+            inside, _assumed(machine.node.fabric.efficiency.kind), _assumed(network)
+        ).astype(float),
         experts=every(model.experts is not None),
         guessed=every(guessed),
         machine=np.full(n, machine.name),
         framework=np.full(n, framework.name),
     )
+
+
+def _assumed(kind: Kind) -> bool:
+    """Whether a figure comes from no measurement."""
+    return kind not in ("calibrated", "measured")
 
 
 def step_outlook(

@@ -25,8 +25,10 @@ class Traits(Arrays):
     are recomputed."""
     growth: Float
     """(n,) doublings of the devices beyond a node of eight."""
-    assumed: Float
+    assumed_rate: Float
     """(n,) whether nobody measured what the device sustains."""
+    assumed_links: Float
+    """(n,) whether nobody measured what the network reaches, or in a node its links."""
     experts: Float
     """(n,) whether the model has experts."""
     guessed: Float

@@ -75,6 +75,8 @@ class Kernels(Description):
     a LayerNorm is always one."""
     fused_activation: bool
     """Bias and non-linearity (or the gate's product) in one kernel."""
+    fused_gate: bool | None = None
+    """The same of the gate's product alone; None: as bias and non-linearity."""
     fused_residual: bool
     """Bias, dropout and residual addition in one kernel."""
     fused_softmax: bool
@@ -245,6 +247,11 @@ class Communication(Description):
     collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    all_reduced_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which gradients are all-reduced whole, though a rank keeps only its shard of
+    them; else they are scattered as they are reduced."""
+    gathers_updates_whole: bool = False
+    """Whether updated weights are gathered in one collective, whatever its bucket (ZeRO-1, 2)."""
     reduces_once: bool | None = None
     """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
     without sync_each_batch); None where there is no such choice."""

@@ -10,18 +10,21 @@ import csv
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from planner.cost.uncertainty.experience import Known
 from planner.cost.uncertainty.traits import Traits
 
-__all__ = ["Residual", "Summary", "known", "residuals", "summary", "write_table"]
+__all__ = ["Figure", "Residual", "Summary", "known", "residuals", "summary", "write_table"]
 
 _PATH = Path(__file__).with_name("residuals.csv")
+
+Figure = Literal["step_time", "memory"]
+"""What was measured."""
 
 _TRAITS = tuple(field.name for field in fields(Traits))
 
@@ -44,6 +47,8 @@ class Residual:
     """Measured over estimated memory."""
     memory_kind: str
     """How memory was measured; empty where it was not."""
+    told: bool
+    """Whether its memory told which build ran, so that it says nothing of the estimate."""
     traits: Traits
     """Of this run alone (n = 1)."""
 
@@ -52,10 +57,11 @@ class Residual:
         """Whether model, software, devices or layout had to be guessed."""
         return bool(self.traits.guessed[0])
 
-    @property
-    def teaches(self) -> bool:
-        """Whether the prior may learn from its step time."""
-        return self.step_time is not None and not self.seen and not self.doubtful
+    def teaches(self, figure: Figure) -> bool:
+        """Whether a prior may learn from its step time, or from its memory."""
+        if figure == "memory":
+            return self.memory is not None and not self.doubtful and not self.told
+        return self.step_time is not None and not self.doubtful and not self.seen
 
 
 def write_table(rows: Iterable[Residual]) -> None:
@@ -116,18 +122,20 @@ def residuals() -> tuple[Residual, ...]:
                 step_time=number(cells["step_time"]),
                 memory=number(cells["memory"]),
                 memory_kind=cells["memory_kind"],
+                told=cells["told"] == "1",
                 traits=_traits(cells),
             )
             for cells in csv.DictReader(file)
         )
 
 
-def known(rows: Sequence[Residual]) -> Known:
-    """What the step times of some runs say, at least one."""
-    timed = [(row.traits, math.log(row.step_time)) for row in rows if row.step_time]
-    return Known(
-        Traits.joined([traits for traits, _ in timed]), np.array([log for _, log in timed])
-    )
+def known(rows: Sequence[Residual], figure: Figure = "step_time") -> Known:
+    """What some runs, at least one that carries the figure, say of it."""
+    pairs = [(row.traits, value) for row in rows if (value := getattr(row, figure))]
+    traits = Traits.joined([traits for traits, _ in pairs])
+    if figure == "memory":  # which no part of the time decides
+        traits = replace(traits, shares=np.zeros_like(traits.shares))
+    return Known(traits, np.log([value for _, value in pairs]))
 
 
 @dataclass(frozen=True, slots=True)
