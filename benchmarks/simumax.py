@@ -73,7 +73,9 @@ def _as_run(run: Run | RefusedRun, row: dict[str, str]) -> Run | RefusedRun:
     if row["ce_fusion"] == "1":
         kernels = kernels.replaced(loss="fused-copy")
     if row["overlap"] == "none":
-        communication = communication.replaced(overlap_gradients=False, overlap_parameters=False)
+        communication = communication.replaced(
+            overlap_gradients=False, overlap_parameters=False, overlap_input_gradients=False
+        )
     model = load_model(MODELS[row["model"]]).replaced(num_layers=int(row["layers"]))
     return replace(
         run,

@@ -33,6 +33,7 @@ __all__ = [
     "DataTraffic",
     "context_s",
     "data_traffic",
+    "hidden_tensor_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
@@ -79,6 +80,44 @@ def tensor_s(
     again = 0.0 if question.framework.kernels.saves_gathered else gather
     backward = np.where(sequence, pair + again, reduce) * block.num_tp_collectives
     return forward, backward
+
+
+def hidden_tensor_s(
+    question: Question,
+    block: Block,
+    layouts: Layouts,
+    groups: Groups,
+    weight_gradient_s: Float,
+) -> Float:
+    """Tensor-parallel traffic of a block's backward that runs behind its products [s].
+
+    `weight_gradient_s` is that of all its products. Counted: sums of column-parallel products'
+    input gradients behind their weight gradients, their second gathers behind their input
+    gradients, which take as long. Left out: contention. NVIDIA/Megatron-LM @d98e8a64,
+    core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication; Korthikanti et
+    al. 2022, arXiv:2205.05198, section 6.2.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(job)   # a stream of 16 MiB
+    >>> units, long = Groups.unit(layouts), np.asarray(1e12)                # seconds are bytes
+    >>> float(hidden_tensor_s(job, layer, layouts, units, long)) / 2**20    # 2 * 2 * 3/4 * 16 MiB
+    48.0
+    """
+    if not question.framework.communication.overlap_input_gradients:
+        return np.zeros_like(weight_gradient_s)
+    size, regions = _stream(question, layouts), block.num_tp_collectives
+    weighed = [gemm for gemm in block.gemms if gemm.weight_gradient]
+    whole = sum(gemm.n * gemm.k * max(gemm.top_k, 1) for gemm in weighed)
+    split = sum(g.n * g.k for g in weighed if g.split == "column" and not g.experts)
+    room = weight_gradient_s * (split / max(whole, 1))
+    reduced = regions * all_reduce_s(groups.tensor, size)
+    scattered = regions * reduce_scatter_s(groups.tensor, size)
+    again = 0.0 if question.framework.kernels.saves_gathered else all_gather_s(groups.tensor, size)
+    sequence = np.minimum(scattered, room) + np.minimum(regions * again, room)
+    return np.where(layouts.splits_sequence, sequence, np.minimum(reduced, room))
 
 
 def repeated_tensor_s(

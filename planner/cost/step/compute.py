@@ -236,10 +236,12 @@ def _gemm_times(
     dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
-    # a fused kernel adds into the fp32 gradient; otherwise it is written and added separately
+    # a fused kernel adds into the gradient; otherwise it is written and added separately
+    # (nowhere wider than fp32: what is more are 16-bit ones beside it)
+    added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, 8.0)
-    accumulate = batch * n * k * (element + 8.0) / rates.memory
+        return forward, dgrad, time(n, m, k, added)
+    accumulate = batch * n * k * (element + added) / rates.memory
     repeated = layouts.num_microbatches > 1
     return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
 

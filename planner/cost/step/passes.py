@@ -17,6 +17,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     context_s,
+    hidden_tensor_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
@@ -120,7 +121,7 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
 
 def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
     compute = block_time(question, block, layouts)
-    tensor = _tensor(question, block, layouts, groups)
+    tensor = _tensor(question, block, layouts, groups, compute)
     ring = _ring(question, block, layouts, groups, compute)
     expert = _expert(question, block, layouts, groups, compute)
     axes = (tensor, ring, expert)
@@ -157,12 +158,17 @@ class _Axis(Arrays):
         return cls(*left, *behind)
 
 
-def _tensor(question: Question, block: Block, layouts: Layouts, groups: Groups) -> _Axis:
+def _tensor(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+) -> _Axis:
     """Tensor-parallel traffic."""
-    visible = 1 - question.framework.communication.overlap_tensor.value
+    rules = question.framework.communication
+    visible = 1 - rules.overlap_tensor.value
     forward, backward = tensor_s(question, block, layouts, groups)
+    hidden = hidden_tensor_s(question, block, layouts, groups, compute.weight_gradient_s)
     backward = backward + repeated_tensor_s(question, block, layouts, forward)
-    left = (visible * forward, visible * backward)
+    behind = (1 - rules.contention.value) * hidden
+    left = (visible * forward, visible * (backward - behind))
     return _Axis.split(groups.tensor, (forward, backward), left)
 
 

@@ -252,6 +252,9 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_input_gradients: bool = False
+    """Whether a column-parallel product sums its input's gradient over tp behind its weights' one,
+    and gathers its input again behind its input's gradient (Megatron-LM from August 2021 on)."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
@@ -264,8 +267,8 @@ class Communication(Description):
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share
-    """Part of hidden data-parallel traffic that still costs time: its kernels take compute
-    units and memory bandwidth from the computation they run behind."""
+    """Part of hidden traffic that still costs time: its kernels take compute units and memory
+    bandwidth from the computation they run behind."""
 
 
 class Offloading(Description):
