@@ -161,9 +161,10 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     tokens = layouts.tokens(question.workload.sequence_length)
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
+    last = np.zeros_like(tokens)
     for gemm in block.gemms:
         out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
-        forward += out
+        forward, last = forward + out, out
         backward += dgrad + wgrad
         weight_gradient += wgrad
     core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -181,7 +182,8 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     recompute = np.zeros_like(tokens)
     if block.kind == "layer":
         selective = _selective_s(framework, forward, core_forward)
-        recompute = np.where(layouts.recomputes_layers, forward, recompute)
+        whole = forward - last if framework.kernels.stops_early else forward
+        recompute = np.where(layouts.recomputes_layers, whole, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
     return BlockTime(forward, backward, recompute, weight_gradient, core_forward, core_backward)
 

@@ -126,6 +126,9 @@ class Kernels(Description):
     repeats_to_end: bool = False
     """Whether full recompute runs a layer to its end, and not only to the last activation that
     backward needs (torchtitan: early_stop = False)."""
+    stops_early: bool = False
+    """Whether full recompute stops as soon as it has what backward needs, so that a layer's last
+    product is not repeated (torch.utils.checkpoint from 2.1 on, not re-entrant)."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False

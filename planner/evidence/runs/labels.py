@@ -92,6 +92,8 @@ class KernelChanges(Known):
     """As in the description; None: unchanged."""
     repeats_to_end: bool | None = None
     """As in the description; None: unchanged."""
+    stops_early: bool | None = None
+    """As in the description; None: unchanged."""
     loss: Loss | None = None
     """As in the description; None: unchanged."""
     saves_gathered: bool | None = None
@@ -160,6 +162,8 @@ class Software(Known):
 
     words: tuple[str, ...]
     """All of them occur in the label."""
+    noted: str = ""
+    """What a row's notes hold besides, in words as those of labels; empty: anything."""
     framework: str
     """Name in the catalogue."""
     zero_stage: int = Field(default=0, ge=0, le=3)
