@@ -49,13 +49,16 @@ FITTED = (
         "sustained_fraction and links of A100-PCIe (12 layers of Llama 3 70B)",
         lambda r: r.row_id.startswith("llama3-70b"),
     ),
-    ("LUMI 175B", "sustained_fraction of MI250X", lambda r: True),
+    (
+        "LUMI 175B",
+        "sustained_fraction of MI250X (every second row)",
+        lambda r: r.row_id in ("R02892", "R02894"),
+    ),
     (
         "AuroraGPT-70B",
         "sustained_fraction and links of PVC (every second row)",
         lambda r: r.row_id != "R02901" and int(r.row_id.removeprefix("R")) % 2 == 0,
     ),
-    ("AuroraGPT-70B", "sustained_fraction of PVC", lambda r: r.row_id != "R02901"),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (
         "torchtitan",

@@ -22,6 +22,7 @@ from planner.describe.base import (
     Trait,
     ZeroStage,
 )
+from planner.describe.machine import Runtime
 
 __all__ = [
     "Buffers",
@@ -30,6 +31,7 @@ __all__ = [
     "Kernels",
     "Loss",
     "Offloading",
+    "OtherKernels",
     "Stall",
     "States",
 ]
@@ -138,6 +140,23 @@ class Kernels(Description):
     that of FlashAttention-2)."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
+
+
+class OtherKernels(Description):
+    """Kernels that do not exist on some runtimes, where single operations do their work."""
+
+    runtimes: tuple[Runtime, ...] = Field(min_length=1)
+    """Device runtimes without them."""
+    fused_activation: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_residual: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_softmax: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_rope: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_optimizer: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
 
 
 class HostTime(Description):
