@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from planner.evidence.runs.run import Run
 
+
+
+def _even(run: Run) -> bool:
+    return int(run.row_id.removeprefix("R")) % 2 == 0
+
+
 _BLACKWELL = ("dgx-b200", "dgx-gb200", "dgx-gb300")
 
 # Which rows a constant was fitted on: a source, what was fitted, and how to tell its rows.
 FITTED = (
     (
         "Narayanan et al. 2021",
-        "sustained_fraction of A100 (table 1); ZeRO-3 of 2021 (three rows)",
-        lambda r: "Table 1" in r.reference or r.row_id in ("R00011", "R00012", "R00013"),
+        "ZeRO-3 of 2021 (three rows)",
+        lambda r: r.row_id in ("R00011", "R00012", "R00013"),
     ),
+    ("vTrain", "sustained_fraction of A100 (every second row)", lambda r: _even(r)),
     (
         "llm-foundry",
-        "attention rate of llm-foundry (A100 80 GB rows)",
-        lambda r: r.machine.name == "a100-80gb-roce",
+        "sustained_fraction of A100 and its attention rate (every second row)",
+        lambda r: _even(r),
     ),
     (
         "ultrascale",
@@ -57,7 +64,7 @@ FITTED = (
     (
         "AuroraGPT-70B",
         "sustained_fraction and links of PVC (every second row)",
-        lambda r: r.row_id != "R02901" and int(r.row_id.removeprefix("R")) % 2 == 0,
+        lambda r: r.row_id != "R02901" and _even(r),
     ),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (

@@ -119,7 +119,8 @@ def run(row: Row) -> Estimate:
         sequence_parallel=row.recompute == "selective",
         schedule="none" if row.pp == 1 else "1f1b" if row.chunks == 1 else "interleaved-1f1b",
     )
-    framework = "deepspeed-2021" if row.zero else "megatron-lm-2021"
+    year = 2022 if row.paper == "Korthikanti" else 2021
+    framework = "deepspeed-2021" if row.zero else f"megatron-lm-{year}"
     asked = question(model, framework, "selene", **_job(row.batch))
     return estimate_layouts(asked, Layouts.of(layout))[0]
 

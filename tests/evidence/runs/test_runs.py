@@ -383,6 +383,7 @@ def test_recipes_of_a_release_say_how_tokens_travel(
     [
         ("Megatron-DeepSpeed (somebody's fork)", 2023, "megatron-deepspeed"),
         ("Megatron-LM", 2021, "megatron-lm-2021"),
+        ("Megatron-LM", 2022, "megatron-lm-2022"),
         ("Megatron-LM v5", 2025, "megatron-lm"),
         ("NVIDIA NeMo 2.0", 2024, "megatron-lm"),
         ("Megatron-Core dev", None, "megatron-lm"),
@@ -523,7 +524,7 @@ def test_what_labels_stand_for_is_in_the_catalogue() -> None:
 def test_no_row_of_software_is_shadowed() -> None:
     # each is reached by a label of its own words in the last year of its meaning
     for known in known_labels().software:
-        assert software_of_label(" ".join(known.words), known.until_year) == known
+        assert software_of_label(" ".join(known.words), known.until_year, known.noted) == known
 
 
 def test_a_site_outranks_the_kind_of_its_nodes() -> None:
