@@ -5,7 +5,6 @@ from __future__ import annotations
 from planner.evidence.runs.run import Run
 
 
-
 def _even(run: Run) -> bool:
     return int(run.row_id.removeprefix("R")) % 2 == 0
 

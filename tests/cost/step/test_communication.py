@@ -22,6 +22,7 @@ from planner.cost.shards.states import expert_share
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
+    hidden_tensor_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
@@ -311,6 +312,34 @@ def test_hybrid_sharding_gathers_experts_inside_its_group() -> None:
     share = float(expert_share(blocks_of(fast), layouts))
     part = share / 2 + (1 - share) * 3 / 4
     assert float(unit.before_forward_s) == pytest.approx(2 * part * float(params.unsharded))
+
+
+@pytest.mark.parametrize(("sequence", "hidden"), [(False, 1.0), (True, 2 / 3)])
+def test_sums_of_gradients_run_behind_weight_gradients(sequence: bool, hidden: float) -> None:
+    """All of backward's two all-reduces; with sequence parallelism its first gathers stay, which
+    the products wait for, and the second gathers and the reduce-scatters do not."""
+    q, layouts = question(), Layouts.of(Layout(tp=4, sequence_parallel=sequence))
+    layer, unit = blocks_of(q)[1], Groups.unit(Layouts.of(Layout(tp=4)))
+    _, backward = tensor_s(q, layer, layouts, unit)
+    long, short = (
+        hidden_tensor_s(q, layer, layouts, unit, np.asarray(room)) for room in (1e12, 1e6)
+    )
+    assert float(long) == pytest.approx(hidden * float(backward))
+    # of weight gradients only those of qkv and gate with up: 6 h^2 / 4 + 7 h^2 of 13 h^2
+    columns = (1.5 + 7) / (2.5 + 10.5)
+    assert float(short) == pytest.approx((1 + sequence) * columns * 1e6)
+
+
+def test_megatron_of_2021_hides_no_tensor_traffic() -> None:
+    """Narayanan et al. 2021 ran before the overlap was written, Korthikanti et al. 2022 after."""
+    job = {"model": "gpt3-175b", "precision": "fp16", "attention": "eager"}
+    layouts = Layouts.of(Layout(tp=8, recompute="full"))
+    sent = []
+    for year in (2021, 2022):
+        q = question(framework=f"megatron-lm-{year}", **job)
+        sent.append(float(block_passes(q, blocks_of(q), layouts)[1].tensor_s))
+    # of six all-reduces two are hidden, less their contention
+    assert sent[1] / sent[0] == pytest.approx((4 + 2 * 0.2) / 6)
 
 
 @pytest.mark.parametrize(("to_end", "halves"), [(True, 4), (False, 3)])

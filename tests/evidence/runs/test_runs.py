@@ -845,3 +845,18 @@ def test_the_interconnect_of_a_row_is_that_of_its_run(
     assert run.machine.node_bytes_per_s == count * rate
     said = any(sentence.startswith("interfaces are") for sentence in run.assumed)
     assert said == (count * rate != 200e9)
+
+
+@pytest.mark.parametrize(("mode", "reduced", "stops"), [("PURE", 2, False), ("DEFAULT", 4, True)])
+def test_llm_foundry_s_two_tables(tmp_path: Path, mode: str, reduced: int, stops: bool) -> None:
+    """Its tables of October 2023 ran torch 2.1 and reduced in fp32, those before neither."""
+    cells = {"framework": "llm-foundry/Composer FSDP", "tp": 1, "pp": 1}
+    notes = f"precision flag bf16, FSDP mixed_precision {mode} (PURE: bf16 reduce)"
+    framework = accepted(tmp_path, notes=notes, **cells).framework
+    assert framework.mixed.reduce_bytes == reduced
+    assert framework.kernels.stops_early == stops
+
+
+def test_megatron_deepspeed_trains_in_fp16_where_a_row_does_not_say(tmp_path: Path) -> None:
+    run = accepted(tmp_path, framework="Megatron-DeepSpeed", precision="", gpu="A100-SXM")
+    assert run.workload.precision == "fp16"
