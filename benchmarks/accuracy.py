@@ -1,10 +1,9 @@
-"""Accuracy report: score measured runs, write docs/accuracy.md, intervals and residuals.
+"""Accuracy report: score measured runs, write docs/accuracy.md, residuals and memory's quantiles.
 
     python benchmarks/accuracy.py --data DIR            # DIR holds CSV files of measured runs
 
-Rows that a constant was fitted on are kept apart from rows that no fit has seen. The intervals
-come from the latter only, and their coverage is reported source by source with the source's
-own rows left out of its quantiles.
+Rows that a constant was fitted on are kept apart from rows that no fit has seen. What the latter
+say of further runs is learned from the residuals by `benchmarks/learning.py`, which runs next.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +22,10 @@ from known import cause, doubtful, fitted
 from narayanan import runs_with_schedules
 from simumax import simumax_runs
 
-from planner.cost.intervals import CLASSES, GUESSED, MEMORY_CLASSES, class_name, memory_class
-from planner.describe.catalogue import load_machine
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.cost.uncertainty.memory import MEMORY_CLASSES, memory_class
+from planner.cost.uncertainty.runs import traits_of
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import Residual, write_table
 from planner.evidence.runs.run import RefusedRun, Run
@@ -40,11 +40,6 @@ def ratio(item: Score) -> float:
     """Measured over estimated step time."""
     assert item.run.step_time_s is not None
     return item.run.step_time_s / item.estimate.step_time_s
-
-
-def group_of(run: Run) -> str:
-    """The class of a run."""
-    return GUESSED if run.guessed else class_name(run.model, run.machine, run.framework)
 
 
 def figures(items: list[Score]) -> dict[str, float]:
@@ -64,20 +59,10 @@ def sound(item: Score) -> bool:
     return item.run.reliability != "low" and not doubtful(item.run)
 
 
-def class_quantiles(items: list[Score]) -> dict[str, tuple[float, float, int, int]]:
-    """Conformal quantiles per class from rows that no fit has seen."""
-    found = {}
-    for name in CLASSES:
-        members = [item for item in items if group_of(item.run) == name]
-        if members:
-            low, high = quantiles([ratio(item) for item in members])
-            sources = {item.run.source for item in members}
-            found[name] = (low, high, len(members), len(sources))
-    known, unknown = found.get(CLASSES[0]), found.get(CLASSES[1])
-    if known and unknown:
-        # a device that no run has calibrated cannot be known better than one that has been
-        found[CLASSES[1]] = (min(known[0], unknown[0]), max(known[1], unknown[1]), *unknown[2:])
-    return found
+def stalled(item: Score) -> bool:
+    """Whether a run of a framework that awaits its collectives took so long that it stalled."""
+    awaits = item.run.framework.host.awaits_collectives
+    return awaits and item.run.step_time_s is not None and ratio(item) > 1 / 0.6
 
 
 def memory_ratio(item: Score) -> float:
@@ -131,41 +116,6 @@ def memory_distribution(items: list[Score]) -> dict[str, list[str]]:
             for key, values in (("parts", parts), ("ratios", ratios))
         ]
     return found
-
-
-def uncalibrated(rows: list[Run | RefusedRun]) -> list[Score]:
-    """Timed rows of calibrated devices, estimated as if nobody had calibrated these.
-
-    What A100 sustains stands in, as in the profile of a device without measured runs.
-    """
-    assumed = load_machine("dgx-h100").device.sustained_fraction
-    a100 = load_machine("dgx-a100").device.sustained_fraction.value
-    found = []
-    for run in rows:
-        if isinstance(run, RefusedRun) or run.step_time_s is None or run.guessed:
-            continue
-        device = run.machine.device
-        known = device.sustained_fraction
-        if known.kind == "calibrated" and known.value != a100 and run.reliability != "low":
-            other = device.replaced(sustained_fraction=assumed.model_dump()).model_dump()
-            found.append(replace(run, machine=run.machine.replaced(device=other)))
-    return [item for item in score(found).scores if group_of(item.run) == CLASSES[1]]
-
-
-def coverage(items: list[Score], foreign: list[Score]) -> dict[str, tuple[int, int]]:
-    """Rows inside the interval, per source, with that source left out of the quantiles."""
-    counts: dict[str, tuple[int, int]] = {}
-    for source in {item.run.source for item in items}:
-        others = class_quantiles([i for i in (*items, *foreign) if i.run.source != source])
-        inside = total = 0
-        for item in items:
-            if item.run.source != source or group_of(item.run) not in others:
-                continue
-            low, high, _, _ = others[group_of(item.run)]
-            total += 1
-            inside += low <= ratio(item) <= high
-        counts[source] = (inside, total)
-    return counts
 
 
 def percent(value: float) -> str:
@@ -246,7 +196,7 @@ def worst_table(items: list[Score]) -> list[str]:
 def main(
     data: Annotated[Path, typer.Option(help="Folder with CSV files of measured runs.")],
 ) -> None:
-    """Score every measured run; write docs/accuracy.md and the quantiles of the intervals."""
+    """Score every measured run; write docs/accuracy.md and the residuals."""
     paths = [data / name for name in FILES]
     missing = [path for path in paths if not path.exists()]
     if missing:
@@ -260,43 +210,31 @@ def main(
     backtest = score(rows)
     items = [item for item in backtest.scores if item.run.step_time_s is not None]
     unseen = [item for item in items if not fitted(item.run)]
-    shaping = [item for item in unseen if sound(item)]
-    foreign = uncalibrated(rows)
-    write_intervals(
-        {
-            "step_time": class_quantiles(shaping + foreign),
-            "memory": memory_quantiles(weighed(backtest.scores)),
-        },
-        memory_distribution(weighed(backtest.scores)),
-    )
+    write_memory(weighed(backtest.scores))
     write_residuals(backtest.scores)
-    text = report(backtest, items, unseen, shaping, foreign, len(rows))
+    text = report(backtest, items, unseen, len(rows))
     (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
-    print(f"docs/accuracy.md, planner/cost/intervals.toml and residuals of {len(items)} timed rows")
+    print(f"docs/accuracy.md, memory.toml and residuals of {len(items)} timed rows")
 
 
-def write_intervals(
-    kinds: dict[str, dict[str, tuple[float, float, int, int]]], memory: dict[str, list[str]]
-) -> None:
+def write_memory(items: list[Score]) -> None:
+    """The quantiles of memory, by class."""
     lines = [
-        "# Written by benchmarks/accuracy.py: measured over estimated, 5 % and 95 % conformal "
-        "quantiles",
-        "# over rows that no fit has seen.",
+        "# Written by benchmarks/accuracy.py: measured over estimated memory, conformal quantiles",
+        "# over rows that no fit of memory has seen.",
     ]
-    for kind, found in kinds.items():
-        for name, (low, high, runs, sources) in found.items():
-            lines += [
-                "",
-                f'[{kind}."{name}"]',
-                f"low = {low:.4f}",
-                f"high = {high:.4f}",
-                f"num_runs = {runs}",
-                f"num_sources = {sources}",
-                *(memory[name] if kind == "memory" else []),
-            ]
-    (ROOT / "planner" / "cost" / "intervals.toml").write_text(
-        "\n".join(lines) + "\n", encoding="utf-8"
-    )
+    for name, (low, high, runs, sources) in memory_quantiles(items).items():
+        lines += [
+            "",
+            f'["{name}"]',
+            f"low = {low:.4f}",
+            f"high = {high:.4f}",
+            f"num_runs = {runs}",
+            f"num_sources = {sources}",
+            *memory_distribution(items)[name],
+        ]
+    path = ROOT / "planner" / "cost" / "uncertainty" / "memory.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write_residuals(rows: Iterable[Score]) -> None:
@@ -305,11 +243,19 @@ def write_residuals(rows: Iterable[Score]) -> None:
         Residual(
             row=item.run.row_id,
             source=item.run.source,
-            run_class=group_of(item.run),
+            site=item.run.machine_label,
             seen=bool(fitted(item.run)),
+            doubtful=not sound(item) or stalled(item),
             step_time=None if item.run.step_time_s is None else ratio(item),
             memory=None if item.run.memory_bytes is None else memory_ratio(item),
             memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
+            told=bool(item.run.told_by_memory),
+            traits=traits_of(
+                Question(item.run.model, item.run.machine, item.run.workload, item.run.framework),
+                Layouts.of(item.run.layout),
+                item.estimate.step_time_parts_s,
+                guessed=bool(item.run.guessed),
+            ),
         )
         for item in rows
     ]
@@ -357,13 +303,20 @@ def stall_table(backtest: Backtest) -> list[str]:
     ]
 
 
+def stated_for_memory(run: Run) -> str:
+    """What a row's memory was estimated from: the stated job, a guess, or the memory itself."""
+    if run.told_by_memory:
+        return "build told by it"
+    return "guessed" if run.guessed else "stated"
+
+
 def memory_table(backtest: Backtest) -> list[str]:
-    """Errors of memory per source; rows whose build their own memory told are apart."""
-    lines = ["| source | rows | build told by it | MAPE | bias |", "|---|---:|---|---:|---:|"]
-    for told in (False, True):
-        rows = tuple(row for row in backtest.scores if row.run.told_by_memory == told)
+    """Errors of memory per source; what says little of the estimate is apart."""
+    lines = ["| source | rows | job | MAPE | bias |", "|---|---:|---|---:|---:|"]
+    for job in ("stated", "guessed", "build told by it"):
+        rows = tuple(row for row in backtest.scores if stated_for_memory(row.run) == job)
         lines += [
-            f"| {group.name} | {group.num_memories} | {'yes' if told else 'no'} | "
+            f"| {group.name} | {group.num_memories} | {job} | "
             f"{share(group.memory_mape)} | {percent(group.memory_bias or 0.0)} |"
             for group in Backtest(rows).groups()
             if group.num_memories
@@ -375,15 +328,12 @@ def report(
     backtest: Backtest,
     items: list[Score],
     unseen: list[Score],
-    shaping: list[Score],
-    foreign: list[Score],
     num_rows: int,
 ) -> str:
     refused = backtest.refused
-    covered = coverage(shaping, foreign)
-    inside = sum(a for a, _ in covered.values())
-    total = sum(b for _, b in covered.values())
     whole = figures(unseen)
+    clean = [item for item in unseen if sound(item) and not stalled(item)]
+    stated = figures([item for item in clean if not item.run.guessed])
     lines = [
         "# Accuracy",
         "",
@@ -393,6 +343,11 @@ def report(
         f"{num_rows} rows read, {len(items)} with a step time scored, {len(refused)} refused. "
         f"Rows that no fit has seen: {len(unseen)}, MAPE {100 * whole['mape']:.1f} %, median "
         f"{100 * whole['median']:.1f} %, bias {percent(whole['bias'])}.",
+        "",
+        f"Of these {stated['n']:.0f} ran a stated job, are not marked low in the table and did not "
+        f"stall for a cause that is not known: MAPE {100 * stated['mape']:.1f} %, median "
+        f"{100 * stated['median']:.1f} %, bias {percent(stated['bias'])}. What their intervals "
+        "hold is in [learning.md](learning.md).",
         "",
         "## Step time by source",
         "",
@@ -413,44 +368,21 @@ def report(
         "",
         *memory_table(backtest),
         "",
+        "Of a guessed job the source does not state what memory depends on (see step time). "
         "A source that mixes two builds of its software does not say which ran; the build that is "
         "nearer to the measured memory is taken. Such a row says nothing of the estimate of memory "
         "and shapes no interval.",
         "",
-        "## Intervals",
+        "Of whole devices, as the driver sees them or with what the allocator holds, lay measured "
+        "over estimated memory",
         "",
-        "Step time:",
-        "",
-        "| class of run | measured / estimated, 5 % | 95 % | rows | sources |",
-        "|---|---:|---:|---:|---:|",
-        *(
-            f"| {name} | {low:.2f} | {high:.2f} | {runs} | {sources} |"
-            for name, (low, high, runs, sources) in class_quantiles(shaping + foreign).items()
-        ),
-        "",
-        "Memory of a whole device, as the driver sees it or with what the allocator holds:",
-        "",
-        "| class of run | measured / estimated, 5 % | 95 % | rows | sources |",
+        "| class of run | 5 % | 95 % | rows | sources |",
         "|---|---:|---:|---:|---:|",
         *(
             f"| {name} | {low:.2f} | {high:.2f} | {runs} | {sources} |"
             for name, (low, high, runs, sources) in memory_quantiles(
                 weighed(backtest.scores)
             ).items()
-        ),
-        "",
-        "An assumed device is also known by calibrated ones: their rows, estimated with what A100 "
-        "sustains instead of their own figure.",
-        "",
-        f"With each source left out of its own quantiles, {inside} of {total} rows "
-        f"({100 * inside / max(total, 1):.1f} %) lie inside.",
-        "",
-        "| source | rows | inside |",
-        "|---|---:|---:|",
-        *(
-            f"| {source} | {b} | {100 * a / b:.0f} % |"
-            for source, (a, b) in sorted(covered.items())
-            if b
         ),
         "",
         "## Predicted against measured",

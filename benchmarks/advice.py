@@ -26,11 +26,11 @@ from planner.choose.planning import estimate, plan
 from planner.choose.search import order, search
 from planner.choose.verdicts.guide import Advice as Guide
 from planner.cost.estimate import Estimate
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
 from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import PlannerError

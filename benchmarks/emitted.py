@@ -29,9 +29,9 @@ from benchmarks.parsers import PARSERS
 from planner.choose.plan import Plan
 from planner.choose.search import candidates
 from planner.cost.estimate import estimate_layouts
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.emitters.folder import write_folder

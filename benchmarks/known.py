@@ -65,6 +65,7 @@ FITTED = (
         "sustained_fraction and links of PVC (every second row)",
         lambda r: r.row_id != "R02901" and _even(r),
     ),
+    ("AuroraGPT-2B", "reductions and links of Aurora (its log)", lambda r: True),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (
         "torchtitan",

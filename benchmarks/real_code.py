@@ -32,12 +32,12 @@ sys.path.insert(0, str(ROOT))
 import planner  # noqa: E402
 from benchmarks.referee.configs import configuration  # noqa: E402
 from planner.cost.memory.peak import device_memory  # noqa: E402
+from planner.cost.question import Question  # noqa: E402
 from planner.cost.shards.stages import Stages  # noqa: E402
 from planner.describe.catalogue import load_framework, load_machine, load_model  # noqa: E402
 from planner.describe.layout import Layout  # noqa: E402
 from planner.describe.model.huggingface import from_config  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
-from planner.describe.question import Question  # noqa: E402
 from planner.describe.workload import Workload  # noqa: E402
 from planner.emitters.batch_job import BatchJob  # noqa: E402
 from planner.emitters.recipes.deepspeed import config_file  # noqa: E402

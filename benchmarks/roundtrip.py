@@ -20,12 +20,12 @@ from planner.choose.given.completing import Completed, complete
 from planner.choose.legality import check
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout, divisors
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import EmitError, LayoutError

@@ -74,7 +74,7 @@ def _as_run(run: Run | RefusedRun, row: dict[str, str]) -> Run | RefusedRun:
         kernels = kernels.replaced(loss="fused-copy")
     if row["overlap"] == "none":
         communication = communication.replaced(
-            overlap_gradients=False, overlap_parameters=False, overlap_input_gradients=False
+            overlap_gradients=False, overlap_parameters=False, overlap_tensor_backward=False
         )
     model = load_model(MODELS[row["model"]]).replaced(num_layers=int(row["layers"]))
     return replace(

@@ -29,9 +29,9 @@ from typing import Annotated, Any
 
 import typer
 
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.validate.trace.compare import Comparison, compare

@@ -78,10 +78,11 @@ def _proper(prefix: str, unit: str) -> str:
 def format_bytes(value: float) -> str:
     """Bytes as GiB, MiB or KiB with two decimals.
 
-    >>> format_bytes(1.5 * 2**30), format_bytes(-3 * 2**20), format_bytes(2**41)
-    ('1.50 GiB', '-3.00 MiB', '2.00 TiB')
+    >>> format_bytes(1.5 * 2**30), format_bytes(-3 * 2**20), format_bytes(100e15)
+    ('1.50 GiB', '-3.00 MiB', '88.82 PiB')
     """
-    for unit, scale in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+    units = (("PiB", 2.0**50), ("TiB", 2.0**40))
+    for unit, scale in (*units, ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(value) >= scale:
             return f"{value / scale:.2f} {unit}"
     return f"{value:.0f} B"

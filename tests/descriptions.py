@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 JOB = {"sequence_length": 4096, "global_batch": 64}

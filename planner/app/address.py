@@ -58,7 +58,7 @@ class Reading:
         """One of some words."""
         wish = self.text(key, usual)
         if wish not in options:
-            self._instead(key, wish, _possible(wish, options), usual)
+            self._instead(key, wish, _possible(wish, [word for word in options if word]), usual)
         return str(self.values[key])
 
     def words(self, key: str, options: Sequence[str], usual: Sequence[str] = ()) -> list[str]:

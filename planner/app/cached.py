@@ -17,7 +17,7 @@ from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
-from planner.describe.question import Question
+from planner.cost.question import Question
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError

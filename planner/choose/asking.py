@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from planner.choose.batches import NEAR, Batch, offered
 from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, search
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 

@@ -19,8 +19,8 @@ from planner.choose.recommending import TOLERANCE, effort, recommended
 from planner.choose.search import search
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.question import Question
 
 __all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
 

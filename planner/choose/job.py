@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planner.cost.question import Question
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
-from planner.describe.question import Question
 from planner.errors import LayoutError
 
 __all__ = ["check_division", "check_nodes", "check_sequence", "listed"]

@@ -14,10 +14,10 @@ import numpy as np
 from planner.choose.job import check_sequence, listed
 from planner.choose.offloading import offload_message, offloads
 from planner.cost.arrays import Mask
+from planner.cost.question import Question
 from planner.cost.schedules.bubble import defers_weight_gradients, interleaved
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
-from planner.describe.question import Question
 from planner.errors import LayoutError
 from planner.units import either
 

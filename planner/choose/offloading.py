@@ -6,9 +6,9 @@ import numpy as np
 
 from planner.choose.job import listed
 from planner.cost.arrays import Mask
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, Layout
-from planner.describe.question import Question
 from planner.units import either
 
 __all__ = ["offload_message", "offloads"]

@@ -17,13 +17,13 @@ from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_not
 from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 

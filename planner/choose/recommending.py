@@ -15,10 +15,10 @@ import numpy as np
 from planner.choose.search import Found, order
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import Estimate
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 
 __all__ = [
     "RISK",

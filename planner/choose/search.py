@@ -20,11 +20,11 @@ from planner.choose.legality import legal
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.question import Question
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
-from planner.describe.question import Question
 from planner.errors import LayoutError
 
 __all__ = ["TILES", "Found", "candidates", "order", "search"]

@@ -55,6 +55,8 @@ def machines_command(as_json: AsJson = False) -> int:
                         "num_devices": m.num_devices,
                         "title": m.title,
                         "num_nodes": int(m.num_nodes.value),
+                        "networks": [n.name for n in m.all_networks if n.name],
+                        "evidence": m.evidence,
                     }
                     for m in machines
                 ],

@@ -12,8 +12,16 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import FITS, REFUSED_ROWS, AsJson, Files, MachineName, read_files
-from planner.describe.catalogue import load_machine
+from planner.cli.options import (
+    FITS,
+    REFUSED_ROWS,
+    AsJson,
+    Files,
+    MachineName,
+    NetworkName,
+    machine_of,
+    read_files,
+)
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
 from planner.units import format_bytes, format_rate, format_seconds, parse_quantity
@@ -78,13 +86,14 @@ def collectives_command(
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="Nodes.")] = None,
     size: Annotated[str, typer.Option(help="Buffer size, such as 64MiB.")] = "64MiB",
     against: Annotated[Path | None, typer.Option(help="nccl-tests output or CSV to score.")] = None,
+    network: NetworkName = None,
     as_json: AsJson = False,
 ) -> int:
     """Time of every collective by algorithm, or its score against nccl-tests output."""
     from planner.cost.network.table import table
     from planner.evidence.nccl_tests import read_measured, score
 
-    place = load_machine(machine)
+    place = machine_of(machine, None, 0.0, None, nodes, network)
     if against is not None:
         measured, refused = read_measured(against, place, nodes)
         groups = score(measured)

@@ -41,6 +41,7 @@ __all__ = [
     "LeaveFree",
     "MachineName",
     "ModelName",
+    "NetworkName",
     "Overrides",
     "Tolerance",
     "read_files",
@@ -56,6 +57,16 @@ MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name 
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override of the profile: device.memory_bytes=80GB (repeatable)."),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="NAME",
+        show_default="the framework's own",
+        help="Network of the machine, where software makes several of its wires; `planner show "
+        "MACHINE` lists them.",
+    ),
 ]
 LeaveFree = Annotated[
     float,
@@ -252,13 +263,15 @@ def machine_of(
     leave_free: float,
     devices: int | None,
     nodes: int | None,
+    network: str | None = None,
 ) -> Machine:
     """The machine of a command's options, or a part of one of its nodes."""
     if devices is not None and (nodes or 1) > 1:
         raise LayoutError(
             f"--devices {devices} is a part of one node, but --nodes says {nodes}; leave one out"
         )
-    return load_machine(name, tuple(overrides or ()), leave_free, devices)
+    chosen = () if network is None else (f"network={network}",)
+    return load_machine(name, (*chosen, *(overrides or ())), leave_free, devices)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +285,7 @@ class Job:
     framework: Annotated[
         list[str] | None, typer.Option("--framework", "-f", help="Framework (repeatable).")
     ] = None
+    network: NetworkName = None
     overrides: Overrides = None
     leave_free: LeaveFree = 0.0
     devices: Devices = None
@@ -280,7 +294,12 @@ class Job:
         """What the options name."""
         model = load_model(self.model)
         machine = machine_of(
-            self.machine, self.overrides, self.leave_free, self.devices, self.nodes
+            self.machine,
+            self.overrides,
+            self.leave_free,
+            self.devices,
+            self.nodes,
+            self.network,
         )
         frameworks = [load_framework(name) for name in self.framework or ()]
         return model, machine, workload_of(model, self.workload), frameworks

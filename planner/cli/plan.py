@@ -20,6 +20,7 @@ from planner.cli.options import (
     LeaveFree,
     MachineName,
     ModelName,
+    NetworkName,
     Overrides,
     Tolerance,
     machine_of,
@@ -33,7 +34,7 @@ from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
-    from planner.describe.question import Question
+    from planner.cost.question import Question
 
 __all__ = ["register"]
 
@@ -99,6 +100,7 @@ def estimate_command(
     workload: Annotated[dict[str, Any], _ESTIMATED_WORKLOAD],
     framework: Annotated[str | None, typer.Option("--framework", "-f", help="Framework.")] = None,
     files: Files = None,
+    network: NetworkName = None,
     overrides: Overrides = None,
     leave_free: LeaveFree = 0.0,
     devices: Devices = None,
@@ -114,10 +116,10 @@ def estimate_command(
     from planner.choose.given.completing import complete
     from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
-    from planner.describe.question import Question
+    from planner.cost.question import Question
 
     described = load_model(model)
-    place = machine_of(machine, overrides, leave_free, devices, nodes)
+    place = machine_of(machine, overrides, leave_free, devices, nodes, network)
     job = complete(
         described,
         place,

@@ -6,27 +6,24 @@ The same arrays serve one layout (0-d) and a million (1-d).
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, in_pieces
-from planner.cost.intervals import (
-    class_name,
-    exceeding_probability,
-    interval_factors,
-    memory_class,
-    memory_factors,
-)
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.parts import TIME_PARTS
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.compute import model_flop
 from planner.cost.step.step import time_parts
+from planner.cost.uncertainty.memory import exceeding_probability, memory_outlook
+from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 
 __all__ = ["Estimate", "Estimates", "estimate_layouts", "timed"]
 
@@ -44,7 +41,7 @@ class Estimate:
     """That a run takes more than the device has, as runs of this class have differed."""
     step_time_s: float
     interval_step_time_s: tuple[float, float]
-    """Between these 90 % of measured runs of this class lay."""
+    """Between these 90 % of runs are expected to lie."""
     step_time_parts_s: dict[str, float]
     tokens_per_s: float
     mfu: float
@@ -57,6 +54,8 @@ class Estimate:
     """When in the step the peak falls: one of MOMENTS."""
     host_memory_bytes: dict[str, float]
     """Parts per node, and `total`."""
+    network: str = ""
+    """Name of the network that it is of, where the machine has several."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,7 @@ class Estimates(Footprints):
     tokens_per_step: int
     model_flop: float
     peak_flop_per_s: float
-    interval_factors: tuple[float, float]
-    """Measured over estimated step time: 5 % and 95 % quantile for this class of run."""
-    memory_factors: tuple[float, float]
-    """The same of memory."""
-    memory_class: str
-    framework: str
+    question: Question
 
     @functools.cached_property
     def step_time_s(self) -> Float:
@@ -83,7 +77,7 @@ class Estimates(Footprints):
     def out_of_memory_probability(self) -> Float:
         """That a run takes more memory than the device has [1]."""
         room = self.device_limit_bytes / np.maximum(self.memory_bytes, 1.0)
-        return exceeding_probability(self.memory_class, room)
+        return exceeding_probability(self.question, self.layouts, room)
 
     @property
     def mfu(self) -> Float:
@@ -99,26 +93,35 @@ class Estimates(Footprints):
         parts = one(self.time_parts_s)
         step, total = sum(parts.values()), sum(memory.values())
         layout, fits = self.layouts[index], bool(np.ravel(self.fits)[index])
-        most = total * self.memory_factors[1]
+        alone = Layouts.stack([layout])
+        fastest, slowest = step_outlook(self.question, alone, parts).around()
+        least, most = memory_outlook(self.question, alone).around()
+        room = self.device_limit_bytes / total
         return Estimate(
             layout=layout,
-            framework=self.framework,
+            framework=self.question.framework.name,
             fits=fits,
-            tight=fits and most > self.device_limit_bytes,
+            tight=fits and most > room,
             out_of_memory_probability=float(
-                exceeding_probability(self.memory_class, self.device_limit_bytes / total)
+                exceeding_probability(self.question, alone, np.array([room]))[0]
             ),
             step_time_s=step,
-            interval_step_time_s=(step * self.interval_factors[0], step * self.interval_factors[1]),
+            interval_step_time_s=(step * fastest, step * slowest),
             step_time_parts_s=parts,
             tokens_per_s=self.tokens_per_step / step,
             mfu=self.model_flop / (step * layout.world * self.peak_flop_per_s),
             memory_bytes={**memory, "total": total},
-            interval_memory_bytes=(total * self.memory_factors[0], most),
+            interval_memory_bytes=(total * least, total * most),
             worst_stage=int(np.ravel(self.worst_stage)[index]),
             peak_moment=tuple(MOMENTS)[int(np.ravel(self.peak_moment)[index])],
             host_memory_bytes={**host, "total": sum(host.values())},
+            network=self._network(layout),
         )
+
+    def _network(self, layout: Layout) -> str:
+        machine = self.question.machine
+        across = layout.world > machine.node.num_devices
+        return machine.network.name if machine.networks and machine.network and across else ""
 
 
 def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
@@ -165,20 +168,27 @@ def timed(question: Question, known: Footprints) -> Estimates:
 
 def _timed(stages: Stages, known: Footprints) -> Estimates:
     question = stages.question
-    machine, workload, framework = question.machine, question.workload, question.framework
+    machine, workload = question.machine, question.workload
     shape = np.shape(known.layouts.dp)
     # a search asks often what nothing takes
     parts = time_parts(stages) if np.size(known.layouts.dp) else dict.fromkeys(TIME_PARTS, 0.0)
+    factor = _measured_factor(question, known.layouts, parts)
     found = Estimates(
         **{field.name: getattr(known, field.name) for field in fields(known)},
-        time_parts_s={name: np.broadcast_to(values, shape) for name, values in parts.items()},
+        time_parts_s={n: np.broadcast_to(values * factor, shape) for n, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
         model_flop=model_flop(stages.blocks, workload),
         peak_flop_per_s=machine.peak(workload.base_precision),
-        interval_factors=interval_factors(class_name(question.model, machine, framework)),
-        memory_factors=memory_factors(memory_class(framework)),
-        memory_class=memory_class(framework),
-        framework=framework.name,
+        question=question,
     )
     check_figures(question, found.step_time_s)
     return found
+
+
+def _measured_factor(
+    question: Question, layouts: Layouts, parts_s: Mapping[str, ArrayLike]
+) -> Float:
+    """What runs measured before say that every part takes, over its estimate [1]."""
+    if question.experience.step_time is None or not np.size(layouts.dp):
+        return np.ones(())
+    return step_outlook(question, layouts, parts_s).expected.reshape(np.shape(layouts.dp))

@@ -15,12 +15,14 @@ from planner.errors import UnknownNameError
 __all__ = [
     "DEVICE_PARTS",
     "HOST_PARTS",
+    "TIME_CAUSES",
     "TIME_PARTS",
     "Hatch",
     "Hue",
     "MemoryKind",
     "MemoryPart",
     "Part",
+    "TimeCause",
     "TimePart",
     "part",
     "recorded",
@@ -37,6 +39,10 @@ Hatch = Literal["", "/", "x"]
 MemoryKind = Literal["allocated", "reserved", "device"]
 """How memory was measured: what tensors take, what the caching allocator holds, or the whole
 process as the driver sees it."""
+
+TimeCause = Literal["compute", "traffic", "host"]
+"""What sets how long a part of the step takes: computation, what moves between devices, nodes and
+hosts, or the host that issues both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,7 @@ class MemoryPart(Part):
 class TimePart(Part):
     """A part of the step time."""
 
+    cause: TimeCause
     spread: float
     """Relative uncertainty: compute is known best, its rates are measured; exposed communication
     least, it is a small difference of two large times."""
@@ -168,21 +175,28 @@ _HOST = (
 _TIME = (
     TimePart(
         name="forward",
+        cause="compute",
         hue="blue",
         meaning="forward computation of all micro-batches on the slowest stage",
         spread=0.10,
     ),
     TimePart(
         name="backward",
+        cause="compute",
         hue="green",
         meaning="backward computation of all micro-batches on the slowest stage",
         spread=0.10,
     ),
     TimePart(
-        name="recompute", hue="sky", meaning="forward work done again in backward", spread=0.15
+        name="recompute",
+        cause="compute",
+        hue="sky",
+        meaning="forward work done again in backward",
+        spread=0.15,
     ),
     TimePart(
         name="host_overhead",
+        cause="host",
         hue="sky",
         hatch="/",
         meaning="devices waiting for the host to issue work",
@@ -190,12 +204,14 @@ _TIME = (
     ),
     TimePart(
         name="tensor_parallel",
+        cause="traffic",
         hue="orange",
         meaning="tensor-parallel collectives that nothing hides",
         spread=0.30,
     ),
     TimePart(
         name="context_parallel",
+        cause="traffic",
         hue="orange",
         hatch="/",
         meaning="passing keys and values, as far as attention does not hide it",
@@ -203,6 +219,7 @@ _TIME = (
     ),
     TimePart(
         name="expert_parallel",
+        cause="traffic",
         hue="orange",
         hatch="x",
         meaning="dispatch and combine of tokens",
@@ -210,6 +227,7 @@ _TIME = (
     ),
     TimePart(
         name="parameter_gathering",
+        cause="traffic",
         hue="pink",
         meaning="exposed gathers of weights for use (ZeRO-3; FSDP below it too), reductions of "
         "gradients (ZeRO-3)",
@@ -217,12 +235,14 @@ _TIME = (
     ),
     TimePart(
         name="pipeline_bubble",
+        cause="compute",
         hue="grey",
         meaning="idle time while the pipeline fills and drains",
         spread=0.20,
     ),
     TimePart(
         name="pipeline_transfer",
+        cause="traffic",
         hue="grey",
         hatch="/",
         meaning="exposed transfers between stages",
@@ -230,16 +250,23 @@ _TIME = (
     ),
     TimePart(
         name="gradient_reduction",
+        cause="traffic",
         hue="pink",
         hatch="/",
         meaning="exposed reduction of gradients (ZeRO-0 to 2)",
         spread=0.50,
     ),
     TimePart(
-        name="optimizer", hue="blue", hatch="/", meaning="optimizer step on the device", spread=0.40
+        name="optimizer",
+        cause="compute",
+        hue="blue",
+        hatch="/",
+        meaning="optimizer step on the device",
+        spread=0.40,
     ),
     TimePart(
         name="parameter_update_gathering",
+        cause="traffic",
         hue="pink",
         hatch="x",
         meaning="gathering updated weights (ZeRO-1 and 2)",
@@ -247,6 +274,7 @@ _TIME = (
     ),
     TimePart(
         name="offload",
+        cause="traffic",
         hue="red",
         hatch="/",
         meaning="host transfers, optimizer on the CPU, NVMe",
@@ -265,6 +293,8 @@ HOST_PARTS = _names(_HOST)
 """Parts of a node's memory."""
 TIME_PARTS = _names(_TIME)
 """Parts of the step time."""
+TIME_CAUSES = {part.name: part.cause for part in _TIME}
+"""What sets each of them."""
 
 _BY_NAME: dict[str, Part] = {part.name: part for part in (*_DEVICE, *_HOST, *_TIME)}
 _SPREAD = {part.name: part.spread for part in _TIME}

@@ -237,7 +237,9 @@ class Network(Description):
     """The network between nodes, as one library drives it."""
 
     name: str = ""
-    """What `--set network=NAME` calls it, where the machine has others."""
+    """What `--network NAME` calls it, where the machine has others."""
+    note: str = ""
+    """What to know before one runs on it or trusts its curve, in one sentence."""
     frameworks: tuple[str, ...] = ()
     """Frameworks whose jobs run on it though it is not the machine's first."""
     environment: dict[str, str] = Field(default_factory=dict)
@@ -261,6 +263,9 @@ class Network(Description):
     known."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
+    reducing: Curve | None = None
+    """The same of collectives that add up what they bring (all-reduce, reduce-scatter), where they
+    reach less than those that only bring it."""
     transfer_delays: Delays | None = None
     """What each transfer between pipeline stages waits on top of its own time, by nodes of the
     job; only on machines where measured runs show such a wait."""
@@ -365,6 +370,11 @@ class Machine(Description):
     def on_network(self, name: str) -> Machine:
         """The machine on one of its networks, whatever the framework."""
         networks = {network.name: network for network in self.all_networks if network.name}
+        if not networks:
+            raise DescriptionError(
+                f"network {name!r}: {self.name} has one network, whatever the software; "
+                "leave the name out"
+            )
         if name not in networks:
             raise UnknownNameError("network", name, networks, f"those of {self.name}")
         others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
+from planner.cost.question import Question
 from planner.describe.catalogue import load_machine, load_model, names, part_of_node
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import shorten
 

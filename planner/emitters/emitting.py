@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.errors import EmitError
 
 __all__ = ["emit", "emit_estimate"]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from planner.choose.legality import check
+from planner.cost.question import Question
 from planner.describe.layout import Layout
 from planner.describe.model.decoders import Decoders
-from planner.describe.question import Question
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.intervals import GUESSED, interval_factors
 from planner.cost.parts import unseen_parts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.question import Question
+from planner.cost.uncertainty.runs import step_outlook
 from planner.errors import PlannerError
 from planner.evidence.runs.choices import first_stage_bytes
 from planner.evidence.runs.run import RefusedRun, Run
@@ -148,10 +148,12 @@ def interval(run: Run, estimate: Estimate) -> Interval | None:
     """Range in which the step time is expected [s]; None where no time was measured."""
     if run.step_time_s is None:
         return None
-    if run.guessed:
-        low, high = interval_factors(GUESSED)
-        return estimate.step_time_s * low, estimate.step_time_s * high
-    return estimate.interval_step_time_s
+    if not run.guessed:
+        return estimate.interval_step_time_s
+    question = Question(run.model, run.machine, run.workload, run.framework)
+    layouts, parts = Layouts.stack([run.layout]), estimate.step_time_parts_s
+    low, high = step_outlook(question, layouts, parts, guessed=True).around()
+    return estimate.step_time_s * low, estimate.step_time_s * high
 
 
 def _row_json(row: Score | RefusedRun) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.choose.recommending import likely_stalls
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.evidence.runs.run import Run
 from planner.evidence.scores import Score
 

@@ -300,6 +300,15 @@ def show_machine(machine: Machine, out: Console) -> None:
             curve.source,
         )
     out.print(table)
+    for network in machine.all_networks if machine.networks else ():
+        users = " and ".join(network.frameworks)
+        users = users or ("all other jobs" if network is machine.network else "none unless asked")
+        said = f"; {network.note}" if network.note else ""
+        out.print(
+            f"network {network.name} (--network {network.name}): {network.topology}; "
+            f"used by {users}{said}",
+            highlight=False,
+        )
     for system in machine.file_systems:
         out.print(f"file system {system.name} ({system.kind})", highlight=False)
     for queue in machine.scheduler.queues:
@@ -333,6 +342,7 @@ def estimate_csv(estimates: Iterable[Estimate]) -> str:
             memory_high_bytes=estimate.interval_memory_bytes[1],
             mfu=estimate.mfu,
             tokens_per_s=estimate.tokens_per_s,
+            network=estimate.network,
         )
         row.update({f"time_{k}_s": v for k, v in estimate.step_time_parts_s.items()})
         row.update({f"memory_{k}_bytes": v for k, v in estimate.memory_bytes.items()})

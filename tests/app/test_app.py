@@ -581,6 +581,22 @@ def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixtur
     assert half.machine.device.memory_bytes.value == other.device.memory_bytes.value / 2
 
 
+def test_the_network_is_chosen_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    app = _app(model="gpt2-xl", nodes="2", batch="64", seq="1024", frameworks="ddp")
+    app.selectbox(key="network").set_value("sockets").run()
+    assert app.query_params["network"] == "sockets"
+    options = "--machine polaris --nodes 2 --global-batch 64 --seq-length 1024 --network sockets"
+    with pytest.raises(SystemExit):
+        main(["plan", "gpt2-xl", *options.split(), "-f", "ddp", "--json"])
+    best = json.loads(capsys.readouterr().out)["recommended"]
+    assert best["network"] == "sockets"
+    assert any(format_seconds(best["step_time_s"]) == m.value for m in app.metric)
+    # a machine with one network has no such control, and a name from elsewhere is said
+    assert not [box for box in _app(machine="vsc-5").selectbox if box.key == "network"]
+    said = " ".join(_plain(warning) for warning in _app(network="carrier pigeon").warning)
+    assert "carrier pigeon" in said
+
+
 def test_machines_names_numbers_as_they_are_set() -> None:
     app = _app("machines", model="gpt2")
     facts = next(table.value for table in app.dataframe if "quantity" in table.value)

@@ -14,10 +14,10 @@ from planner.choose.legality import legal
 from planner.choose.search import Found
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model, overridden
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 TITAN, ENGINE = ("fsdp2", "megatron-lm"), ("deepspeed", "ddp")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from planner.cost.intervals import MEMORY_CLASSES, exceeding_probability, memory_classes
 
 import planner
 from planner.choose.asking import searched
@@ -21,11 +22,10 @@ from planner.choose.recommending import (
 )
 from planner.choose.search import Found
 from planner.cost.estimate import Estimate
-from planner.cost.intervals import MEMORY_CLASSES, exceeding_probability, memory_classes
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 JOBS = {

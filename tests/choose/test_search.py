@@ -13,9 +13,9 @@ from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
 from planner.cost.estimate import estimate_layouts
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, V_SHAPED, Layout, divisors
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from tests import descriptions

@@ -71,6 +71,37 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_job_has_the_network_of_its_framework_or_the_one_that_is_asked(capsys: Captured) -> None:
+    def of(*options: str) -> dict[str, object]:
+        line = (
+            "estimate gpt2-xl -m polaris -n 2 --zero 1 --global-batch 64 --seq-length 1024 --json"
+        )
+        return dict(json.loads(run(capsys, *line.split(), *options)[1]))
+
+    own = of("-f", "megatron-deepspeed")
+    assert (own["network"], of()["network"]) == ("plugin-staged", "plugin")
+    # one grammar: --set says the same, and changes what was chosen
+    slow = of("--network", "sockets")
+    assert slow == of("--set", "network=sockets")
+    faster = of("--set", "network.latency_s=1us", "--network", "sockets")
+    assert slow["step_time_s"] > faster["step_time_s"] > of()["step_time_s"]  # type: ignore[operator]
+    estimate = ["estimate", "gpt2-xl", "-m", "polaris", "-n", "2", "--zero", "1"]
+    said = " ".join(run(capsys, *estimate, "--network", "sockets")[1].split())
+    assert "on the network 'sockets'" in said
+    assert "within a factor of 2.2" in said
+    # inside a node there is none
+    inside = run(capsys, *estimate[:4], "--dp", "4", "--micro-batch", "1", "--json")[1]
+    assert json.loads(inside)["network"] == ""
+    shown = " ".join(run(capsys, "show", "polaris")[1].split())
+    for name in ("plugin", "plugin-staged", "sockets"):
+        assert f"network {name} (--network {name}): " in shown
+    rates = [
+        run(capsys, "collectives", "-m", "polaris", "-n", "8", *more)[1].splitlines()[1]
+        for more in ([], ["--network", "sockets"])
+    ]
+    assert rates[0] != rates[1]
+
+
 @pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
 def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
     code, out, err = run(capsys, *line.split())
@@ -280,6 +311,8 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ),
         ("plan gpt2 -m polaris --frozen foo", "foo is refused"),
         ("plan gpt2 -m polaris --frozen embedding,layers,head", "nothing is trained"),
+        ("plan gpt2 -m polaris --network socket", "unknown network 'socket': did you mean sockets"),
+        ("plan gpt2 -m vsc-5 --network sockets", "vsc-5 has one network"),
         ("plan gpt2 -m polaris --set device.memory=1", "did you mean memory_bytes"),
         ("plan gpt2 -m polaris --set device.memory_bytes=40", "check your units"),
         ("plan gpt2 -m polaris --set device.memory_bytes=-40GB", "check your units"),

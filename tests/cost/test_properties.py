@@ -16,9 +16,9 @@ from planner.choose.legality import legal
 from planner.choose.search import candidates
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimates, estimate_layouts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE
-from planner.describe.question import Question
 from tests.descriptions import question
 
 CASES = (
@@ -126,13 +126,17 @@ def test_sharding_weights_too_takes_memory_only_for_what_stays_gathered(case: Ca
 
 @cases
 def test_adapters_are_faster_than_full_training(case: Case) -> None:
-    """LoRA. But where the host sets the pace: adapters launch kernels, too."""
+    """LoRA. But where the host sets the pace: adapters launch kernels, too; and where weight
+    gradients ran behind longer traffic, their own products are all that changes."""
     job, layouts, found = asked(case)
     adapted = replace(job, workload=job.workload.replaced(lora_rank=8))
     after = estimate_layouts(adapted, layouts)
     change = grown(found.step_time_s, after.step_time_s)
     waits = after.time_parts_s["host_overhead"] > 0
-    assert np.all(change[~waits] <= (0.02 if job.model.hidden_size < 2048 else ROUNDING))
+    covers = found.time_parts_s["tensor_parallel"] <= found.time_parts_s["backward"]
+    alone = 0.02 if job.model.hidden_size < 2048 else ROUNDING
+    assert np.all(change[~waits & covers] <= alone)
+    assert np.all(change[~waits] <= 0.02)
     assert np.all(change[waits] <= 1)
 
 

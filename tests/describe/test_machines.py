@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
 from collections.abc import Iterator
+from importlib.resources import files
 
 import networkx
 import pytest
 
 from planner.cost.network.collectives import all_reduce_s
 from planner.cost.network.topology import group_view
+from planner.cost.question import Question
 from planner.describe.base import Description, Quantity
 from planner.describe.catalogue import (
     aliases,
@@ -20,7 +24,6 @@ from planner.describe.catalogue import (
     names,
 )
 from planner.describe.machine import Curve, Machine
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, UnknownNameError
 
@@ -343,11 +346,11 @@ def test_hybrid_cube_mesh() -> None:
 def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> None:
     polaris = load_machine("polaris")
     both = {network.name for network in polaris.all_networks}
-    assert both == {"plugin", "sockets"}
+    assert both == {"plugin", "plugin-staged", "sockets"}
     assert polaris.network_of("fsdp2") is polaris
-    without = polaris.network_of("megatron-deepspeed (as measured)")
-    assert without.network is not None
-    assert without.network.name == "sockets"
+    staged = polaris.network_of("megatron-deepspeed (as measured)")
+    assert staged.network is not None
+    assert staged.network.name == "plugin-staged"
     # the choice of a user holds for every framework, and nothing is lost by it
     chosen = load_machine("polaris", ("network=plugin", "network.latency_s=1us"))
     assert chosen.network_of("megatron-deepspeed") is chosen
@@ -356,8 +359,21 @@ def test_jobs_run_on_the_network_of_their_framework_unless_one_is_chosen() -> No
     assert {network.name for network in chosen.all_networks} == both
     with pytest.raises(UnknownNameError, match="unknown network 'socket': did you mean sockets"):
         load_machine("polaris", ("network=socket",))
-    with pytest.raises(UnknownNameError, match="unknown network 'sockets'"):
+    with pytest.raises(DescriptionError, match=r"vsc-5 has one network.*leave the name out"):
         load_machine("vsc-5", ("network=sockets",))
+
+
+def test_every_profile_says_in_one_line_what_measured_runs_stand_behind_it() -> None:
+    """As many as the table of residuals has, or none."""
+    table = files("planner.evidence.residuals").joinpath("residuals.csv").read_text("utf-8")
+    runs = Counter(row["machine"] for row in csv.DictReader(table.splitlines()))
+    # in words: one run, and 24 rows of which one is a copy slip of the source
+    words = {"polaris": (1, "one training run"), "aurora": (24, "22 runs of a 70B model")}
+    for name in MACHINES:
+        said, (counted, start) = load_machine(name).evidence, words.get(name, (0, ""))
+        assert len(said) < 300
+        assert runs[name] == (counted or runs[name])
+        assert said.startswith(start or (f"{runs[name]} runs" if runs[name] else "none"))
 
 
 def test_networks_of_one_machine_need_names() -> None:
@@ -371,8 +387,9 @@ def test_the_question_estimates_the_network_that_the_framework_runs_on() -> None
     # NCCLT: all-reduce of 1 GiB on 8 nodes of Polaris, 36 GB/s with the plugin, 3 to 10 without
     polaris, size = load_machine("polaris"), 2.0**30
     rates = {}
-    for name in ("fsdp2", "megatron-deepspeed"):
-        job = Question(load_model("gpt2"), polaris, Workload(), load_framework(name))
+    slow = load_machine("polaris", ("network=sockets",))
+    for name, machine in (("fsdp2", polaris), ("megatron-deepspeed", slow)):
+        job = Question(load_model("gpt2"), machine, Workload(), load_framework(name))
         group = group_view(job.machine, 32, 1)
         rates[name] = 2 * 31 / 32 * size / float(all_reduce_s(group, size)) / 1e9
     assert rates["fsdp2"] == pytest.approx(36, rel=0.1)

@@ -12,10 +12,10 @@ import numpy as np
 
 from planner.choose.legality import check
 from planner.cost.memory.moments import MOMENTS, Worksheet
+from planner.cost.question import Question
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import names
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.errors import LayoutError
 from tests.descriptions import question
 

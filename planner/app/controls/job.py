@@ -101,6 +101,7 @@ def read(reading: Reading) -> Asked:
     model: Model = _described(reading, "model", "llama-3-8b")
     machine: Machine = _described(reading, "machine", "polaris")
     machine = reading.checked("set", lambda text: overridden(machine, tuple(text.splitlines())))
+    machine = _networked(reading, machine)
     free = reading.number("free", 0, MOST_FREE, 0)
     machine = leaving_free(machine, free)
     devices = reading.number("devices", 0, machine.node.num_devices, 0)
@@ -137,6 +138,7 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
             wishes[f"kept_{own}"] = wishes.pop(own)
     jobs = {
         *OWN,
+        "network",
         "set",
         "free",
         "devices",
@@ -205,6 +207,15 @@ def _described(reading: Reading, kind: str, usual: str) -> Any:
     if kind == "machine" and wishes.get(kind, "").lower() in aliases():
         wishes[kind] = aliases()[wishes[kind].lower()]
     return load(reading.choice(kind, names(kind), usual))
+
+
+def _networked(reading: Reading, machine: Machine) -> Machine:
+    """The machine on the network that is asked, where software makes several of its wires."""
+    if not machine.networks:
+        return machine
+    names_of_all = [network.name for network in machine.all_networks]
+    chosen = reading.choice("network", ("", *names_of_all), "")
+    return machine.on_network(chosen) if chosen else machine
 
 
 def _field(reading: Reading, name: str, model: Model, machine: Machine) -> Any:

@@ -137,6 +137,16 @@ def _details(asked: Asked) -> None:
         help="By how much the recommended layout may be slower than the fastest, if it is simpler. "
         "It is `--tolerance` of the command line.",
     )
+    if machine and machine.networks:
+        others = {network.name: network.topology for network in machine.all_networks}
+        st.selectbox(
+            "Network",
+            ("", *sorted(others)),
+            key="network",
+            format_func=lambda name: f"{name}: {others[name]}" if name else "the framework's own",
+            help="What the software makes of the wires between nodes. It is `--network` of the "
+            "command line.",
+        )
     free, middle, right = st.columns([1, 1, 2])
     free.number_input(
         "Leave free [%]",

@@ -17,13 +17,13 @@ from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
 from planner.choose.verdicts.guide import guide
 from planner.cost.estimate import Estimate
+from planner.cost.question import Question
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout, Offload
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.show.figures import collectives, compare, pipeline

@@ -10,6 +10,7 @@ import numpy as np
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
+from planner.cost.question import Question
 from planner.cost.schedules.simulate import StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import stage_passes
@@ -18,7 +19,6 @@ from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["AFTER_PASSES", "Axis", "Played", "axes", "played", "rank_axes", "stage_times"]

@@ -16,10 +16,10 @@ from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import part
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute import attention_flop, model_flop
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.units import either, format_rate, format_seconds
 
 __all__ = ["learning_rate_note", "notes", "utilisation"]
@@ -125,10 +125,11 @@ def grounds(question: Question, nodes: int) -> list[str]:
     """Which network the estimate is for, where there are several, and what was ever measured."""
     machine, lines = question.machine, []
     if machine.networks and machine.network is not None and nodes > 1:
-        others = " or ".join(f"--set network={network.name}" for network in machine.networks)
+        others = " or ".join(f"--network {network.name}" for network in machine.networks)
+        said = f" ({machine.network.note})" if machine.network.note else ""
         lines.append(
             f"Between nodes {question.framework.name} is estimated on the network "
-            f"{machine.network.name!r} ({machine.network.topology}), and its job script sets that "
+            f"{machine.network.name!r}: {machine.network.topology}{said}. Its job script sets that "
             f"up; {others} takes another."
         )
     if machine.evidence:

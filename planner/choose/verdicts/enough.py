@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from planner.choose.search import candidates
 from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.question import Question
 from planner.describe.layout import RECOMPUTE
-from planner.describe.question import Question
 
 __all__ = ["doublings", "shared_batch"]
 

@@ -15,11 +15,11 @@ import numpy as np
 from planner.cost.arrays import Mask
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout, Recompute
 from planner.describe.machine import Machine
-from planner.describe.question import Question
 from planner.units import format_bytes, format_rate
 
 __all__ = ["Advice", "Case", "guide"]

@@ -21,9 +21,9 @@ from planner.choose.verdicts.obstacles import at_hand, obstacle
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.units import counted
 
 __all__ = ["Verdict", "judge"]

@@ -14,10 +14,10 @@ import numpy as np
 from planner.choose.legality import RULES
 from planner.choose.search import TILES
 from planner.choose.verdicts.strategies import Strategy
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import OFFLOAD, SCHEDULES, divisors
-from planner.describe.question import Question
 from planner.units import counted, joined
 
 __all__ = ["at_hand", "obstacle"]

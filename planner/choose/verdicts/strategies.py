@@ -9,8 +9,8 @@ import numpy as np
 
 from planner.choose.search import TILES
 from planner.cost.arrays import Mask
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.question import Question
 
 __all__ = ["CLASSIC", "Strategy"]
 

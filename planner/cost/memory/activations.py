@@ -8,12 +8,12 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.in_flight import InFlight, in_flight_on
+from planner.cost.question import Question
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.shards.stages import Stages
 from planner.describe.model.block import Block, Saved
-from planner.describe.question import Question
 
 __all__ = ["Activations", "StageBuffers", "stage_activations"]
 

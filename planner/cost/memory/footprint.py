@@ -15,10 +15,13 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.peak import device_memory
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
+from planner.cost.uncertainty.experience import outlook
+from planner.cost.uncertainty.prior import priors
+from planner.cost.uncertainty.runs import traits_of
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.errors import DescriptionError
 
 __all__ = ["Footprints", "check_figures", "footprints", "footprints_of", "stage_memory"]
@@ -104,6 +107,8 @@ def footprints_of(stages: Stages) -> Footprints:
     """
     question, layouts = stages.question, stages.layouts.take((..., 0))
     memory, worst, moment = _worst_stage(stages)
+    measured = _measured_factor(question, layouts)
+    memory = {name: part * measured for name, part in memory.items()}
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
     node, shared = question.machine.node, question.machine.device.uses_host_memory
     on_device = np.asarray(sum(memory.values())) if shared else np.zeros(np.shape(worst))
@@ -124,6 +129,15 @@ def footprints_of(stages: Stages) -> Footprints:
     )
     check_figures(question, found.memory_bytes, found.host_memory_bytes)
     return found
+
+
+def _measured_factor(question: Question, layouts: Layouts) -> Float:
+    """What runs measured before say that a device's memory takes, over its estimate [1]."""
+    known, shape = question.experience.memory, np.shape(layouts.dp)
+    if known is None:
+        return np.ones(())
+    runs = traits_of(question, layouts, {})
+    return outlook(priors().memory, known, runs).expected.reshape(shape)
 
 
 def check_figures(question: Question, *totals: Float) -> None:

@@ -62,7 +62,7 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.activations import stage_activations
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3))

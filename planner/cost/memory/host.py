@@ -24,7 +24,7 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
@@ -100,7 +100,7 @@ def disk_bytes(stages: Stages) -> Float:
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="all-nvme"))

@@ -45,7 +45,7 @@ def in_flight_on(stages: Stages) -> InFlight:
     Megatron-LM, schedules.py: num_warmup_microbatches; method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b").replaced(num_layers=14), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
     >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)

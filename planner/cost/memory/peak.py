@@ -25,7 +25,7 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_model, load_machine
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> parts, moment = device_memory(Stages.every(job, Layout()))

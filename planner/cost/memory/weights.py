@@ -36,7 +36,7 @@ def resident(stages: Stages) -> Resident:
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stay = resident(Stages.every(job, Layout()))        # 2 + 2 + 12 bytes per parameter
@@ -78,7 +78,7 @@ def frozen(stages: Stages) -> Float:
     shards, these copies. Left out: weights that train. method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(lora_rank=8), load_framework("ddp"))
     >>> frozen(Stages.every(job, Layout(dp=4))).item() / model.num_params    # DDP's others have 4
@@ -118,7 +118,7 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
     >>> stages = Stages.every(job, Layout(dp=8, zero_stage=2))
@@ -172,7 +172,7 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     Left out: resident weights. method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
     >>> stages = Stages.every(job, Layout(dp=8, zero_stage=3))

@@ -7,7 +7,7 @@ bandwidth is defined as nccl-tests does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -112,12 +112,15 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Floa
     """n - 1 steps around the ring, each passing 1/n of the buffer [s].
 
     A piece travels the whole ring, step by step inside and between nodes; its latency and the
-    transfer of all pieces run at the same time (added as squares).
+    transfer of all pieces run at the same time (added as squares). In phases it travels a ring of
+    the node and then one of a rank on each node.
     """
-    n = group.size
+    n, phased = group.size, group.in_phases > 0
     piece = np.asarray(size_bytes) / n
     crossings = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
-    latency = (n - 1 - crossings) * protocol.ring_inside * group.local_latency_s
+    crossings = np.where(phased, group.nodes - 1, crossings)
+    steps = np.where(phased, group.local - 1, n - 1 - crossings)
+    latency = steps * protocol.ring_inside * group.local_latency_s
     between = crossings * inter_node_latency_s(group, piece)
     latency = latency + np.where(crossings > 0, between, 0.0)
     transfer = _once_around_s(group, size_bytes) / protocol.rate
@@ -202,9 +205,10 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> 0.045 < float(all_reduce_s(pair, 2**30)) < 0.060        # measured 0.0521 s
     True
     """
+    adding = _adding(group)
     best = np.minimum.reduce(
         [
-            algorithm(group, size_bytes, protocol)
+            algorithm(adding, size_bytes, protocol)
             for algorithm in (ring_all_reduce_s, tree_all_reduce_s)
             for protocol in PROTOCOLS
         ]
@@ -229,14 +233,20 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """Ring reduce-scatter of a full buffer; the mirror image of all-gather [s].
 
-    Counted: as `all_gather_s`. Left out: the additions. Thakur et al. 2005;
+    Counted: as `all_gather_s`, at the rate between nodes that reductions reach. Left out: the
+    additions inside a node. Thakur et al. 2005;
     method.md#algorithms.
 
     >>> from planner.cost.network.topology import unit_view
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
     """
-    return all_gather_s(group, size_bytes)
+    return all_gather_s(_adding(group), size_bytes)
+
+
+def _adding(group: GroupView) -> GroupView:
+    """The group as a collective sees it that adds up what arrives from other nodes."""
+    return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
 
 
 def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Arrays, Float, Int, distinct
 from planner.cost.network.constants import constants
 from planner.cost.network.wiring import group_rate, wiring
-from planner.describe.machine import Machine
+from planner.describe.machine import Curve, Machine
 
 __all__ = ["GroupView", "group_view", "unit_view"]
 
@@ -34,6 +34,8 @@ class GroupView(Arrays):
     """Rate of one rank inside its node, efficiency included [B/s]."""
     network_bytes_per_s: Float
     """Rate of the group's share of one node's interfaces, efficiency included [B/s]."""
+    reducing_part: Float
+    """Part of `network_bytes_per_s` that is reached where ranks add up what arrives."""
     hop_bytes_per_s: Float
     """Rate of one rank that sends to the next of its group on another node, where all groups do so
     at once, efficiency included [B/s]."""
@@ -72,6 +74,7 @@ def unit_view(size: ArrayLike) -> GroupView:
         nodes=ranks,
         local_bytes_per_s=one,
         network_bytes_per_s=one,
+        reducing_part=one,
         hop_bytes_per_s=one,
         local_latency_s=none,
         pairwise_bytes_per_s=one,
@@ -168,18 +171,18 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
         none, endless = np.zeros(fewest.shape), np.full(fewest.shape, np.inf)
         return {
             "network_bytes_per_s": endless,
+            "reducing_part": np.ones(fewest.shape),
             "hop_bytes_per_s": endless,
             "pairwise_bytes_per_s": endless,
             "network_latency_s": none,
             "large_message_latency_s": none,
         }
-    curve, groups_per_node = network.efficiency, np.maximum(per_node // fewest, 1)
-    points = np.log(curve.num_nodes)
-    fraction = np.interp(np.log(np.maximum(nodes, 1)), points, curve.fraction)
+    groups_per_node = np.maximum(per_node // fewest, 1)
+    fraction = _reached(network.efficiency, nodes)
     share = machine.node_bytes_per_s / groups_per_node
     # a rank that sends to the next node alone does so through one interface, or through its own
     own = machine.node_bytes_per_s / min(per_node, max(machine.node.num_nics, 1))
-    next_node = np.interp(np.log(2), points, curve.fraction)
+    next_node = _reached(network.efficiency, np.asarray(2))
     rate, hop = share * fraction, np.minimum(share, own) * next_node
     if exit_rate := network.domain_exit_bytes_per_s:
         # a ring through several domains leaves each by the exits of all its members there
@@ -190,10 +193,18 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     latency, known = network.latency_s.value, network.large_message_latency_s
     ratio = constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
+    adding = _reached(network.reducing or network.efficiency, nodes) / fraction
     return {
         "network_bytes_per_s": rate,
+        "reducing_part": np.minimum(adding, 1.0),
         "hop_bytes_per_s": hop,
         "pairwise_bytes_per_s": pairwise * rate,
         "network_latency_s": np.full(fewest.shape, latency),
         "large_message_latency_s": np.full(fewest.shape, known.value if known else ratio * latency),
     }
+
+
+def _reached(curve: Curve, nodes: Int) -> Float:
+    """Fraction of the node's injection rate, linear in the logarithm of the nodes."""
+    fraction = np.interp(np.log(np.maximum(nodes, 1)), np.log(curve.num_nodes), curve.fraction)
+    return np.asarray(fraction, dtype=np.float64)

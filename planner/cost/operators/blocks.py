@@ -22,11 +22,11 @@ from planner.cost.operators.backward import (
 )
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import Operators, Sizes
+from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 from planner.describe.model.weights import LayerKind, adapted, layer_kinds, weight_blocks
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["blocks", "blocks_of"]

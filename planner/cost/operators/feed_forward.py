@@ -90,7 +90,7 @@ def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -
 
 def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Operators:
     """Non-linearity: its inputs, and its output, which is the input of the down product."""
-    e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.kernels.fused_activation
+    e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
         forward, backward = (3, 5) if fused else (5, 8)
         kept = 2 if fused else 3  # gate, up, and the activated gate where not fused

@@ -61,9 +61,15 @@ class Sizes:
         return max(self.kernels.residual_bytes, self.element)
 
     @property
+    def fuses_activation(self) -> bool:
+        """Whether the non-linearity is one kernel with its bias or with the gate's product."""
+        gate = self.kernels.fused_gate if self.model.gated_mlp else None
+        return self.kernels.fused_activation if gate is None else gate
+
+    @property
     def writes_activation(self) -> bool:
         """Whether an activation runs in elementary operations where transformers writes it so."""
-        return self.kernels.transformers_blocks and not self.kernels.fused_activation
+        return self.kernels.transformers_blocks and not self.fuses_activation
 
     def norm_bytes(self, entering: int) -> int:
         """What a norm keeps of an element that enters with so many bytes [B].

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import candidate_stages, stage_counts
 from planner.cost.shards.states import (
@@ -24,7 +25,6 @@ from planner.cost.shards.states import (
 from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 
 __all__ = ["Stages"]
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block, Weight
-from planner.describe.question import Question
 from planner.describe.workload import OptimizerName, Workload
 
 __all__ = [

@@ -22,18 +22,19 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
+from planner.cost.question import Question
+from planner.cost.shards.buckets import num_buckets, num_units
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
 from planner.cost.step.constants import constants
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 
 __all__ = [
     "DataTraffic",
+    "column_backward_s",
     "context_s",
     "data_traffic",
-    "hidden_tensor_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
@@ -82,42 +83,31 @@ def tensor_s(
     return forward, backward
 
 
-def hidden_tensor_s(
-    question: Question,
-    block: Block,
-    layouts: Layouts,
-    groups: Groups,
-    weight_gradient_s: Float,
-) -> Float:
-    """Tensor-parallel traffic of a block's backward that runs behind its products [s].
+def column_backward_s(
+    question: Question, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Part of a block's tensor-parallel traffic that backward passes of column-parallel products
+    send: gathering their input again, reducing its gradient [s].
 
-    `weight_gradient_s` is that of all its products. Counted: sums of column-parallel products'
-    input gradients behind their weight gradients, their second gathers behind their input
-    gradients, which take as long. Left out: contention. NVIDIA/Megatron-LM @d98e8a64,
-    core/tensor_parallel/layers.py: LinearWithGradAccumulationAndAsyncCommunication; Korthikanti et
-    al. 2022, arXiv:2205.05198, section 6.2.
+    Counted: one of either a region, as in `tensor_s`; no gather without sequence parallelism or
+    where the gathered input was kept. Left out: overlap. Korthikanti et al. 2022,
+    arXiv:2205.05198, section 4.2.2; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(job)   # a stream of 16 MiB
-    >>> units, long = Groups.unit(layouts), np.asarray(1e12)                # seconds are bytes
-    >>> float(hidden_tensor_s(job, layer, layouts, units, long)) / 2**20    # 2 * 2 * 3/4 * 16 MiB
-    48.0
+    >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
+    >>> sent = column_backward_s(job, blocks_of(job)[1], layouts, Groups.unit(layouts))
+    >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
+    [24, 24]
     """
-    if not question.framework.communication.overlap_input_gradients:
-        return np.zeros_like(weight_gradient_s)
-    size, regions = _stream(question, layouts), block.num_tp_collectives
-    weighed = [gemm for gemm in block.gemms if gemm.weight_gradient]
-    whole = sum(gemm.n * gemm.k * max(gemm.top_k, 1) for gemm in weighed)
-    split = sum(g.n * g.k for g in weighed if g.split == "column" and not g.experts)
-    room = weight_gradient_s * (split / max(whole, 1))
-    reduced = regions * all_reduce_s(groups.tensor, size)
-    scattered = regions * reduce_scatter_s(groups.tensor, size)
-    again = 0.0 if question.framework.kernels.saves_gathered else all_gather_s(groups.tensor, size)
-    sequence = np.minimum(scattered, room) + np.minimum(regions * again, room)
-    return np.where(layouts.splits_sequence, sequence, np.minimum(reduced, room))
+    size, sequence = _stream(question, layouts), layouts.splits_sequence
+    gather = np.where(sequence, all_gather_s(groups.tensor, size), 0.0)
+    again = np.zeros_like(gather) if question.framework.kernels.saves_gathered else gather
+    scatter, reduce = reduce_scatter_s(groups.tensor, size), all_reduce_s(groups.tensor, size)
+    reduced = np.where(sequence, scatter, reduce)
+    return again * block.num_tp_collectives, reduced * block.num_tp_collectives
 
 
 def repeated_tensor_s(
@@ -262,10 +252,11 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, rules = question.framework.buffers, question.framework.communication
     element = float(question.workload.compute_bytes)
-    buckets = _pieces(stages, params.trainable, buffers.reduce_bucket_elements)
+    buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
-    units = _gathered_s(stages, groups, _layers(stages), params.unsharded * element)
-    updates = _pieces(stages, params.trainable, buffers.gather_bucket_elements)
+    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * element)
+    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
+    updates = _pieces(stages, bucket)
     updated = _gathered_s(stages, groups, updates, params.trainable * element)
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
@@ -308,25 +299,16 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         whole = whole + _times(count, all_reduce_s, every, size)
         split = split + _times(count, reduce_scatter_s, shard, size)
         split = split + _times(count, all_reduce_s, replica, size / shard.size)
-    return np.where(stages.layouts.shards_states, split, whole)
+    stages_of_whole = stages.question.framework.communication.all_reduced_stages
+    scattered = stages.layouts.shards_states & ~np.isin(stages.layouts.zero_stage, stages_of_whole)
+    return np.where(scattered, split, whole)
 
 
-def _pieces(stages: Stages, elements: Float, bucket: float) -> Float:
+def _pieces(stages: Stages, bucket: float) -> Float:
     """Into how many collectives gradients or updated parameters are cut.
 
-    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit. A bucket
-    closes with the matrix that fills it.
+    ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
     """
     alone = stages.question.framework.communication.every_layer_alone
-    largest = stages.params.largest_layer
-    over = largest / constants().buckets.layers_per_overshoot.value
-    buckets = elements / (bucket + over) if bucket else np.ones(np.shape(elements))
     by_layer = stages.layouts.shards_weights | alone
-    return np.where(by_layer, _layers(stages), np.maximum(buckets, 1.0))
-
-
-def _layers(stages: Stages) -> Float:
-    """Units of a stage that travel one by one: its parameters in layers, the ends among them."""
-    largest, elements = stages.params.largest_layer, stages.params.unsharded
-    layer = np.where(largest > 0, largest, elements)
-    return np.maximum(elements / np.maximum(layer, 1), 1.0)
+    return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))

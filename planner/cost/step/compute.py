@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.step.constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop"]
@@ -100,6 +100,10 @@ class BlockTime(Arrays):
     """Part of forward that is the attention core."""
     core_backward_s: Float
     """Part of backward that is."""
+    column_input_s: Float
+    """Part of backward that gives the gradients of column-parallel products' inputs."""
+    column_weight_s: Float
+    """Part of backward that gives the gradients of their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,15 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
     last = np.zeros_like(tokens)
+    column_input, column_weight = np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in block.gemms:
         out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
         forward, last = forward + out, out
         backward += dgrad + wgrad
         weight_gradient += wgrad
+        if gemm.split == "column" and not gemm.experts:
+            column_input += dgrad
+            column_weight += wgrad
     core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     for attention in block.attentions:
         ahead, back = _attention_times(question, attention, tokens, layouts, rates)
@@ -185,7 +193,16 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         whole = forward - last if framework.kernels.stops_early else forward
         recompute = np.where(layouts.recomputes_layers, whole, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
-    return BlockTime(forward, backward, recompute, weight_gradient, core_forward, core_backward)
+    return BlockTime(
+        forward,
+        backward,
+        recompute,
+        weight_gradient,
+        core_forward,
+        core_backward,
+        column_input,
+        column_weight,
+    )
 
 
 def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:

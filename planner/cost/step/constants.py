@@ -10,7 +10,6 @@ from planner.describe.base import Description, Quantity
 
 __all__ = [
     "AttentionConstants",
-    "BucketConstants",
     "GemmConstants",
     "OptimizerConstants",
     "RecomputeConstants",
@@ -76,13 +75,6 @@ class OptimizerConstants(Description):
     """Part of the host's memory bandwidth that an update on the CPU reaches."""
 
 
-class BucketConstants(Description):
-    """Buckets of gradients and of updated weights."""
-
-    layers_per_overshoot: Quantity
-    """A bucket is larger than its limit by a layer over this."""
-
-
 class StepConstants(Description):
     """Everything that `constants.toml` states."""
 
@@ -90,7 +82,6 @@ class StepConstants(Description):
     attention: AttentionConstants
     recompute: RecomputeConstants
     optimizer: OptimizerConstants
-    buckets: BucketConstants
 
 
 @functools.cache

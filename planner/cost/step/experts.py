@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Float
 from planner.cost.network.collectives import all_to_all_s, forwarded_all_to_all_s
 from planner.cost.network.groups import Groups
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 
 __all__ = ["crossing_part", "expert_s", "exposed_experts_s"]
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from planner.cost.arrays import Float
 from planner.cost.network.groups import Groups
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 
 __all__ = ["awaited_s", "host_pass_s", "num_kernels"]
 

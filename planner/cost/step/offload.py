@@ -30,7 +30,7 @@ def host_update_bytes(stages: Stages) -> float:
     fused. Left out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> host_update_bytes(Stages.every(job, Layout()))      # 4 + 2 (4 + 8), and 14 around it
@@ -58,7 +58,7 @@ def offload_step_s(stages: Stages) -> Float:
     arXiv:2104.07857).
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
@@ -94,7 +94,7 @@ def gradient_transfer_s(stages: Stages) -> Float:
     in DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
@@ -120,7 +120,7 @@ def parameter_transfer_s(stages: Stages) -> Float:
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
@@ -147,7 +147,7 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
     >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients

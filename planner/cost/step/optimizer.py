@@ -19,7 +19,7 @@ def update_bytes(stages: Stages) -> float:
     out: the norm of the gradients. method.md#optimizer.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> update_bytes(Stages.every(job, Layout()))       # 4 + 2 (4 + 8) + 2
@@ -40,7 +40,7 @@ def device_optimizer_s(stages: Stages) -> Float:
     matrix products. method.md#optimizer.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> round(device_optimizer_s(Stages.every(job, Layout())).item(), 3)

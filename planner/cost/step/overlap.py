@@ -42,7 +42,7 @@ def exposed_traffic(
     layers and between stages. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages, none = Stages.every(job, Layout(dp=4, zero_stage=1)), np.zeros(())

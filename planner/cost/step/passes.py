@@ -13,11 +13,12 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
+    column_backward_s,
     context_s,
-    hidden_tensor_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
@@ -28,7 +29,6 @@ from planner.cost.step.experts import expert_s, exposed_experts_s
 from planner.cost.step.host import awaited_s
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 
 __all__ = [
     "Pass",
@@ -108,8 +108,8 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> layouts = Layouts.of(Layout(tp=4))
     >>> _, layer, _ = block_passes(job, blocks_of(job), layouts)
     >>> reduce_s = all_reduce_s(Groups.of(layouts, machine).tensor, 2**24)  # a stream of 16 MiB
-    >>> round(float(layer.tensor_s / reduce_s), 3)          # two forward, two backward
-    4.0
+    >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
+    2.4
     """
     names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
     if question.framework.communication.overlap_experts:
@@ -161,15 +161,20 @@ class _Axis(Arrays):
 def _tensor(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> _Axis:
-    """Tensor-parallel traffic."""
+    """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
+    rest where the framework overlaps it otherwise."""
     rules = question.framework.communication
     visible = 1 - rules.overlap_tensor.value
     forward, backward = tensor_s(question, block, layouts, groups)
-    hidden = hidden_tensor_s(question, block, layouts, groups, compute.weight_gradient_s)
     backward = backward + repeated_tensor_s(question, block, layouts, forward)
-    behind = (1 - rules.contention.value) * hidden
-    left = (visible * forward, visible * (backward - behind))
-    return _Axis.split(groups.tensor, (forward, backward), left)
+    left = backward
+    if rules.overlap_tensor_backward:
+        gather, reduce = column_backward_s(question, block, layouts, groups)
+        hidden = np.minimum(gather, compute.column_input_s)
+        hidden = hidden + np.minimum(reduce, compute.column_weight_s)
+        left = backward - (1 - rules.contention.value) * hidden
+    both = (visible * forward, visible * left)
+    return _Axis.split(groups.tensor, (forward, backward), both)
 
 
 def _ring(

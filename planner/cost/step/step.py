@@ -31,7 +31,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.describe.question import Question
+    >>> from planner.cost.question import Question
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))

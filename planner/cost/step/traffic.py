@@ -13,6 +13,7 @@ import numpy as np
 from planner.cost.arrays import Float
 from planner.cost.network.groups import AXES, Groups, geometry
 from planner.cost.network.topology import group_view
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -25,7 +26,6 @@ from planner.cost.step.communication import (
 from planner.cost.step.experts import expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.describe.question import Question
 
 __all__ = ["AxisTraffic", "step_traffic"]
 

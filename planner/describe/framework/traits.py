@@ -77,6 +77,8 @@ class Kernels(Description):
     a LayerNorm is always one."""
     fused_activation: bool
     """Bias and non-linearity (or the gate's product) in one kernel."""
+    fused_gate: bool | None = None
+    """The same of the gate's product alone; None: as bias and non-linearity."""
     fused_residual: bool
     """Bias, dropout and residual addition in one kernel."""
     fused_softmax: bool
@@ -267,6 +269,11 @@ class Communication(Description):
     collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
+    all_reduced_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages at which gradients are all-reduced whole, though a rank keeps only its shard of
+    them; else they are scattered as they are reduced."""
+    gathers_updates_whole: bool = False
+    """Whether updated weights are gathered in one collective, whatever its bucket (ZeRO-1, 2)."""
     reduces_once: bool | None = None
     """Whether whole gradients are summed over the micro-batches instead, on every rank (Accelerate
     without sync_each_batch); None where there is no such choice."""
@@ -274,9 +281,10 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
-    overlap_input_gradients: bool = False
-    """Whether a column-parallel product sums its input's gradient over tp behind its weights' one,
-    and gathers its input again behind its input's gradient (Megatron-LM from August 2021 on)."""
+    overlap_tensor_backward: bool = False
+    """Whether backward passes of column-parallel products overlap: what gathers their input again
+    runs behind the product that gives the input's gradient, what reduces that gradient behind the
+    one that gives the weight's."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""

@@ -15,13 +15,13 @@ from typing import Any
 
 from planner.choose.given.completing import complete
 from planner.choose.legality import check
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.files import read_text
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import CatalogueError, DescriptionError, shorten
 from planner.evidence.logs.steps import RunLog

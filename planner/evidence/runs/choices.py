@@ -19,10 +19,10 @@ from planner.choose.search import candidates, order
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import MemoryKind, unseen_parts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import RECOMPUTE, Layout
-from planner.describe.question import Question
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.labels import Software

@@ -19,10 +19,10 @@ from planner.evidence.runs.labels import (
 from planner.evidence.runs.reading import Reading, assumed, guessed, stated
 
 __all__ = [
+    "configured",
     "described_framework",
     "exchanging",
     "is_compiled",
-    "sending",
     "software_of",
     "software_of_label",
     "usual",
@@ -117,9 +117,17 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
     return framework.replaced(name=framework.name + suffix, kernels=kernels, host=host)
 
 
+_OVERLAPS = (
+    "overlap_gradients",
+    "overlap_parameters",
+    "overlap_pipeline",
+    "overlap_tensor_backward",
+)
+
+
 def _blocking(framework: Framework) -> Framework:
     """The framework where every launch waits for its kernel, so that nothing overlaps."""
-    nothing = dict.fromkeys(("overlap_gradients", "overlap_parameters", "overlap_pipeline"), False)
+    nothing = dict.fromkeys(_OVERLAPS, False)
     return framework.replaced(
         host=framework.host.replaced(awaits_kernels=True).model_dump(),
         communication=framework.communication.replaced(**nothing).model_dump(),
@@ -150,10 +158,17 @@ def exchanging(framework: Framework, software: Software, cells: Cells, model: st
     return framework
 
 
-def sending(framework: Framework, software: Software, layout: Layout) -> Framework:
-    """The framework with the gradients that its runs send where they configure nothing."""
-    wire = usual(software).sharded_reduce_bytes
-    if wire is None or framework.bf16 is None or layout.zero_stage < 2:
+def configured(framework: Framework, software: Software, layout: Layout) -> Framework:
+    """The framework with the gradients that its runs sum and send as their scripts configure it."""
+    if stages := software.all_reduced_stages:
+        communication = framework.communication.replaced(all_reduced_stages=stages)
+        framework = framework.replaced(communication=communication.model_dump())
+    if software.plain_bf16 and layout.pp == 1:
+        return framework.replaced(bf16=None)
+    wire = software.sent_gradient_bytes
+    if wire is None and layout.zero_stage >= 2:
+        wire = usual(software).sharded_reduce_bytes
+    if wire is None or framework.bf16 is None:
         return framework
     return framework.replaced(bf16=framework.bf16.replaced(reduce_bytes=wire).model_dump())
 

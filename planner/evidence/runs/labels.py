@@ -181,8 +181,16 @@ class Software(Known):
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
     """How a pipeline splits a batch: as tuned, into as many micro-batches as stages, or into
     single sequences."""
+    micro_batch: int | None = Field(default=None, ge=1)
+    """Sequences at a time that its scripts set without a pipeline; None: as tuned."""
+    plain_bf16: bool = False
+    """Whether its scripts leave bf16 gradients in 16 bit where there is no pipeline."""
     awaits_kernels: bool = False
     """Whether its scripts make every launch wait for its kernel."""
+    all_reduced_stages: tuple[int, ...] = ()
+    """ZeRO stages at which its configuration has gradients all-reduced; none: as described."""
+    sent_gradient_bytes: float | None = Field(default=None, gt=0)
+    """A bf16 gradient on the wire, at every ZeRO stage; None: as usual for the framework [B]."""
     gradient_bytes: float | None = Field(default=None, gt=0)
     """Main gradients and what is sent of them; None: as described [B/parameter]."""
     kernels: KernelChanges | None = None

@@ -182,6 +182,9 @@ def _default_micro_batch(software: Software, dp: int, pp: int, batch: int | None
     """Sequences at a time that a row does not state; without a note where nothing tells them."""
     if batch is None:
         return assumed(1, "micro_batch missing: 1")
+    if pp == 1 and software.micro_batch is not None:
+        micro = software.micro_batch
+        return assumed(micro, f"micro_batch missing: {micro}, as its scripts set it")
     if pp == 1 or software.pipeline_micro_batches == "tuned":
         # where nothing limits it, the fastest one is chosen later
         return stated(1)

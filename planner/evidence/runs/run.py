@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass
 
 from planner.cost.parts import MemoryKind
+from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.choices import built, fastest, tuned
 from planner.evidence.runs.frameworks import (
+    configured,
     described_framework,
     exchanging,
     is_compiled,
-    sending,
     software_of,
     usual,
 )
@@ -119,7 +119,7 @@ def run_of(row_id: str, source: str, cells: Cells) -> Run:
         source,
         found.place.machine,
         found.place.label,
-        sending(framework.value, found.software, asked.layout),
+        configured(framework.value, found.software, asked.layout),
         found.model,
         asked.workload,
         asked.layout,
@@ -172,7 +172,8 @@ def _job(cells: Cells, of: _Setting) -> Reading[_Job]:
     if layout_is_stated(cells, of.software, of.framework):
         found = layout_of(cells, of.software, of.framework, of.num_ranks)
         batches = found.value.batches
-        workload = _workload(cells, of, batches.global_batch)
+        stage = found.value.layout.zero_stage
+        workload = _workload(cells, of, batches.global_batch, stage)
         layout = tuned(cells, _question(of, workload.value), found.value)
         notes = (*found.notes, *workload.notes, *layout.notes)
         return Reading(_Job(workload.value, layout.value, batches.contradicted), notes)
@@ -196,8 +197,10 @@ def _num_ranks(cells: Cells) -> Reading[int]:
     return stated(cells.need("n_gpus"))
 
 
-def _workload(cells: Cells, of: _Setting, batch: int) -> Reading[Workload]:
-    precision = _precision(cells, of)
+def _workload(
+    cells: Cells, of: _Setting, batch: int, zero_stage: int | None = None
+) -> Reading[Workload]:
+    precision = _precision(cells, of, zero_stage)
     of.place.machine.peak(precision.value)
     fields = together(
         {
@@ -211,12 +214,16 @@ def _workload(cells: Cells, of: _Setting, batch: int) -> Reading[Workload]:
     return Reading(Workload.described(fields.value, where="workload"), fields.notes)
 
 
-def _precision(cells: Cells, of: _Setting) -> Reading[str]:
+def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> Reading[str]:
+    """Stated, else the usual one, or fp16 where the software does not shard so little in that."""
     said = precision_of(cells.text("precision"))
     if said is not None:
         return stated(said)
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
     precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
+    if zero_stage is not None and zero_stage not in of.framework.stages(precision):
+        sentence = f"precision missing: fp16, as {precision} goes not with ZeRO-{zero_stage}"
+        return assumed("fp16", sentence)
     return assumed(precision, f"precision missing: {precision}")
 
 
@@ -249,7 +256,8 @@ def _step_time_s(cells: Cells, job: _Job, num_ranks: int) -> float | None:
 
 def _memory(cells: Cells) -> Reading[tuple[float | None, MemoryKind]]:
     peak, text = cells.number("peak_memory_gib"), cells.text("memory_kind").lower()
-    if peak is None:
+    if peak is None or cells.flag("oom"):
+        # what a run had when it failed is less than it needs
         return stated((None, "allocated"))
     peak *= GIB
     if "smi" in text or "gb per gpu" in text:

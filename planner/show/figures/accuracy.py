@@ -142,7 +142,7 @@ def spread(rows: Sequence[Residual], what: str) -> Drawing:
             mode="markers",
             name=f"{label} ({len(mine):,})",
             marker={"color": color, "symbol": symbol, "size": 6, "opacity": 0.55},
-            customdata=[[plain(row.row), plain(row.source), row.run_class] for row, _ in mine],
+            customdata=[[plain(row.row), plain(row.source), plain(row.site)] for row, _ in mine],
             hovertemplate="%{customdata[0]}: %{x:.2f} x estimate<br>%{customdata[1]}<br>"
             "%{customdata[2]}<extra></extra>",
         )

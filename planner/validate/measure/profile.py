@@ -201,6 +201,7 @@ def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
         "neighbour_bytes_per_s": bytes_per_s,
         "local_latency_s": latency_s,
         "network_bytes_per_s": np.full_like(size, np.inf),
+        "reducing_part": np.ones_like(size),
         "hop_bytes_per_s": np.full_like(size, np.inf),
     }
     return GroupView(**(nothing | inside))

@@ -11,10 +11,10 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.memory.peak import device_memory
 from planner.cost.memory.weights import resident
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.validate.trace.expected import expected_collectives
 from planner.validate.trace.trace import Trace
 

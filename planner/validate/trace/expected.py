@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params, untied
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 from planner.validate.trace.axes import axis_of_kind
 from planner.validate.trace.trace import Collective
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.units import format_bytes

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.question import Question
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
-from planner.describe.question import Question
 from planner.errors import LayoutError
 from planner.validate.trace.tracer import TraceError, Tracer
 

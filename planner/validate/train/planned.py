@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from planner.cost.estimate import estimate_layouts
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 __all__ = ["PEAK_TOLERANCE", "planned_peak", "planned_time"]

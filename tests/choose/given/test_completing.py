@@ -8,11 +8,11 @@ import pytest
 
 from planner.choose.given.completing import Completed, complete
 from planner.choose.given.configured import estimate_configuration
+from planner.cost.question import Question
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text
-from planner.describe.question import Question
 from planner.errors import PlannerError
 
 MODEL, MACHINE = load_model("llama-3-8b"), load_machine("polaris")  # 4 devices a node

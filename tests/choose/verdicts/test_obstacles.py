@@ -8,7 +8,7 @@ import pytest
 from planner.choose.search import candidates
 from planner.choose.verdicts.obstacles import obstacle
 from planner.choose.verdicts.strategies import CLASSIC
-from planner.describe.question import Question
+from planner.cost.question import Question
 from tests.descriptions import question
 
 BY_NAME = {strategy.name: strategy for strategy in CLASSIC}

@@ -12,10 +12,10 @@ from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.gradients import reduction
 from planner.cost.memory.host import host_memory
 from planner.cost.memory.weights import resident
+from planner.cost.question import Question
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import names
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.errors import LayoutError
 from tests.descriptions import question
 

@@ -19,13 +19,13 @@ from planner.cost.memory.host import host_memory
 from planner.cost.memory.weights import resident
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import DEVICE_PARTS
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, training_state_bytes
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from tests import descriptions

@@ -11,12 +11,12 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.gradients import reduction
 from planner.cost.memory.peak import device_memory
 from planner.cost.memory.weights import resident
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.huggingface import from_config
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 GIB = 2**30

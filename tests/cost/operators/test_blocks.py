@@ -57,3 +57,13 @@ def test_scores_in_memory_take_a_softmax_and_one_kernel_more_to_drop(
     layer = next(block for block in blocks if block.kind == "layer")
     (scores,) = (part for part in layer.pointwise if part.scores)
     assert scores.num_kernels == softmax + (dropout > 0)
+
+
+@pytest.mark.parametrize(("model", "kept"), [("llama-3-8b", 4), ("gpt2", 2)])
+def test_code_that_fuses_bias_and_gelu_need_not_fuse_a_gate(model: str, kept: int) -> None:
+    """Megatron-DeepSpeed, megatron/model/transformer.py: swiglu is F.silu(x[0]) * x[1], so gate,
+    up, the activated gate and their product stay; of GELU its input and its output."""
+    asked = question(model, "megatron-deepspeed", sequence_length=512)
+    layer = next(block for block in blocks_of(asked) if block.kind == "layer")
+    saved = [part.bytes_per_token for part in layer.saved if "activation" in part.name]
+    assert sum(saved) == kept * 2 * asked.model.ffn_size

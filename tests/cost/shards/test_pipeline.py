@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.question import Question
 from planner.cost.schedules.bubble import bubble_s, chunks_in_flight, in_flight
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import Passes
@@ -17,7 +18,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import EndLayers, candidate_stages, layers_on_stage, stage_counts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 
 Pass = tuple[str, int, int]

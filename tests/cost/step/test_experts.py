@@ -9,13 +9,13 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.experts import crossing_part, expert_s, exposed_experts_s
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from tests.descriptions import question
 
 

@@ -10,13 +10,13 @@ import pytest
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.host import awaited_s, host_pass_s, num_kernels
 from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from tests.descriptions import question
 

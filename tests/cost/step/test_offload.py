@@ -9,6 +9,7 @@ import pytest
 
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.host import host_memory
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.constants import constants
@@ -21,7 +22,6 @@ from planner.cost.step.offload import (
 from planner.cost.step.optimizer import device_optimizer_s
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import OFFLOAD, Layout
-from planner.describe.question import Question
 from tests import descriptions
 
 MODES = [Layout(dp=4, zero_stage=3, offload=mode) for mode in OFFLOAD]  # type: ignore[arg-type]

@@ -11,9 +11,11 @@ from planner.cost.arrays import Float
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
+    column_backward_s,
     context_s,
     data_traffic,
     repeated_tensor_s,
@@ -25,7 +27,6 @@ from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from tests.descriptions import question
 
 
@@ -110,3 +111,42 @@ def test_gradients_find_what_the_ring_leaves_of_the_interfaces() -> None:
     parts = estimate_layouts(q, layouts)[0].step_time_parts_s
     assert parts["gradient_reduction"] == pytest.approx(float(left.gradients_s))
     assert parts["parameter_update_gathering"] == pytest.approx(float(left.updates_s))
+
+
+def column_backward(layout: Layout, *, kept: bool = False) -> tuple[float, float, float, float]:
+    """What overlapping saves in a layer, what there is to hide, and the products that hide it."""
+    q = question("llama-3-8b", machine="polaris")
+    kernels = q.framework.kernels.replaced(saves_gathered=kept).model_dump()
+    rules = q.framework.communication
+    assert rules.overlap_tensor_backward
+    awaited = rules.replaced(overlap_tensor_backward=False).model_dump()
+    behind = q.framework.replaced(kernels=kernels)
+    layouts, (_, layer, _) = Layouts.of(layout), blocks_of(q)
+    groups = Groups.of(layouts, q.machine)
+    hidden, plain = (
+        block_passes(Question(q.model, q.machine, q.workload, each), (layer,), layouts)[0]
+        for each in (behind, behind.replaced(communication=awaited))
+    )
+    assert hidden.forward_traffic_s == plain.forward_traffic_s
+    saved = (plain.tensor_s - hidden.tensor_s).item() / (1 - rules.contention.value)
+    job = Question(q.model, q.machine, q.workload, behind)
+    gather, reduce = column_backward_s(job, layer, layouts, groups)
+    products = hidden.compute.column_input_s.item(), hidden.compute.column_weight_s.item()
+    return saved, gather.item(), reduce.item(), min(products)
+
+
+def test_backward_of_column_parallel_products_covers_their_traffic() -> None:
+    saved, gather, reduce, product = column_backward(Layout(tp=4, sequence_parallel=True))
+    assert max(gather, reduce) < product
+    assert saved == pytest.approx(gather + reduce)
+    saved, gather, reduce, _ = column_backward(Layout(tp=4, sequence_parallel=True), kept=True)
+    assert (saved, gather) == (pytest.approx(reduce), 0)
+    saved, gather, reduce, _ = column_backward(Layout(tp=4))  # one all-reduce
+    assert (saved, gather) == (pytest.approx(reduce), 0)
+
+
+def test_products_hide_no_more_than_they_last() -> None:
+    # over two nodes the traffic takes longer than the products beside it
+    saved, gather, reduce, product = column_backward(Layout(tp=8, sequence_parallel=True))
+    assert product < min(gather, reduce)
+    assert 2 * product <= saved < gather + reduce

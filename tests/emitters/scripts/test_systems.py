@@ -89,18 +89,26 @@ def test_perlmutter_finds_its_network() -> None:
 
 
 def test_a_job_sets_up_the_network_that_its_estimate_is_of() -> None:
-    """Megatron-DeepSpeed's jobs on Polaris exported the plugin that the site says hangs them."""
+    """Megatron-DeepSpeed's jobs on Polaris exported a variable that hangs them there."""
     plain = place_files("polaris", "ddp")["job.sh"]
     assert "export NCCL_NET='AWS Libfabric'\n" in plain
+    assert "export NCCL_NET_GDR_LEVEL=PHB\n" in plain
     assert "/soft/libraries/aws-ofi-nccl" in plain
-    without = place_files("polaris", "megatron-deepspeed")
-    assert "export NCCL_NET" not in without["job.sh"]
-    assert re.search(r"^unset .*NCCL_NET\b", without["job.sh"], re.MULTILINE)
-    assert "aws-ofi" not in without["job.sh"]
+    # as argonne-lcf/Megatron-DeepSpeed, ALCF/aws_ofi_nccl_plugin.sh; the conda module may set more
+    staged = place_files("polaris", "megatron-deepspeed")
+    assert "export NCCL_NET='AWS Libfabric'\n" in staged["job.sh"]
+    assert "/soft/libraries/aws-ofi-nccl" in staged["job.sh"]
+    assert re.search(r"^unset .*NCCL_NET_GDR_LEVEL\b", staged["job.sh"], re.MULTILINE)
     # the machine is still that of the catalogue, whatever the framework
-    assert "--machine polaris" in without["README.md"]
-    chosen = load_machine("polaris", ("network=plugin",))
-    assert place_files(chosen, "megatron-deepspeed")["job.sh"].count("AWS Libfabric") == 1
+    assert "--machine polaris" in staged["README.md"]
+    slow = place_files(load_machine("polaris", ("network=sockets",)), "megatron-deepspeed")[
+        "job.sh"
+    ]
+    assert "aws-ofi" not in slow
+    (unset,) = re.findall(r"^unset (.*)$", slow, re.MULTILINE)
+    # the site's own line, and what else the plugin had set
+    site = {"NCCL_NET_GDR_LEVEL", "NCCL_CROSS_NIC", "NCCL_COLLNET_ENABLE", "NCCL_NET"}
+    assert site < set(unset.split())
 
 
 @pytest.mark.parametrize("name", ["polaris", "aurora"])

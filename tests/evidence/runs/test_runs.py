@@ -14,14 +14,16 @@ from rich.console import Console
 from planner.choose.search import order, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
+from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, names
-from planner.describe.question import Question
+from planner.describe.layout import Layout
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from planner.evidence import backtest
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.frameworks import (
+    configured,
     described_framework,
     exchanging,
     software_of_label,
@@ -412,6 +414,25 @@ def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool)
     framework = described_framework(software, compiled=False, liger=False)
     assert framework.host.awaits_kernels is waits
     assert not framework.communication.overlap_gradients
+
+
+@pytest.mark.parametrize(
+    ("label", "year", "overlaps"),
+    [
+        ("Megatron-LM", 2021, False),  # first commit that overlaps: 2021-08-30, after v2.6
+        ("Megatron-LM", 2022, True),
+        ("Megatron-LM", 2025, True),
+        ("Megatron-DeepSpeed (bigscience)", 2022, False),
+        ("nanotron main", 2025, True),
+    ],
+)
+def test_backward_of_column_parallel_layers_overlaps_since_its_release(
+    label: str, year: int, overlaps: bool
+) -> None:
+    software = software_of_label(label, year)
+    assert software is not None
+    framework = described_framework(software, compiled=False, liger=False)
+    assert framework.communication.overlap_tensor_backward is overlaps
 
 
 @pytest.mark.parametrize(
@@ -822,6 +843,23 @@ def test_bf16_runs_of_deepspeed_send_what_they_sum_from_zero_2_on(tmp_path: Path
         assert run.framework.states("bf16").reduce_bytes == sent
 
 
+def test_runs_of_alcf_s_launcher_send_what_its_log_counts(tmp_path: Path) -> None:
+    # ALCF/helpers.sh: ZeRO-1 and nothing recomputed by default, no communication_data_type in
+    # bf16, reduce_scatter false in ZeRO-3
+    for stage in (None, 3):
+        run = accepted(
+            tmp_path,
+            framework="Megatron-DeepSpeed (ALCF)",
+            precision="bf16",
+            pp=1,
+            zero_stage=stage or "",
+            recompute="",
+        )
+        assert (run.layout.zero_stage, run.layout.recompute) == (stage or 1, "none")
+        assert run.framework.states("bf16").reduce_bytes == 2
+        assert 3 in run.framework.communication.all_reduced_stages
+
+
 @pytest.mark.parametrize(
     ("interconnect", "count", "rate"),
     [
@@ -857,6 +895,70 @@ def test_llm_foundry_s_two_tables(tmp_path: Path, mode: str, reduced: int, stops
     assert framework.kernels.stops_early == stops
 
 
-def test_megatron_deepspeed_trains_in_fp16_where_a_row_does_not_say(tmp_path: Path) -> None:
-    run = accepted(tmp_path, framework="Megatron-DeepSpeed", precision="", gpu="A100-SXM")
-    assert run.workload.precision == "fp16"
+def test_a_failed_run_does_not_tell_what_it_needs(tmp_path: Path) -> None:
+    """32 GB of a 32-GB device are what a run had when it failed, not its peak."""
+    cells = {"peak_memory_gib": 32, "memory_kind": "GB per GPU", "step_time_s": ""}
+    assert accepted(tmp_path, **cells, oom="no").memory_bytes == 32 * 2**30
+    failed = accepted(tmp_path, **cells, oom="yes")
+    assert failed.memory_bytes is None
+    assert failed.fits is False
+
+
+@pytest.mark.parametrize(("zero_stage", "precision"), [("", "fp16"), (0, "fp16"), (1, "bf16")])
+def test_an_unnamed_precision_is_one_that_goes_with_the_sharding(
+    tmp_path: Path, zero_stage: int | str, precision: str
+) -> None:
+    """DeepSpeed sums bf16 gradients in fp32 only where it shards something."""
+    cells = {"framework": "Megatron-DeepSpeed", "precision": "", "year": 2024}
+    assert accepted(tmp_path, **cells, zero_stage=zero_stage).workload.precision == precision
+
+
+@pytest.mark.parametrize(("pp", "gradient_bytes"), [(1, 2), (2, 6)])
+def test_scripts_of_alcf_sum_in_fp32_only_in_pipelines(pp: int, gradient_bytes: float) -> None:
+    """ALCF/helpers.sh, generateDSconfig: grad_accum_dtype is fp32 where PP > 1, else not set."""
+    software = software_of_label("Megatron-DeepSpeed (ALCF)", 2025)
+    assert software is not None
+    framework = configured(load_framework("megatron-deepspeed"), software, Layout(pp=pp))
+    states = framework.states("bf16")
+    assert states.gradient_bytes + states.unsharded_gradient_bytes == gradient_bytes
+    assert states.reduce_bytes == (2 if pp == 1 else 4)
+
+
+def test_memory_of_aurora_gpt_2b_as_its_script_runs_it(tmp_path: Path) -> None:
+    """argonne-lcf/Megatron-DeepSpeed@ffa3456d, ALCF/notes/cooldown.md: 39.0 GB at most and 3.71
+    after a step, which are the 16-bit weights alone: ZeRO-1 without flat gradients in fp32."""
+    cells = {
+        "system": "Aurora (ALCF)",
+        "gpu": "Intel Max 1550 PVC (1 tile)",
+        "n_gpus": 3072,
+        "gpus_per_node": 12,
+        "model": "AuroraGPT-2B",
+        "n_layers": 12,
+        "hidden": 2048,
+        "n_heads": 16,
+        "n_kv_heads": 4,
+        "ffn_hidden": 11008,
+        "activation": "swiglu",
+        "vocab": 256000,
+        "seq_len": 8192,
+        "precision": "bf16",
+        "framework": "Megatron-DeepSpeed (ALCF)",
+        "year": 2025,
+        "dp": 3072,
+        "tp": 1,
+        "pp": 1,
+        "global_batch": 6144,
+        "peak_memory_gib": 39.0,
+        "memory_kind": "MaxMemAllocated",
+    }
+    for name in ("zero_stage", "recompute", "micro_batch", "grad_accum", "flash_attention"):
+        cells[name] = ""
+    run = accepted(tmp_path, **cells)
+    layout = run.layout
+    assert (layout.zero_stage, layout.micro_batch, layout.recompute) == (1, 1, "none")
+    (item,) = score([run]).scores
+    assert item.estimated_memory_bytes == pytest.approx(39.0 * 2**30, rel=0.03)
+    resident = (
+        item.estimate.memory_bytes["weights"] + item.estimate.memory_bytes["optimizer_states"]
+    )
+    assert resident == pytest.approx(3.71 * 2**30, rel=0.01)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from planner.cost.question import Question
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.validate.sharding import adapter

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from planner.cost.question import Question
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
-from planner.describe.question import Question
 from planner.validate.ranks.launch import launch
 from planner.validate.trace.trace import requests_of
 from planner.validate.trace.tracer import Tracer

@@ -71,7 +71,7 @@ def _degrees(said: Statement, mesh: Table) -> None:
     if pp > 1:
         said.layout(schedule=schedule or "1f1b")
     if mesh.flag("tp_linear_async_communication") is False and tp > 1:
-        said.changes({"communication.overlap_tensor.value": 0.0})
+        said.changes({"communication.overlap_tensor_backward": False})
     if mode == "all_reduce" and tp > 1:
         said.note("parallelism.tp_mode = ALL_REDUCE leaves norms whole on each rank")
     mesh.skip("tp_recompute_allgather", "moe_layer_recompute")

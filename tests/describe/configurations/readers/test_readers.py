@@ -387,7 +387,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             "zero_stage": 1,
             "micro_batch": 2,
             "grad_accumulation": 8,
-            "communication.overlap_tensor.value": 0.0,
+            "communication.overlap_tensor_backward": False,
         },
         ("ALL_REDUCE",),
     ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from planner.cost.uncertainty.experience import Experience
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -14,7 +15,8 @@ __all__ = ["Question"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is estimated: a model, on a machine, for a workload, with a framework.
+    """What is estimated: a model, on a machine, for a workload, with a framework, after what was
+    measured.
 
     The machine is the one on the network that the framework's jobs run on, the framework the one
     with the kernels that exist on the machine's devices.
@@ -24,6 +26,8 @@ class Question:
     machine: Machine
     workload: Workload
     framework: Framework
+    experience: Experience = field(default=Experience(), compare=False)
+    """Runs measured before, which correct the estimate."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machine", self.machine.network_of(self.framework.name))

@@ -1,0 +1,339 @@
+"""Learning report: the prior over errors, how sure it is, and what a user's own runs add.
+
+    python benchmarks/learning.py       # after benchmarks/accuracy.py, whose residuals it reads
+
+The prior maximises the marginal likelihood of published runs that no fit has seen. Every figure of
+docs/learning.md is of runs whose source was left out of the prior.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from planner.cost.uncertainty.experience import Known, likelihoods, outlook
+from planner.cost.uncertainty.prior import GAUSSIAN, Prior
+from planner.evidence.residuals.table import Figure, Residual, known, residuals
+
+ROOT = Path(__file__).parent.parent
+MOST_ROWS = 40
+"""Rows of one source that the likelihood takes: more say the same again."""
+WEIGHT = 15
+"""How many rows the word of one source counts at most."""
+STEPS_APART = 8
+"""Steps of the search that starts from what all sources say, with one left out."""
+SIZES = (0, 1, 2, 5)
+DRAWS = 40
+
+START = {
+    "common": 0.03,
+    "compute": 0.03,
+    "assumed_rate": 0.03,
+    "traffic": 0.1,
+    "assumed_links": 0.1,
+    "host": 0.1,
+    "model": 0.04,
+    "layout": 0.08,
+    "growth": 0.005,
+    "alone": 0.05,
+    "experts_alone": 0.1,
+    "traffic_alone": 0.1,
+    "host_alone": 0.3,
+    "odd": 0.3,
+    "odd_sites": 0.1,
+    "odd_runs": 0.03,
+    "size_reach": 1.5,
+    "shape_reach": 2.0,
+}
+"""Where the search starts; each is known to a factor of e (one standard deviation) beforehand."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Runs of one publication or log whose jobs are all stated, or all guessed."""
+
+    name: str
+    rows: tuple[Residual, ...]
+    figure: Figure
+
+    @property
+    def known(self) -> Known:
+        return known(self.rows, self.figure)
+
+    @property
+    def title(self) -> str:
+        return self.name + (" (guessed)" if self.rows[0].guessed else "")
+
+
+def sources(rows: Sequence[Residual], figure: Figure) -> list[Source]:
+    """Rows that may teach, by source."""
+    groups: dict[tuple[str, bool], list[Residual]] = defaultdict(list)
+    for row in rows:
+        if row.teaches(figure):
+            groups[row.source, row.guessed].append(row)
+    return [Source(name, tuple(members), figure) for (name, _), members in sorted(groups.items())]
+
+
+def some(source: Source, most: int = MOST_ROWS) -> Known:
+    """At most so many rows of a source, by lot."""
+    order = np.random.default_rng(1).permutation(len(source.rows))[:most]
+    return source.known.take(np.sort(order))
+
+
+def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 60) -> Prior:
+    """The prior that makes the rows of some sources most likely."""
+    drawn = [(some(group), min(1.0, WEIGHT / len(some(group)))) for group in groups]
+    names = list(START)
+    first = np.log([getattr(start, name) if start else START[name] for name in names])
+    middle = np.log(list(START.values()))
+
+    def prior_of(logs: NDArray[np.float64]) -> Prior:
+        values = dict(zip(names, np.exp(logs), strict=True))
+        for name in ("odd_sites", "odd_runs"):
+            values[name] = min(values[name], 0.45)
+        return Prior.model_construct(**values)
+
+    def cost(logs: NDArray[np.float64]) -> float:
+        found = prior_of(logs)
+        told = sum(weight * likelihoods(found, rows).total for rows, weight in drawn)
+        return float(np.sum((logs - middle) ** 2) / 2 - told)
+
+    best = minimize(cost, first, method="L-BFGS-B", options={"maxiter": steps})
+    return prior_of(best.x)
+
+
+def quantiles(prior: Prior, groups: Sequence[Source], experts: bool) -> tuple[float, float]:
+    """5 % and 95 % quantiles of standardised errors of stated jobs, dense ones or those of experts.
+
+    Every source counts alike, up to `WEIGHT` rows.
+    """
+    values, weights = [], []
+    for group in groups:
+        rows = group.known
+        chosen = (rows.traits.experts > 0) == experts
+        if group.rows[0].guessed or not chosen.any():
+            continue
+        values.append((rows.log_ratios / np.sqrt(prior.variance(rows.traits)))[chosen])
+        weights.append(np.full(chosen.sum(), min(1.0, WEIGHT / chosen.sum())))
+    if not values:
+        return -GAUSSIAN, GAUSSIAN
+    value, weight = np.concatenate(values), np.concatenate(weights)
+    order = np.argsort(value)
+    places = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
+    low, high = np.interp([0.05, 0.95], places, value[order])
+    return min(float(low), -0.5), max(float(high), 0.5)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What was found of one source that the prior had not seen, after n of its runs."""
+
+    raw: float
+    """Mean |error| of the other rows' estimates."""
+    error: float
+    """The same after n runs."""
+    inside: float
+    """Part of the other rows inside their interval."""
+    width: float
+    """Median of high over low."""
+
+
+def held(prior: Prior, group: Source, size: int, chosen: bool = False) -> Held | None:
+    """After `size` rows by lot, or the one that tells most of the others; None with too few."""
+    rows, n = group.known, len(group.rows)
+    if n <= size:
+        return None
+    found = [_one(prior, rows, draw) for draw in _draws(prior, rows, size, chosen)]
+    return Held(*(float(np.mean([getattr(f, k) for f in found])) for k in Held.__annotations__))
+
+
+def _draws(prior: Prior, rows: Known, size: int, chosen: bool) -> Iterator[list[int]]:
+    lots, n = np.random.default_rng(0), len(rows)
+    if chosen:
+        yield [_telling(prior, rows)]
+    elif size == 0:
+        yield []
+    elif size == 1:
+        yield from ([int(i)] for i in lots.permutation(n)[:DRAWS])
+    else:
+        yield from (list(map(int, lots.permutation(n)[:size])) for _ in range(DRAWS // 2))
+
+
+def _telling(prior: Prior, rows: Known) -> int:
+    """The row whose measurement takes most variance from the others, whatever it measures."""
+    shared = prior.covariance(rows.traits, rows.traits)
+    own = np.diag(shared) + prior.variance_alone(rows.traits)
+    squares = shared**2
+    np.fill_diagonal(squares, 0.0)
+    return int(np.argmax(squares.sum(axis=0) / own))
+
+
+def _one(prior: Prior, rows: Known, draw: list[int]) -> Held:
+    rest = np.setdiff1d(np.arange(len(rows)), draw)
+    if len(rest) > 80:
+        rest = np.random.default_rng(2).permutation(rest)[:80]
+    others, measured = rows.take(rest), np.exp(rows.log_ratios[rest])
+    found = outlook(prior, rows.take(np.array(draw, dtype=int)) if draw else None, others.traits)
+    return Held(
+        raw=float(np.mean(np.abs(1 / measured - 1))),
+        error=float(np.mean(np.abs(found.expected / measured - 1))),
+        inside=float(np.mean((found.low <= measured) & (measured <= found.high))),
+        width=float(np.median(found.high / found.low)),
+    )
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The prior of one figure, and those that have not seen one source."""
+
+    title: str
+    whole: Prior
+    apart: dict[str, Prior]
+    groups: list[Source]
+
+
+def main() -> None:
+    """Learn the priors, write prior.toml and docs/learning.md."""
+    step_time = _learned("step_time", "Step time")
+    memory = _learned("memory", "Memory of a device")
+    write_priors(step_time.whole, memory.whole)
+    path = ROOT / "docs" / "learning.md"
+    path.write_text(report([step_time, memory]), encoding="utf-8")
+    print("docs/learning.md and planner/cost/uncertainty/prior.toml")
+
+
+def _learned(figure: Figure, title: str) -> Learned:
+    groups = sources(residuals(), figure)
+    whole = learned(groups)
+    apart = {}
+    for name in sorted({group.name for group in groups}):
+        rest = [group for group in groups if group.name != name]
+        apart[name] = _scaled(learned(rest, whole, STEPS_APART), rest)
+    return Learned(title, _scaled(whole, groups), apart, groups)
+
+
+def _scaled(prior: Prior, groups: Sequence[Source]) -> Prior:
+    """The prior with the quantiles of what its groups' stated rows show."""
+    low, high = quantiles(prior, groups, experts=False)
+    found = {"low": low, "high": high}
+    low, high = quantiles(prior, groups, experts=True)
+    return prior.model_copy(update={**found, "experts_low": low, "experts_high": high})
+
+
+def write_priors(step_time: Prior, memory: Prior) -> None:
+    lines = ["# Written by benchmarks/learning.py"]
+    for name, prior in (("step_time", step_time), ("memory", memory)):
+        lines += ["", f"[{name}]"]
+        lines += [f"{field} = {getattr(prior, field):.4f}" for field in Prior.model_fields]
+    path = ROOT / "planner" / "cost" / "uncertainty" / "prior.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def report(figures: Sequence[Learned]) -> str:
+    lines = [
+        "# Learning",
+        "",
+        "Written by `benchmarks/learning.py`; do not edit. Every figure is of runs whose source "
+        "the prior had not seen.",
+        "",
+    ]
+    for found in figures:
+        lines += [
+            f"## {found.title}: intervals by machine",
+            "",
+            *machine_table(found),
+            "",
+            f"## {found.title}: after some runs of one's own",
+            "",
+            *source_table(found),
+            "",
+            f"## {found.title}: what is shared",
+            "",
+            *prior_table(found.whole),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def machine_table(of: Learned) -> list[str]:
+    """Coverage and width before anything is measured, by machine."""
+    found: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    for group in of.groups:
+        if group.rows[0].guessed:
+            continue
+        rows = group.known
+        expected = outlook(of.apart[group.name], None, rows.traits)
+        measured = np.exp(rows.log_ratios)
+        inside = (expected.low <= measured) & (measured <= expected.high)
+        for machine, hit, width in zip(
+            rows.traits.machine, inside, expected.high / expected.low, strict=True
+        ):
+            found[str(machine)].append((bool(hit), float(width)))
+    every = [item for items in found.values() for item in items]
+    return [
+        "| machine | rows | inside | median width |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {name} | {len(items)} | {100 * np.mean([h for h, _ in items]):.0f} % | "
+            f"{np.median([w for _, w in items]):.2f} |"
+            for name, items in [*sorted(found.items()), ("all", every)]
+        ),
+    ]
+
+
+def source_table(of: Learned) -> list[str]:
+    """Error, coverage and width after some rows of a source."""
+    kinds = [(f"{n} row{'s' * (n != 1)}", n, False) for n in SIZES]
+    kinds.insert(2, ("the row that tells most", 1, True))
+    lines = [
+        "| source | rows | " + " | ".join(name for name, _, _ in kinds) + " |",
+        "|---|---:|" + "---:|" * len(kinds),
+    ]
+    every: dict[str, list[Held]] = defaultdict(list)
+    for group in of.groups:
+        if len(group.rows) < 3:
+            continue
+        cells = []
+        for name, size, chosen in kinds:
+            one = held(of.apart[group.name], group, size, chosen)
+            if one is None:
+                cells.append("-")
+                continue
+            every[name].append(one)
+            cells.append(f"{100 * one.error:.1f} %, {100 * one.inside:.0f} %, {one.width:.2f}")
+        lines.append(f"| {group.title} | {len(group.rows)} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Mean error, part inside the interval, median width (high over low).",
+        "",
+        "| after | sources | better than the estimate | mean error before | after | inside |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, _, _ in kinds[1:]:
+        items = every[name]
+        better = np.mean([item.error < item.raw for item in items])
+        lines.append(
+            f"| {name} | {len(items)} | {100 * better:.0f} % | "
+            f"{100 * np.mean([i.raw for i in items]):.1f} % | "
+            f"{100 * np.mean([i.error for i in items]):.1f} % | "
+            f"{100 * np.mean([i.inside for i in items]):.0f} % |"
+        )
+    return lines
+
+
+def prior_table(prior: Prior) -> list[str]:
+    return [
+        "| | value |",
+        "|---|---:|",
+        *(f"| `{name}` | {getattr(prior, name):.3f} |" for name in Prior.model_fields),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Experience: measured runs as what they were like and how far off they were; what they teach.
+
+Gaussian regression in logarithms, in closed form. At most one thing is odd: the site, or one of
+the runs; each possibility is weighed by how well it explains the runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.arrays import Arrays, Float
+from planner.cost.uncertainty.prior import GAUSSIAN, Prior
+from planner.cost.uncertainty.traits import Traits
+
+__all__ = [
+    "Experience",
+    "Known",
+    "Likelihoods",
+    "Outlook",
+    "likelihoods",
+    "outlook",
+    "predicted",
+]
+
+_NEGLIGIBLE = 1e-4
+"""Weight below which a possibility is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Arrays):
+    """Measured figures of one kind, of one user's or publication's runs."""
+
+    traits: Traits
+    log_ratios: Float
+    """(n,) log(measured / estimated)."""
+
+    def __len__(self) -> int:
+        return len(self.log_ratios)
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What was measured before; None where nothing was."""
+
+    step_time: Known | None = None
+    memory: Known | None = None
+    """Of a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Factors (m,) on estimates as the cost model makes them."""
+
+    expected: Float
+    """Measured over estimated, by the runs that are known; 1 where none is."""
+    low: Float
+    """5 % quantile of the same."""
+    high: Float
+    """95 % quantile."""
+    spread: Float
+    """Standard deviation of the logarithm."""
+
+    def around(self) -> tuple[float, float]:
+        """Low and high over what is expected, of a single run [1]."""
+        return float(self.low[0] / self.expected[0]), float(self.high[0] / self.expected[0])
+
+
+def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
+    """What to expect of runs: of estimates alone, or with measured runs at hand.
+
+    Counted: see `predicted`; before anything is measured the quantiles of published runs' errors,
+    which lean to the slow side; after that those of a Gaussian. Left out: stalls.
+    method.md#intervals.
+    """
+    if known is None or not len(known):
+        mean, variance = np.zeros(len(runs)), prior.variance(runs)
+        low, high = prior.quantiles(runs)
+    else:
+        mean, variance = predicted(prior, known, runs)
+        low, high = np.full_like(mean, -GAUSSIAN), np.full_like(mean, GAUSSIAN)
+    spread = np.sqrt(variance)
+    return Outlook(np.exp(mean), np.exp(mean + low * spread), np.exp(mean + high * spread), spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihoods:
+    """Of the measured runs under each possibility, times its prior weight, as logarithms."""
+
+    sound: Float
+    """(2,) nothing is odd; the site is."""
+    odd_run: Float
+    """(2, n) the same, and one run is odd."""
+
+    @property
+    def total(self) -> float:
+        """Of the measured runs."""
+        return float(np.logaddexp.reduce(np.concatenate([self.sound, self.odd_run.ravel()])))
+
+    @property
+    def odd_runs(self) -> Float:
+        """(n,) probability that a run is not what it is described as [1]."""
+        return np.exp(np.logaddexp.reduce(self.odd_run, axis=0) - self.total)
+
+    @property
+    def odd_site(self) -> float:
+        """Probability that the site is not what it is described as [1]."""
+        odd = np.concatenate([self.sound[1:], self.odd_run[1]])
+        return float(np.exp(np.logaddexp.reduce(odd) - self.total))
+
+
+def likelihoods(prior: Prior, known: Known) -> Likelihoods:
+    """Logarithms of the marginal likelihoods of measured runs.
+
+    Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
+    entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant
+    n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
+    """
+    site = float(np.mean(prior.odd_site_share(known.traits)))
+    each = prior.odd_runs
+    n = len(known)
+    sound, odd_run = np.empty(2), np.empty((2, n))
+    for odd, weight in ((0, 1 - site), (1, site)):
+        inverse, fitted, likelihood = _conditioned(prior, known, bool(odd))
+        sound[odd] = likelihood + np.log(weight) + n * np.log1p(-each)
+        more = prior.odd**2 * np.diag(inverse)
+        gain = (prior.odd * fitted) ** 2 / (1 + more) - np.log1p(more)
+        odd_run[odd] = sound[odd] + np.log(each / (1 - each)) + gain / 2
+    return Likelihoods(sound, odd_run)
+
+
+def _conditioned(prior: Prior, known: Known, odd: bool) -> tuple[Float, Float, float]:
+    """Inverse covariance, its product with the log ratios, and the log likelihood."""
+    whole = prior.covariance(known.traits, known.traits, odd=odd)
+    whole = whole + np.diag(prior.variance_alone(known.traits))
+    inverse = np.asarray(np.linalg.inv(whole), dtype=np.float64)
+    fitted = inverse @ known.log_ratios
+    likelihood = -(known.log_ratios @ fitted + np.linalg.slogdet(whole)[1]) / 2
+    return inverse, fitted, float(likelihood)
+
+
+def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
+    """Mean (m,) and variance (m,) of log(measured / estimated) of further runs [1].
+
+    Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments. Left
+    out: that the further run is odd itself. Rasmussen and Williams 2006, equations 2.25 and 2.26;
+    method.md#intervals.
+    """
+    found = likelihoods(prior, known)
+    mean, square = np.zeros(len(runs)), np.zeros(len(runs))
+    alone = prior.variance_alone(known.traits)
+    for odd in (False, True):
+        shared = prior.covariance(known.traits, known.traits, odd=odd)
+        across = prior.covariance(runs, known.traits, odd=odd)
+        own = prior.variance_shared(runs, odd=odd) + prior.variance_alone(runs)
+        logs = np.append(found.sound[int(odd)], found.odd_run[int(odd)])
+        for run, weight in enumerate(np.exp(logs - found.total), start=-1):
+            if weight < _NEGLIGIBLE:
+                continue
+            noise = alone.copy()
+            if run >= 0:
+                noise[run] += prior.odd**2
+            gain = np.linalg.solve(shared + np.diag(noise), across.T)
+            expected = known.log_ratios @ gain
+            variance = own - np.einsum("ij,ji->i", across, gain)
+            mean += weight * expected
+            square += weight * (variance + expected**2)
+    return mean, square - mean**2

@@ -1,0 +1,164 @@
+"""Prior: how far estimates lie from measurements, and which runs err alike.
+
+The logarithm of measured over estimated is Gaussian with mean zero. Its covariance between
+two runs is a sum of what they share: the planner itself, a device, a network, the host's software,
+a model, a layout. How large each is was learned from published runs that no fit has seen, by
+maximum marginal likelihood (`benchmarks/learning.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from planner.cost.arrays import Float
+from planner.cost.uncertainty.traits import Traits
+from planner.describe.base import Description
+from planner.describe.files import read_toml
+
+__all__ = ["GAUSSIAN", "Prior", "Priors", "priors"]
+
+GAUSSIAN = 1.645
+"""How many standard deviations a Gaussian's 95 % quantile is from its mean."""
+
+Spread = float
+"""Standard deviation of log(measured / estimated)."""
+
+
+class Prior(Description):
+    """Standard deviations of log(measured / estimated), by what is shared, and what is not."""
+
+    common: Spread = Field(gt=0)
+    """Shared by all runs."""
+    compute: Spread = Field(gt=0)
+    """Shared by the computation of a machine, times its part of the step."""
+    assumed_rate: Spread = Field(gt=0)
+    """The same, where nobody measured what the device sustains."""
+    traffic: Spread = Field(gt=0)
+    """Shared by the traffic of a machine, times its part of the step."""
+    assumed_links: Spread = Field(gt=0)
+    """The same, where nobody measured what the network, or in a node its links, reach."""
+    host: Spread = Field(gt=0)
+    """Shared by the host's time of a framework, times its part of the step."""
+    model: Spread = Field(gt=0)
+    """Shared by models and sequences of like size."""
+    layout: Spread = Field(gt=0)
+    """Shared by like layouts of such models."""
+    growth: Spread = Field(gt=0)
+    """Per doubling of the devices."""
+    alone: Spread = Field(gt=0)
+    """Of a run alone."""
+    experts_alone: Spread = Field(gt=0)
+    """Of a run of experts alone."""
+    traffic_alone: Spread = Field(gt=0)
+    """Of a run alone, times the part of traffic."""
+    host_alone: Spread = Field(gt=0)
+    """Of a run alone, times the part of the host's time."""
+    odd: Spread = Field(gt=0)
+    """Of a site, or of a run, that is not what it is described as."""
+    odd_sites: float = Field(gt=0, lt=0.5)
+    """Part of sites that are odd."""
+    odd_runs: float = Field(gt=0, lt=0.5)
+    """Part of runs that are."""
+    size_reach: float = Field(gt=0)
+    """Over how much of log(parameters) and log(sequence) models count as alike."""
+    shape_reach: float = Field(gt=0)
+    """Over how many doublings of their degrees layouts count as alike."""
+    low: float = Field(lt=0, default=-GAUSSIAN)
+    """5 % quantile of log(measured / estimated) over its standard deviation, of dense models before
+    anything is measured."""
+    high: float = Field(gt=0, default=GAUSSIAN)
+    """95 % quantile of the same."""
+    experts_low: float = Field(lt=0, default=-GAUSSIAN)
+    """`low` of models with experts."""
+    experts_high: float = Field(gt=0, default=GAUSSIAN)
+    """`high` of models with experts."""
+
+    def covariance(self, a: Traits, b: Traits, *, odd: bool = False) -> Float:
+        """Covariance (n, m) of log(measured / estimated) that runs share [1].
+
+        Counted: what the fields name. Left out: what is of a run alone (`variance_alone`).
+        """
+        machine = a.machine[:, None] == b.machine[None]
+        framework = a.framework[:, None] == b.framework[None]
+        compute, traffic, host = (
+            a.shares[:, None, i] * b.shares[None, :, i] for i in range(a.shares.shape[1])
+        )
+        alike = _alike(a.size, b.size, self.size_reach)
+        rates = self.compute**2 + self.assumed_rate**2 * a.assumed_rate[:, None] * b.assumed_rate
+        links = self.traffic**2 + self.assumed_links**2 * a.assumed_links[:, None] * b.assumed_links
+        return (
+            self.common**2
+            + machine * (rates * compute + links * traffic)
+            + framework * self.host**2 * host
+            + alike * self.model**2
+            + alike * _alike(a.shape, b.shape, self.shape_reach) * self.layout**2
+            + self.growth**2 * a.growth[:, None] * b.growth
+            + odd * self.odd**2 * (machine & framework)
+        )
+
+    def variance_shared(self, a: Traits, *, odd: bool = False) -> Float:
+        """The diagonal (n,) of `covariance` [1]."""
+        compute, traffic, host = (a.shares[:, i] for i in range(a.shares.shape[1]))
+        return (
+            self.common**2
+            + (self.compute**2 + self.assumed_rate**2 * a.assumed_rate) * compute**2
+            + (self.traffic**2 + self.assumed_links**2 * a.assumed_links) * traffic**2
+            + (self.host * host) ** 2
+            + self.model**2
+            + self.layout**2
+            + (self.growth * a.growth) ** 2
+            + odd * self.odd**2
+        )
+
+    def variance_alone(self, a: Traits) -> Float:
+        """Variance (n,) of log(measured / estimated) that no other run shares [1]."""
+        _, traffic, host = (a.shares[:, i] for i in range(a.shares.shape[1]))
+        return (
+            self.alone**2
+            + self.experts_alone**2 * a.experts
+            + (self.traffic_alone * traffic) ** 2
+            + (self.host_alone * host) ** 2
+        )
+
+    def odd_site_share(self, a: Traits) -> Float:
+        """Probability (n,) that the site of a run is odd: even odds where a job is guessed [1]."""
+        return np.where(a.guessed > 0, 0.5, self.odd_sites)
+
+    def quantiles(self, a: Traits) -> tuple[Float, Float]:
+        """5 % and 95 % quantiles (n,) before anything is measured, in standard deviations [1]."""
+        experts = a.experts > 0
+        return (
+            np.where(experts, self.experts_low, self.low),
+            np.where(experts, self.experts_high, self.high),
+        )
+
+    def variance(self, a: Traits) -> Float:
+        """Variance (n,) of log(measured / estimated) before anything is measured [1]."""
+        return (
+            self.variance_shared(a) + self.variance_alone(a) + self.odd_site_share(a) * self.odd**2
+        )
+
+
+def _alike(a: Float, b: Float, reach: float) -> Float:
+    """How alike (n, m) two sets of points are, 1 where they are equal."""
+    squares = np.sum((a[:, None] - b[None]) ** 2, axis=-1)
+    return np.exp(-squares / (2 * reach**2))
+
+
+class Priors(Description):
+    """The file of priors."""
+
+    step_time: Prior
+    memory: Prior
+    """Of a device's memory, as the way of measuring sees it; no part of the time counts there."""
+
+
+@functools.cache
+def priors() -> Priors:
+    """The priors that are shipped."""
+    path = Path(__file__).with_name("prior.toml")
+    return Priors.described(read_toml(path), where=path.name)

@@ -1,0 +1,93 @@
+"""Runs: the traits of layouts that are asked about, and what to expect of their step times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float
+from planner.cost.parts import TIME_CAUSES, TimeCause
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.cost.uncertainty.experience import Outlook, outlook
+from planner.cost.uncertainty.prior import priors
+from planner.cost.uncertainty.traits import Traits
+from planner.describe.base import Kind
+from planner.describe.layout import RECOMPUTE
+
+__all__ = ["step_outlook", "traits_of"]
+
+_FIRST_DEVICES = 8
+"""Devices from which the growth of an error is counted: most of the runs begin with a node."""
+
+
+def traits_of(
+    question: Question,
+    layouts: Layouts,
+    parts_s: Mapping[str, ArrayLike],
+    *,
+    guessed: bool = False,
+) -> Traits:
+    """Traits of layouts (n,) whose parts of the step time (n,) are known, or none [s].
+
+    Counted: what the covariance of `planner.cost.uncertainty.prior` asks for. Left out: the
+    number format, which has rates of its own. method.md#intervals.
+    """
+    model, machine, framework = question.model, question.machine, question.framework
+    layouts = layouts.map(np.ravel)
+    n = len(layouts)
+    seconds = {cause: np.zeros(n) for cause in get_args(TimeCause)}
+    for name, part_s in parts_s.items():
+        seconds[TIME_CAUSES[name]] += np.ravel(part_s)
+    by_cause = np.stack(list(seconds.values()), axis=-1)
+    total = by_cause.sum(axis=-1, keepdims=True)
+
+    def every(value: float | bool) -> Float:
+        return np.full(n, float(value))
+
+    degrees = (
+        layouts.tp,
+        layouts.pp,
+        layouts.ep,
+        layouts.micro_batch,
+        layouts.dp * layouts.cp,
+    )
+    recomputes = 2.0 * (layouts.recompute != RECOMPUTE.index("none"))
+    inside = layouts.world <= machine.node.num_devices
+    network = machine.network.efficiency.kind if machine.network else "assumed"
+    return Traits(
+        shares=by_cause / np.where(total > 0, total, 1.0),
+        size=np.log(
+            np.stack([every(model.num_params), every(question.workload.sequence_length)], axis=-1)
+        ),
+        shape=np.stack([*(np.log2(degree) for degree in degrees), recomputes], axis=-1),
+        growth=np.log2(layouts.world / _FIRST_DEVICES),
+        assumed_rate=every(_assumed(machine.device.sustained_fraction.kind)),
+        assumed_links=np.where(
+            inside, _assumed(machine.node.fabric.efficiency.kind), _assumed(network)
+        ).astype(float),
+        experts=every(model.experts is not None),
+        guessed=every(guessed),
+        machine=np.full(n, machine.name),
+        framework=np.full(n, framework.name),
+    )
+
+
+def _assumed(kind: Kind) -> bool:
+    """Whether a figure comes from no measurement."""
+    return kind not in ("calibrated", "measured")
+
+
+def step_outlook(
+    question: Question, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
+) -> Outlook:
+    """What to expect of the step times of layouts (n,) with these parts (n,) [s].
+
+    Counted: what estimates of published runs missed, and what runs measured before say. Left out:
+    stalls, which have a share of their own. method.md#intervals.
+    """
+    runs = traits_of(question, layouts, parts_s, guessed=guessed)
+    return outlook(priors().step_time, question.experience.step_time, runs)
