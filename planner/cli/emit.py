@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, share_of, spread
+from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, experience_of, share_of, spread
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -65,6 +65,7 @@ def emit_command(
         frameworks=frameworks,
         top=max(rank or 1, _LEAST_TOP),
         tolerance=share_of(tolerance),
+        experience=experience_of(job.learned()),
     )
     if not answer.fits:
         print(
