@@ -868,6 +868,14 @@ def test_runs_of_alcf_s_launcher_send_what_its_log_counts(tmp_path: Path) -> Non
         ("NVLink; 100 Gb/s RDMA per GPU", 8, 12.5e9),
         ("IB 800 Gb/s per node", 8, 12.5e9),
         ("2 Tb/s RoCE per node", 8, 31.25e9),
+        # other spellings
+        ("4x100Gbps", 4, 12.5e9),
+        ("4 x 100GbE", 4, 12.5e9),
+        ("4\u00d7100 Gbit/s", 4, 12.5e9),
+        ("HDR100 x8", 8, 12.5e9),
+        ("8xNDR", 8, 50e9),
+        ("8x A100, 4x HDR100 per node", 4, 12.5e9),
+        ("NVLink 600 GB/s; 4 * 200 gbps", 4, 25e9),
         # what Selene has, in other words, and what says nothing of the network
         ("NVSwitch; 8x HDR IB 200 Gb/s per node", 8, 25e9),
         ("NVLink in node", 8, 25e9),
@@ -893,6 +901,14 @@ def test_llm_foundry_s_two_tables(tmp_path: Path, mode: str, reduced: int, stops
     framework = accepted(tmp_path, notes=notes, **cells).framework
     assert framework.mixed.reduce_bytes == reduced
     assert framework.kernels.stops_early == stops
+
+
+@pytest.mark.parametrize("interconnect", ["10GbE", "-4x 100 Gb/s", "0x 100 Gb/s", "999x 100 Gb/s"])
+def test_a_rate_of_no_count_of_interfaces_is_said(tmp_path: Path, interconnect: str) -> None:
+    run = accepted(tmp_path, system="Selene", interconnect=interconnect)
+    assert run.machine.node_bytes_per_s == 200e9
+    assert any("tells no count and rate of interfaces" in sentence for sentence in run.assumed)
+    assert any(interconnect in sentence for sentence in run.assumed)
 
 
 def test_a_failed_run_does_not_tell_what_it_needs(tmp_path: Path) -> None:
