@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from planner.cost.uncertainty.experience import Known, likelihoods, outlook
+from planner.cost.uncertainty.experience import Known, likelihoods, outlook, telling
 from planner.cost.uncertainty.prior import GAUSSIAN, Prior
 from planner.evidence.residuals.table import Figure, Residual, known, residuals
 
@@ -156,22 +156,13 @@ def held(prior: Prior, group: Source, size: int, chosen: bool = False) -> Held |
 def _draws(prior: Prior, rows: Known, size: int, chosen: bool) -> Iterator[list[int]]:
     lots, n = np.random.default_rng(0), len(rows)
     if chosen:
-        yield [_telling(prior, rows)]
+        yield [telling(prior, rows.traits)]
     elif size == 0:
         yield []
     elif size == 1:
         yield from ([int(i)] for i in lots.permutation(n)[:DRAWS])
     else:
         yield from (list(map(int, lots.permutation(n)[:size])) for _ in range(DRAWS // 2))
-
-
-def _telling(prior: Prior, rows: Known) -> int:
-    """The row whose measurement takes most variance from the others, whatever it measures."""
-    shared = prior.covariance(rows.traits, rows.traits)
-    own = np.diag(shared) + prior.variance_alone(rows.traits)
-    squares = shared**2
-    np.fill_diagonal(squares, 0.0)
-    return int(np.argmax(squares.sum(axis=0) / own))
 
 
 def _one(prior: Prior, rows: Known, draw: list[int]) -> Held:

@@ -19,6 +19,8 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.errors import PlannerError
+from planner.evidence.learning import Learned
+from planner.evidence.learning import learn_from as learn
 
 __version__ = "0.1.0"
 
@@ -27,6 +29,7 @@ __all__ = [
     "Estimate",
     "Framework",
     "Layout",
+    "Learned",
     "Machine",
     "Model",
     "Plan",
@@ -35,6 +38,7 @@ __all__ = [
     "emit",
     "estimate",
     "estimate_configuration",
+    "learn",
     "load_framework",
     "load_machine",
     "load_model",

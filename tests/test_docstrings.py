@@ -46,7 +46,7 @@ def test_formulas_return_numbers() -> None:
         "constants.constants",
         "parts.part",
         "known.schedule_named",
-        "intervals.class_name",
+        "memory.memory_class",
     }
     others = {"wiring.links", "wiring.build_graph", "schedule.one_each", "pipeline.interleaved"}
     assert not (looked_up | others) & set(found)

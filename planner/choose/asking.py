@@ -9,6 +9,7 @@ from planner.choose.batches import NEAR, Batch, offered
 from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, search
 from planner.cost.question import Question
+from planner.cost.uncertainty.experience import Experience
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -37,6 +38,7 @@ def answered(
     nodes: int,
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
+    experience: Experience = Experience(),
 ) -> Answered:
     """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
 
@@ -46,7 +48,8 @@ def answered(
     """
     world, batch = nodes * machine.node.num_devices, workload.global_batch
     found: dict[str, Found] = {}
-    for asked in _stages(model, machine, workload, chosen):
+    for stage in _stages(model, machine, workload, chosen):
+        asked = {name: replace(question, experience=experience) for name, question in stage.items()}
         found |= {name: search(question, world) for name, question in asked.items()}
         one = recommended(found.values())
         if one is not None and not deep(model, one.layout.pp):
@@ -73,9 +76,10 @@ def searched(
     nodes: int,
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
+    experience: Experience = Experience(),
 ) -> dict[str, Found]:
     """Every layout of a job as it is answered, by framework."""
-    return answered(model, machine, nodes, workload, chosen).found
+    return answered(model, machine, nodes, workload, chosen, experience).found
 
 
 def _stages(

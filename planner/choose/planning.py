@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.choose.asking import answered, frameworks_for, left_out
 from planner.choose.batches import offered
@@ -19,6 +20,7 @@ from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.uncertainty.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
@@ -41,13 +43,15 @@ def plan(
     frameworks: Sequence[str | Framework] = (),
     top: int = _TOP,
     tolerance: float | None = None,
+    experience: Experience = Experience(),
 ) -> Plan:
     """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
     `model` and `machine` are catalogue names, paths or descriptions; recommended is the simplest
     layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. A batch that
-    no layout shares is answered with the nearest one within a quarter. Raises PlannerError
-    subclasses for input that makes no sense; that nothing fits is a result.
+    no layout shares is answered with the nearest one within a quarter. `experience` is what
+    measured runs teach, as `planner.learn("runs.csv").experience`: times, memory, ranking follow.
+    Raises PlannerError subclasses for input that makes no sense; that nothing fits is a result.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...               sequence_length=1024))
@@ -59,7 +63,7 @@ def plan(
     check_nodes(place, nodes)
     place.peak(workload.base_precision)
     asked = workload.global_batch
-    answer = answered(described, place, nodes, workload, frameworks)
+    answer = answered(described, place, nodes, workload, frameworks, experience)
     found, workload = answer.found, answer.workload
     questions = {name: part.question for name, part in found.items()}
     near = TOLERANCE if tolerance is None else tolerance
@@ -102,11 +106,13 @@ def estimate(
     *,
     workload: Workload | None = None,
     framework: str | Framework | None = None,
+    experience: Experience = Experience(),
 ) -> Estimate:
     """Memory and step time of one layout.
 
     Without a workload the global batch is the layout's own. Without a framework the first one
-    that allows the layout is taken. Raises LayoutError where none does, with the legal values.
+    that allows the layout is taken. `experience` corrects the estimate, as in `plan`. Raises
+    LayoutError where none does, with the legal values.
 
     >>> estimate("llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1)).layout.world
     16
@@ -116,6 +122,7 @@ def estimate(
     place.peak(workload.base_precision)
     check_nodes(place, -(-layout.world // place.node.num_devices))
     question = _question_for(described, place, workload, layout, framework)
+    question = replace(question, experience=experience)
     return estimate_layouts(question, Layouts.stack([layout]))[0]
 
 

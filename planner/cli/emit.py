@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, share_of, spread
+from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, experience_of, share_of, spread
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
@@ -43,6 +43,10 @@ def emit_command(
         int | None, typer.Option(min=1, help="Steps; else those of --tokens, or 1000.")
     ] = None,
     queue: Annotated[str, typer.Option(help="Queue; else the shortest that holds the run.")] = "",
+    benchmark: Annotated[
+        bool,
+        typer.Option("--benchmark", help="Also a script that times collectives on these nodes."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; else one named after the job.")
     ] = None,
@@ -61,6 +65,7 @@ def emit_command(
         frameworks=frameworks,
         top=max(rank or 1, _LEAST_TOP),
         tolerance=share_of(tolerance),
+        experience=experience_of(job.learned()),
     )
     if not answer.fits:
         print(
@@ -73,7 +78,7 @@ def emit_command(
 
     if instead := words.instead(answer):
         print(instead, file=sys.stderr)
-    files = _files(answer, rank, model, machine, frameworks, steps, queue)
+    files = _files(answer, rank, model, machine, frameworks, steps, queue, benchmark)
     _hand_over(files, output or Path(_folder(model.name, machine.name)), force, dry_run)
     return FITS
 
@@ -86,6 +91,7 @@ def _files(
     frameworks: list[Framework],
     steps: int | None,
     queue: str,
+    benchmark: bool,
 ) -> dict[str, str]:
     """The files; a refusal names the fastest layout of the plan that can be written."""
     from planner.emitters import emit
@@ -103,6 +109,7 @@ def _files(
             framework=given.get(name),
             steps=steps,
             queue=queue,
+            benchmark=benchmark,
         )
 
     try:

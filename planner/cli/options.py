@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.cost.uncertainty.experience import Experience
 from planner.describe.base import Description, field_docs
 from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, load_model
 from planner.describe.machine import Machine
@@ -26,6 +27,7 @@ from planner.errors import LayoutError, PlannerError
 if TYPE_CHECKING:
     from planner.describe.configurations.configuration import Configuration
     from planner.describe.framework.framework import Framework
+    from planner.evidence.learning import Learned
 
 __all__ = [
     "FITS",
@@ -40,10 +42,13 @@ __all__ = [
     "Job",
     "LeaveFree",
     "MachineName",
+    "Measured",
     "ModelName",
     "NetworkName",
     "Overrides",
     "Tolerance",
+    "experience_of",
+    "learned_from",
     "read_files",
     "share_of",
     "spread",
@@ -96,6 +101,15 @@ Tolerance = Annotated[
 Files = Annotated[
     list[str] | None,
     typer.Option("--from", help="Configuration file of a training framework (repeatable)."),
+]
+Measured = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--measured",
+        metavar="FILE",
+        help="Measured runs that correct the estimates: a CSV of runs, LOG=JOB.json, or what "
+        "`planner compare --json` printed (repeatable).",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
@@ -246,6 +260,20 @@ def read_files(files: Sequence[str] | None) -> Configuration | None:
     return read_configuration(*files)
 
 
+def learned_from(files: list[str] | None, machine: Machine, model: Model) -> Learned | None:
+    """What `--measured` names teaches; None where it names nothing."""
+    if not files:
+        return None
+    from planner.evidence.learning import learn_from
+
+    return learn_from(*files, machine=machine, model=model)
+
+
+def experience_of(learned: Learned | None) -> Experience:
+    """What estimates know of measured runs."""
+    return Experience() if learned is None else learned.experience
+
+
 # --- the job of `plan` and `emit` -------------------------------------------------------------
 
 OWN_SEQUENCE = {"sequence_length": "the model's own, at most 4096"}
@@ -289,6 +317,7 @@ class Job:
     overrides: Overrides = None
     leave_free: LeaveFree = 0.0
     devices: Devices = None
+    measured: Measured = None
 
     def described(self) -> tuple[Model, Machine, Workload, list[Framework]]:
         """What the options name."""
@@ -303,3 +332,8 @@ class Job:
         )
         frameworks = [load_framework(name) for name in self.framework or ()]
         return model, machine, workload_of(model, self.workload), frameworks
+
+    def learned(self) -> Learned | None:
+        """What the measured runs teach that are named; None where none is."""
+        machine = load_machine(self.machine, tuple(self.overrides or ()))
+        return learned_from(self.measured, machine, load_model(self.model))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,22 +21,26 @@ from planner.cli.options import (
     Job,
     LeaveFree,
     MachineName,
+    Measured,
     ModelName,
     NetworkName,
     Overrides,
     Tolerance,
+    experience_of,
+    learned_from,
     machine_of,
     read_files,
     share_of,
     spread,
 )
-from planner.describe.catalogue import load_framework, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
     from planner.cost.question import Question
+    from planner.evidence.learning import Learned, Taught
 
 __all__ = ["register"]
 
@@ -65,8 +71,11 @@ def plan_command(
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
     from planner.choose.planning import plan
+    from planner.cost.question import Question
 
     model, machine, workload, frameworks = job.described()
+    learned = job.learned()
+    experience = experience_of(learned)
     answer = plan(
         model,
         machine,
@@ -75,9 +84,17 @@ def plan_command(
         frameworks=frameworks,
         top=top,
         tolerance=share_of(tolerance),
+        experience=experience,
     )
+
+    def asked(one: Estimate) -> tuple[Question, Estimate]:
+        given = {framework.name: framework for framework in frameworks}
+        framework = given.get(one.framework) or load_framework(one.framework)
+        return Question(model, machine, answer.workload, framework, experience), one
+
+    said = None if learned is None else _Said(learned, [asked(one) for one in answer.listed])
     if as_json:
-        print(answer.to_json())
+        print(answer.to_json() if said is None else said.json(answer.as_dict()))
     elif as_csv:
         from planner.show.report import estimate_csv
 
@@ -85,7 +102,7 @@ def plan_command(
     else:
         from planner.show.report import console, show_plan
 
-        show_plan(answer, console())
+        show_plan(answer, console(), () if said is None else said.lines())
     return FITS if answer.fits else NOTHING_FITS
 
 
@@ -104,6 +121,7 @@ def estimate_command(
     overrides: Overrides = None,
     leave_free: LeaveFree = 0.0,
     devices: Devices = None,
+    measured: Measured = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -129,18 +147,55 @@ def estimate_command(
         workload=workload,
         framework=framework,
     )
-    answer = estimate(described, place, job.layout, workload=job.workload, framework=job.framework)
+    learned = learned_from(measured, load_machine(machine, tuple(overrides or ())), described)
+    experience = experience_of(learned)
+    answer = estimate(
+        described,
+        place,
+        job.layout,
+        workload=job.workload,
+        framework=job.framework,
+        experience=experience,
+    )
     chosen = job.framework or load_framework(answer.framework)
-    question = Question(described, place, job.workload, chosen)
-    better = improved(described, place, job, answer) if files else None
-    _print_estimate(question, answer, (better, job.notes) if files else None, as_json, as_csv)
+    question = Question(described, place, job.workload, chosen, experience)
+    better = improved(described, place, job, answer, experience) if files else None
+    said = None if learned is None else _Said(learned, [(question, answer)])
+    read = (better, job.notes) if files else None
+    _print_estimate(question, answer, read, said, as_json, as_csv)
     return FITS if answer.fits else NOTHING_FITS
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What measured runs say of an answer, of its first estimate most."""
+
+    learned: Learned
+    asked: Sequence[tuple[Question, Estimate]]
+
+    def lines(self) -> list[str]:
+        from planner.show.lessons import lessons
+
+        return lessons(*self._found())
+
+    def json(self, data: dict[str, Any]) -> str:
+        from planner.show.lessons import lessons_dict
+
+        return json.dumps({**data, "measured": lessons_dict(*self._found())}, indent=1)
+
+    def _found(self) -> tuple[Learned, Taught, Estimate | None]:
+        from planner.evidence.learning import Taught, most_telling, taught
+
+        if not self.asked:
+            return self.learned, Taught(None, None), None
+        return self.learned, taught(*self.asked[0]), most_telling(self.asked)
 
 
 def _print_estimate(
     question: Question,
     answer: Estimate,
     read: tuple[Estimate | None, tuple[str, ...]] | None,
+    said: _Said | None,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -155,7 +210,7 @@ def _print_estimate(
             data["workload"] = question.workload.model_dump(mode="json")
             data["better"] = None if better is None else estimate_dict(better)
             data["notes"] = notes
-        print(json.dumps(data, indent=1, allow_nan=False))
+        print(json.dumps(data, indent=1, allow_nan=False) if said is None else said.json(data))
     elif as_csv:
         from planner.show.report import estimate_csv
 
@@ -166,6 +221,7 @@ def _print_estimate(
 
         out = console()
         show_estimate(answer, question.machine, stages, out)
+        show_notes([] if said is None else said.lines(), out)
         nodes = -(-answer.layout.world // question.machine.node.num_devices)
         show_notes([*utilisation(question, answer), *grounds(question, nodes)], out)
         if read:

@@ -6,25 +6,42 @@ layouts and models on the same machine with the same software most, to other mac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.experience import Experience, Known, likelihoods
+from planner.cost.uncertainty.experience import Experience, Known, Outlook, likelihoods, telling
+from planner.cost.uncertainty.memory import memory_outlook
 from planner.cost.uncertainty.prior import priors
-from planner.cost.uncertainty.runs import traits_of
+from planner.cost.uncertainty.runs import step_outlook, traits_of
 from planner.cost.uncertainty.traits import Traits
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
 from planner.errors import CatalogueError
 from planner.evidence.backtest import score
+from planner.evidence.measured import read_measured
 from planner.evidence.runs.run import RefusedRun, Run
-from planner.evidence.runs.table import read_runs
+from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
 
-__all__ = ["Learned", "learn", "learn_from"]
+__all__ = [
+    "Change",
+    "Learned",
+    "Taught",
+    "learn",
+    "learn_from",
+    "learn_from_text",
+    "most_telling",
+    "taught",
+]
+
+MOST_RUNS = 60
+"""Measured figures that count: more say the same again, and every search asks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +57,74 @@ class Learned:
     odd_runs: dict[str, float]
     """The same of every timed run, by its row."""
 
+    @property
+    def num_timed(self) -> int:
+        """Step times that count."""
+        return 0 if self.experience.step_time is None else len(self.experience.step_time)
 
-def learn_from(path: Path) -> Learned:
-    """What the runs of a CSV teach; CatalogueError where none can be scored."""
-    found = learn(read_runs(path))
-    if found.experience == Experience():
-        reasons = "; ".join(row.reason for row in found.refused[:1])
-        raise CatalogueError(
-            f"{path.name} holds no run with a step time or a memory that can be estimated"
-            f"{f' ({reasons})' if reasons else ''}; see docs/runs.md for its columns"
-        )
-    return found
+    @property
+    def num_weighed(self) -> int:
+        """Memories that count."""
+        return 0 if self.experience.memory is None else len(self.experience.memory)
+
+
+def learn_from(
+    *given: str | Path, machine: Machine | None = None, model: Model | None = None
+) -> Learned:
+    """What measured runs teach: CSVs of runs, logs (LOG=JOB.json), results of `planner compare`.
+
+    `machine` and `model` are those asked about, which files may call by their names. Raises
+    CatalogueError where nothing can be learned from a file.
+
+    """
+    runs: list[Run | RefusedRun] = []
+    for one in given:
+        found = read_measured(one, machine, model)
+        _check(found, str(one))
+        runs += found
+    return learn(runs)
+
+
+def learn_from_text(text: str, where: str, machine: Machine | None = None) -> Learned:
+    """What the runs of a CSV teach that is given as text; `where` names it in messages.
+
+    >>> from planner import Layout, estimate
+    >>> slow = learn_from_text("system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,"
+    ...     "micro_batch,global_batch,step_time_s\\n"
+    ...     "Polaris,A100,16,Llama-3-8B,8192,Megatron-LM,4,4,1,1,64,60\\n", "runs.csv")
+    >>> job = Layout(dp=4, tp=4, zero_stage=1)
+    >>> after = estimate("llama-3-8b", "polaris", job, experience=slow.experience)
+    >>> after.step_time_s > estimate("llama-3-8b", "polaris", job).step_time_s
+    True
+    """
+    found = runs_from_text(text, where, machine)
+    _check(found, where)
+    return learn(found)
+
+
+def _check(runs: Sequence[Run | RefusedRun], where: str) -> None:
+    """Raise CatalogueError where no run can teach anything."""
+    if any(
+        isinstance(run, Run) and (run.step_time_s is not None or run.memory_bytes is not None)
+        for run in runs
+    ):
+        return
+    reason = next((run.reason for run in runs if isinstance(run, RefusedRun)), "")
+    raise CatalogueError(
+        f"{Path(where).name} holds no run with a step time or a memory that can be estimated"
+        f"{f' ({reason})' if reason else ''}; see docs/runs.md for its columns"
+    )
 
 
 def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
     """What measured runs teach: their log ratios to estimates that know nothing of them.
 
-    Counted: every run with a step time or a memory. Left out: whether a run is odd is weighed
-    where it is used. method.md#intervals.
+    Counted: every run with a step time or a memory, of very many some that lie evenly among them.
+    Left out: whether a run is odd is weighed where it is used. method.md#intervals.
     """
     backtest = score(runs)
-    timed = [(s, error) for s in backtest.scores if (error := s.error) is not None]
-    weighed = [(s, error) for s in backtest.scores if (error := s.memory_error) is not None]
+    timed = _some([(s, e) for s in backtest.scores if (e := s.error) is not None])
+    weighed = _some([(s, e) for s in backtest.scores if (e := s.memory_error) is not None])
     times = _known([(_traits(s, s.estimate.step_time_parts_s), error) for s, error in timed])
     memory = _known([(_traits(s, {}), error) for s, error in weighed])
     found = likelihoods(priors().step_time, times) if times is not None else None
@@ -76,6 +139,13 @@ def learn(runs: Iterable[Run | RefusedRun]) -> Learned:
     )
 
 
+def _some(scores: list[tuple[Score, float]]) -> list[tuple[Score, float]]:
+    """At most `MOST_RUNS`, evenly."""
+    if len(scores) <= MOST_RUNS:
+        return scores
+    return [scores[i] for i in np.linspace(0, len(scores) - 1, MOST_RUNS).round().astype(int)]
+
+
 def _known(runs: list[tuple[Traits, float]]) -> Known | None:
     """Of runs with the errors of their estimates; None where there are none."""
     if not runs:
@@ -88,3 +158,55 @@ def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     run = item.run
     question = Question(run.model, run.machine, run.workload, run.framework)
     return traits_of(question, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
+
+
+# --- what that changes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What measured runs change of one figure of an estimate; factors of the estimate alone."""
+
+    factor: float
+    """Expected now [1]."""
+    before: tuple[float, float]
+    """90 % interval over the estimate, before."""
+    after: tuple[float, float]
+    """90 % interval over the corrected estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What measured runs change of one estimate; None where they say nothing of a figure."""
+
+    step_time: Change | None
+    memory: Change | None
+
+
+def taught(question: Question, estimate: Estimate) -> Taught:
+    """What the experience of a question changed of an estimate of its."""
+    alone, known = replace(question, experience=Experience()), question.experience
+    layouts, parts = Layouts.stack([estimate.layout]), estimate.step_time_parts_s
+    step = memory = None
+    if known.step_time is not None:
+        before = step_outlook(alone, layouts, parts)
+        step = _change(before, step_outlook(question, layouts, parts))
+    if known.memory is not None:
+        memory = _change(memory_outlook(alone, layouts), memory_outlook(question, layouts))
+    return Taught(step, memory)
+
+
+def _change(before: Outlook, after: Outlook) -> Change:
+    return Change(float(after.expected[0]), before.around(), after.around())
+
+
+def most_telling(asked: Sequence[tuple[Question, Estimate]]) -> Estimate | None:
+    """The estimate whose measurement would say most of the others; None of fewer than three."""
+    if len(asked) < 3:
+        return None
+    traits = [
+        traits_of(question, Layouts.stack([one.layout]), one.step_time_parts_s)
+        for question, one in asked
+    ]
+    known = asked[0][0].experience.step_time
+    return asked[telling(priors().step_time, Traits.joined(traits), known)][1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -141,9 +141,12 @@ def _fate(entry: Verdict) -> Text:
     return Text("tight", "yellow") if tight else Text("yes", "green")
 
 
-def show_plan(plan: Plan, out: Console) -> None:
-    """Print a plan: verdict, ranked table, classic strategies, notes."""
+def show_plan(plan: Plan, out: Console, learned: Sequence[str] = ()) -> None:
+    """Print a plan: verdict, what runs taught, ranked table, classic strategies, notes."""
     out.print(verdict(plan))
+    if learned:
+        show_notes(learned, out)
+        out.print()
     if plan.ranked:
         out.print(_ranked(plan))
         out.print()

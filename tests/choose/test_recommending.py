@@ -6,8 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from planner.cost.intervals import MEMORY_CLASSES, exceeding_probability, memory_classes
 
 import planner
 from planner.choose.asking import searched
@@ -24,6 +24,7 @@ from planner.choose.search import Found
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.uncertainty.memory import exceeding_probability, memory_class, memory_classes
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -106,13 +107,16 @@ def test_more_effort_never_ranks_as_less() -> None:
     )
 
 
-@pytest.mark.parametrize("name", MEMORY_CLASSES)
-def test_more_room_is_never_more_dangerous(name: str) -> None:
+@pytest.mark.parametrize("framework", ["nanotron", "megatron-lm"])
+def test_more_room_is_never_more_dangerous(framework: str) -> None:
     rooms = [0.3, 0.8, 0.95, 1.0, 1.05, 1.2, 1.5, 3.0]
-    risks = exceeding_probability(name, rooms).tolist()
+    described = load_framework(framework)
+    job = Question(load_model("gpt2"), load_machine("polaris"), Workload(), described)
+    layouts = Layouts.broadcast(dp=np.full(len(rooms), 4))
+    risks = exceeding_probability(job, layouts, rooms).tolist()
     assert risks == sorted(risks, reverse=True)
     # never certain: the next run may lie beyond all
-    last = 1 / (memory_classes()[name].num_runs + 1)
+    last = 1 / (memory_classes()[memory_class(described)].num_runs + 1)
     assert risks[-1] == pytest.approx(last, rel=0.02)
     assert risks[0] == pytest.approx(1 - last, rel=0.02)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from planner.cost.intervals import CLASSES, memory_classes, memory_factors, run_classes
+import pytest
+
+from planner.cost.uncertainty.memory import MEMORY_CLASSES, memory_classes
 from planner.evidence.residuals.table import residuals, summary
 from tests import ROOT
 
@@ -20,11 +22,12 @@ def test_totals_are_those_of_the_report() -> None:
     assert round(100 * found.median, 1) == float(said[3])
 
 
-def test_rows_are_ratios_of_known_classes() -> None:
+def test_rows_are_ratios_with_traits() -> None:
     rows = residuals()
     assert len({(row.source, row.row) for row in rows}) == len(rows)
     for row in rows:
-        assert row.run_class in CLASSES
+        assert len(row.traits) == 1
+        assert row.traits.shares.sum() == pytest.approx(1, abs=2e-3)
         assert row.step_time or row.memory
         assert all(0.01 < ratio < 100 for ratio in (row.step_time, row.memory) if ratio)
         assert bool(row.memory) is bool(row.memory_kind)
@@ -32,10 +35,9 @@ def test_rows_are_ratios_of_known_classes() -> None:
 
 def test_memory_intervals_stand_on_rows_of_whole_devices() -> None:
     measured = [row for row in residuals() if row.memory_kind in ("reserved", "device")]
-    unseen = [row for row in measured if not row.seen and row.run_class != "guessed job"]
-    for name, found in memory_classes().items():
+    unseen = [row for row in measured if not row.guessed]
+    assert set(memory_classes()) == set(MEMORY_CLASSES)
+    for found in memory_classes().values():
         assert found.low < 1 < found.high
-        assert memory_factors(name) == (found.low, found.high)
         assert found.num_runs <= len(unseen)
     assert sum(found.num_runs for found in memory_classes().values()) <= len(unseen)
-    assert set(run_classes()) == set(CLASSES)

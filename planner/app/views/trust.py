@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
 from planner.app.views.shards import shards
-from planner.cost.intervals import RunClass, memory_classes, run_classes
+from planner.cost.uncertainty.memory import memory_classes
+from planner.cost.uncertainty.prior import Prior, priors
+from planner.describe.base import field_docs
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.backtest import Backtest, score
 from planner.evidence.residuals.table import residuals, summary
@@ -33,6 +34,22 @@ _REPORTS = (
     Path(__file__).parents[2] / "_catalogue" / "accuracy.md",
 )
 # in a checkout, and in an installed package
+_SPREADS = (
+    "common",
+    "compute",
+    "assumed_rate",
+    "traffic",
+    "assumed_links",
+    "host",
+    "model",
+    "layout",
+    "growth",
+    "alone",
+    "experts_alone",
+    "traffic_alone",
+    "host_alone",
+)
+"""What of the prior is an error of its own."""
 _MAX_BYTES = 5_000_000
 
 
@@ -85,31 +102,38 @@ def _evidence() -> None:
 
 def _intervals() -> None:
     st.header("How wide the intervals are", anchor=False)
-    kinds: dict[str, Mapping[str, RunClass]] = {
-        "step time": run_classes(),
-        "memory": memory_classes(),
-    }
-    rows = [
-        {
-            "of": kind,
-            "class of run": name,
-            "from": f"{found.low:.2f} x estimate",
-            "to": f"{found.high:.2f} x estimate",
-            "runs behind it": found.num_runs,
-            "sources": found.num_sources,
-        }
-        for kind, classes in kinds.items()
-        for name, found in classes.items()
-    ]
-    st.table(rows, hide_index=True)
-    st.caption(
-        "90 % of measured figures of runs that took no part in any fit lay between these "
-        "factors of their estimates. For devices that nobody has calibrated there are few runs: "
-        "the factors are those of runs on calibrated devices, estimated as if these were not. A "
-        "guessed job is one whose model shape, software, devices or layout the table does not "
-        "state. Memory is that of a whole device: a layout is called tight where the upper end "
-        "exceeds what the device has."
-    )
+    prior, meaning = priors().step_time, field_docs(Prior)
+    shared, memory = st.columns(2)
+    with shared:
+        st.subheader("Step time, by what errors have in common", anchor=False)
+        rows = [
+            {"error": meaning[name], "size": f"{100 * getattr(prior, name):.1f} %"}
+            for name in _SPREADS
+        ]
+        st.table(rows, hide_index=True)
+        st.caption(
+            "Standard deviations of measured over estimated, learned from runs that took no part "
+            "in any fit. An interval holds 90 % of them for the parts that a step is made of; "
+            "runs of your own shrink what they share with a job."
+        )
+    with memory:
+        st.subheader("Memory, by class of run", anchor=False)
+        classes = [
+            {
+                "class of run": name,
+                "from": f"{found.low:.2f} x estimate",
+                "to": f"{found.high:.2f} x estimate",
+                "runs behind it": found.num_runs,
+                "sources": found.num_sources,
+            }
+            for name, found in memory_classes().items()
+        ]
+        st.table(classes, hide_index=True)
+        st.caption(
+            "90 % of measured runs lay between these factors of their estimates. Memory is that "
+            "of a whole device: a layout is called tight where the upper end exceeds what the "
+            "device has."
+        )
 
 
 def _runs() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from planner.choose.given.completing import Completed, complete
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
+from planner.cost.uncertainty.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.framework.framework import Framework
@@ -41,10 +42,12 @@ def estimate_configuration(
     layout: Mapping[str, Any] | None = None,
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
+    experience: Experience = Experience(),
 ) -> Configured:
     """Memory and step time of what files configure, and the best that their framework can do.
 
-    `layout` and `workload` are fields that the files leave open, or that count before theirs.
+    `layout` and `workload` are fields that the files leave open, or that count before theirs;
+    `experience` corrects the estimates, as in `plan`.
     Raises PlannerError subclasses where something is missing or does not fit.
 
     >>> from planner.describe.configurations.reading import read_configuration_text
@@ -65,11 +68,24 @@ def estimate_configuration(
         workload=workload,
         framework=framework,
     )
-    found = estimate(described, place, job.layout, workload=job.workload, framework=job.framework)
-    return Configured(job, found, improved(described, place, job, found))
+    found = estimate(
+        described,
+        place,
+        job.layout,
+        workload=job.workload,
+        framework=job.framework,
+        experience=experience,
+    )
+    return Configured(job, found, improved(described, place, job, found, experience))
 
 
-def improved(model: Model, machine: Machine, job: Completed, found: Estimate) -> Estimate | None:
+def improved(
+    model: Model,
+    machine: Machine,
+    job: Completed,
+    found: Estimate,
+    experience: Experience = Experience(),
+) -> Estimate | None:
     """The fastest layout of the same framework for the same job on whole nodes.
 
     None where the configured one is as fast and fits, or fills no whole nodes.
@@ -80,7 +96,13 @@ def improved(model: Model, machine: Machine, job: Completed, found: Estimate) ->
     framework = job.framework or load_framework(found.framework)
     try:
         answer = plan(
-            model, machine, nodes=nodes, workload=job.workload, frameworks=[framework], top=1
+            model,
+            machine,
+            nodes=nodes,
+            workload=job.workload,
+            frameworks=[framework],
+            top=1,
+            experience=experience,
         )
     except LayoutError:
         return None

@@ -15,6 +15,8 @@ from planner.cost.schedules.simulate import StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
+from planner.cost.uncertainty.experience import Experience
+from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -35,27 +37,41 @@ _MOST_TASKS = 8_000
 # passes of a played step: half a second of work; what the middle repeats beyond is left out
 
 
-def question_of(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Question:
+def question_of(
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    estimate: Estimate,
+    experience: Experience = Experience(),
+) -> Question:
     """The question that an estimate answers; its framework is that of the catalogue."""
-    return Question(model, machine, workload, load_framework(estimate.framework))
+    return Question(model, machine, workload, load_framework(estimate.framework), experience)
 
 
 def stage_times(
-    model: Model, machine: Machine, workload: Workload, estimate: Estimate
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    estimate: Estimate,
+    experience: Experience = Experience(),
 ) -> tuple[StageTime, ...]:
     """Seconds of one micro-batch on every pipeline stage of a layout, for `simulate` to play [s].
 
-    Counted and left out: as `planner.cost.step.passes.stage_passes`, whose figures these are.
+    Counted and left out: as `planner.cost.step.passes.stage_passes`, whose figures these are, as
+    far as runs measured before correct them.
     """
-    found = stage_passes(question_of(model, machine, workload, estimate), estimate.layout)
+    question = question_of(model, machine, workload, estimate, experience)
+    found = stage_passes(question, estimate.layout)
+    layouts = Layouts.stack([estimate.layout])
+    factor = float(step_outlook(question, layouts, estimate.step_time_parts_s).expected[0])
     return tuple(
         StageTime(
-            forward_s=float(found.forward_s[stage]),
-            backward_s=float(found.backward_s[stage]),
-            recompute_s=float(found.recompute_s[stage]),
-            weight_gradient_s=float(found.weight_gradient_s[stage]),
-            send_s=float(found.transfer.arrives_s[stage]),
-            blocked_s=float(found.transfer.blocks_s[stage]),
+            forward_s=factor * float(found.forward_s[stage]),
+            backward_s=factor * float(found.backward_s[stage]),
+            recompute_s=factor * float(found.recompute_s[stage]),
+            weight_gradient_s=factor * float(found.weight_gradient_s[stage]),
+            send_s=factor * float(found.transfer.arrives_s[stage]),
+            blocked_s=factor * float(found.transfer.blocks_s[stage]),
         )
         for stage in range(estimate.layout.pp)
     )
@@ -114,9 +130,15 @@ class Played:
         return self.passes_s - repeats * max(computed)
 
 
-def played(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> Played:
+def played(
+    model: Model,
+    machine: Machine,
+    workload: Workload,
+    estimate: Estimate,
+    experience: Experience = Experience(),
+) -> Played:
     """The step of an estimate, event by event."""
-    layout, stages = estimate.layout, stage_times(model, machine, workload, estimate)
+    layout, stages = estimate.layout, stage_times(model, machine, workload, estimate, experience)
     after = {name: estimate.step_time_parts_s[name] for name in AFTER_PASSES}
     count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
     if count * per_batch > _MOST_TASKS:

@@ -14,6 +14,7 @@ from planner.choose.search import Found
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints
+from planner.cost.uncertainty.experience import Experience
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -63,9 +64,10 @@ def space(
     frameworks: Sequence[str] = (),
     *,
     cloud: int = 400,
+    experience: Experience = Experience(),
 ) -> Space:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
-    everything = searched(model, machine, nodes, workload, frameworks)
+    everything = searched(model, machine, nodes, workload, frameworks, experience)
     found = [part for part in everything.values() if len(part.footprints)]
     if not found:
         return Space((), (), (), 0)

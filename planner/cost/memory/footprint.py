@@ -180,5 +180,6 @@ def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
     [4.54, 3.49, 3.49, 4.54]
     """
     parts, _ = device_memory(Stages.every(question, layout))
-    rows = range(layout.pp)
-    return [{name: float(values[i]) for name, values in parts.items()} for i in rows]
+    rows, measured = range(layout.pp), _measured_factor(question, Layouts.stack([layout]))
+    factor = float(np.ravel(measured)[0])
+    return [{name: factor * float(values[i]) for name, values in parts.items()} for i in rows]

@@ -22,10 +22,8 @@ __all__ = [
     "likelihoods",
     "outlook",
     "predicted",
+    "telling",
 ]
-
-_NEGLIGIBLE = 1e-4
-"""Weight below which a possibility is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,35 @@ def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
         low, high = np.full_like(mean, -GAUSSIAN), np.full_like(mean, GAUSSIAN)
     spread = np.sqrt(variance)
     return Outlook(np.exp(mean), np.exp(mean + low * spread), np.exp(mean + high * spread), spread)
+
+
+def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
+    """The run whose measurement takes most variance from the others, whatever it measures [1].
+
+    Counted: the covariance of the runs, after those that are known. Left out: that something may
+    be odd. Cohn 1996, Neural Networks 9; method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> from planner.cost.shards.layouts import Layouts
+    >>> from planner.cost.uncertainty.prior import priors
+    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
+    >>> telling(priors().step_time, traits_of(job, layouts, {}))        # the one in the middle
+    1
+    """
+    shared = prior.covariance(runs, runs)
+    if known is not None and len(known):
+        whole = prior.covariance(known.traits, known.traits)
+        whole = whole + np.diag(prior.variance_alone(known.traits))
+        across = prior.covariance(runs, known.traits)
+        shared = shared - across @ np.linalg.solve(whole, across.T)
+    own = np.diag(shared) + prior.variance_alone(runs)
+    squares = shared**2
+    np.fill_diagonal(squares, 0.0)
+    return int(np.argmax(squares.sum(axis=0) / own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +170,24 @@ def _conditioned(prior: Prior, known: Known, odd: bool) -> tuple[Float, Float, f
 def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     """Mean (m,) and variance (m,) of log(measured / estimated) of further runs [1].
 
-    Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments. Left
-    out: that the further run is odd itself. Rasmussen and Williams 2006, equations 2.25 and 2.26;
-    method.md#intervals.
+    Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments; an odd
+    run changes one entry of a diagonal (Sherman and Morrison 1950). Left out: that the further run
+    is odd itself. Rasmussen and Williams 2006, equations 2.25 and 2.26; method.md#intervals.
     """
     found = likelihoods(prior, known)
     mean, square = np.zeros(len(runs)), np.zeros(len(runs))
-    alone = prior.variance_alone(known.traits)
     for odd in (False, True):
-        shared = prior.covariance(known.traits, known.traits, odd=odd)
+        inverse, fitted, _ = _conditioned(prior, known, odd)
         across = prior.covariance(runs, known.traits, odd=odd)
+        gain = across @ inverse
+        expected = (gain @ known.log_ratios)[:, None]
         own = prior.variance_shared(runs, odd=odd) + prior.variance_alone(runs)
-        logs = np.append(found.sound[int(odd)], found.odd_run[int(odd)])
-        for run, weight in enumerate(np.exp(logs - found.total), start=-1):
-            if weight < _NEGLIGIBLE:
-                continue
-            noise = alone.copy()
-            if run >= 0:
-                noise[run] += prior.odd**2
-            gain = np.linalg.solve(shared + np.diag(noise), across.T)
-            expected = known.log_ratios @ gain
-            variance = own - np.einsum("ij,ji->i", across, gain)
-            mean += weight * expected
-            square += weight * (variance + expected**2)
+        variance = (own - np.sum(gain * across, axis=-1))[:, None]
+        # each run odd in turn: one entry of the diagonal grows
+        more = 1 / (1 / prior.odd**2 + np.diag(inverse))
+        means = np.hstack([expected, expected - gain * (more * fitted)])
+        variances = np.hstack([variance, variance + gain**2 * more])
+        weights = np.exp(np.append(found.sound[int(odd)], found.odd_run[int(odd)]) - found.total)
+        mean += means @ weights
+        square += (variances + means**2) @ weights
     return mean, square - mean**2

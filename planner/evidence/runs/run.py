@@ -103,9 +103,12 @@ class _Job:
     """Whether the row's global batch is another one than that of its layout."""
 
 
-def run_of(row_id: str, source: str, cells: Cells) -> Run:
-    """The run of a row. PlannerError where its cells do not tell one."""
-    setting = _setting(cells)
+def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) -> Run:
+    """The run of a row; of a system called like `here`, on that machine.
+
+    PlannerError where the cells do not tell one.
+    """
+    setting = _setting(cells, here)
     job = _job(cells, setting.value)
     found, asked = setting.value, job.value
     step = _step_time_s(cells, asked, found.num_ranks)
@@ -143,18 +146,12 @@ def _of_the_table(cells: Cells) -> tuple[Note, ...]:
     return tuple(Note(sentence) for sentence in sentences if sentence)
 
 
-def _setting(cells: Cells) -> Reading[_Setting]:
+def _setting(cells: Cells, here: Machine | None) -> Reading[_Setting]:
     year = year_of(cells.text("year"))
     num_ranks = _num_ranks(cells)
     if num_ranks.value > _MAX_RANKS:
         raise PlannerError(f"n_gpus = {num_ranks.value} exceeds {_MAX_RANKS:,}; correct the cell")
-    place = machine_of(
-        cells.text("system"),
-        cells.text("gpu"),
-        cells.number("gpu_mem_gb"),
-        cells.count("gpus_per_node"),
-        cells.text("interconnect"),
-    )
+    place = _place(cells, here)
     software = software_of(cells, year)
     compiled = is_compiled(cells, software.value)
     liger = "liger" in cells.text("framework").lower()
@@ -166,6 +163,22 @@ def _setting(cells: Cells) -> Reading[_Setting]:
         _Setting(year, num_ranks.value, place.value, software.value, framework, model.value),
         tuple(note for part in notes for note in part.notes),
     )
+
+
+def _place(cells: Cells, here: Machine | None) -> Reading[Place]:
+    system = cells.text("system")
+    if here is not None and system.strip().lower() == here.name:
+        return stated(Place(here, here.name))
+    found = machine_of(
+        system,
+        cells.text("gpu"),
+        cells.number("gpu_mem_gb"),
+        cells.count("gpus_per_node"),
+        cells.text("interconnect"),
+    )
+    if here is not None and found.value.label == here.name:
+        return Reading(Place(here, here.name), found.notes)
+    return found
 
 
 def _job(cells: Cells, of: _Setting) -> Reading[_Job]:

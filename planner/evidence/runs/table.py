@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from planner.describe.machine import Machine
 from planner.errors import CatalogueError, PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.run import RefusedRun, Run, run_of
 
-__all__ = ["read_runs", "runs_from_text"]
+__all__ = ["is_table_of_runs", "read_runs", "runs_from_text"]
 
 ESSENTIAL = (
     "n_gpus",
@@ -40,17 +42,23 @@ ESSENTIAL = (
 _MAX_FILE_BYTES = 20_000_000
 
 
-def read_runs(path: str | Path) -> list[Run | RefusedRun]:
-    """Every row of a CSV of runs, in order.
+def read_runs(path: str | Path, here: Machine | None = None) -> list[Run | RefusedRun]:
+    """Every row of a CSV of runs, in order; `here` is the machine that rows may call by its name.
 
     CatalogueError where the file is no such table at all.
     """
-    return runs_from_text(_decoded(Path(path)), shorten(str(path)))
+    return runs_from_text(_decoded(Path(path)), shorten(str(path)), here)
 
 
-def runs_from_text(text: str, where: str) -> list[Run | RefusedRun]:
+def runs_from_text(text: str, where: str, here: Machine | None = None) -> list[Run | RefusedRun]:
     """Every row of a table of runs as text, in order; `where` names it in messages."""
-    return [_read_row(number, row) for number, row in _rows(text, where)]
+    return [_read_row(number, row, here) for number, row in _rows(text, where)]
+
+
+def is_table_of_runs(first_line: str) -> bool:
+    """Whether a file that begins with this line is a table of runs."""
+    names = {name.strip().strip('"').lower() for name in re.split("[,;\t]", first_line)}
+    return len(names & set(ESSENTIAL)) >= 2
 
 
 def _decoded(path: Path) -> str:
@@ -107,13 +115,13 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, str] | str]]:
             yield reader.line_num, dict(zip(header, cells, strict=False))
 
 
-def _read_row(number: int, row: dict[str, str] | str) -> Run | RefusedRun:
+def _read_row(number: int, row: dict[str, str] | str, here: Machine | None) -> Run | RefusedRun:
     if isinstance(row, str):
         return RefusedRun(f"line {number}", "", f"line {number} is not readable as CSV: {row}")
     cells = Cells(row)
     row_id = shorten(cells.text("row_id") or f"line {number}")
     source = shorten(cells.text("source") or "not stated", 120)
     try:
-        return run_of(row_id, source, cells)
+        return run_of(row_id, source, cells, here)
     except PlannerError as error:
         return RefusedRun(row_id, source, str(error))

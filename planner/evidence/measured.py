@@ -1,0 +1,181 @@
+"""Measured: the runs of whatever a user has of them: a table, a log, what `compare` printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.cost.parts import MemoryKind
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.files import read_text
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import CatalogueError, DescriptionError, PlannerError, shorten
+from planner.evidence.runs.run import RefusedRun, Run
+from planner.evidence.runs.table import is_table_of_runs, read_runs
+
+if TYPE_CHECKING:
+    from planner.evidence.logs.compare import Comparison
+
+__all__ = ["read_measured", "run_compared"]
+
+_PROBE = 65_536
+_SMALL = 1_000_000
+"""Bytes above which a JSON file is no result of `compare`."""
+_WAYS = (
+    "give a CSV of runs (docs/runs.md), LOG=JOB.json for a log, or what `planner compare --json` "
+    "printed"
+)
+_KINDS: dict[str, MemoryKind] = {"reserved_bytes": "reserved", "allocated_bytes": "allocated"}
+
+
+def read_measured(
+    given: str | Path, here: Machine | None = None, model: Model | None = None
+) -> list[Run | RefusedRun]:
+    """The runs of a file: a CSV of runs, a log as LOG or LOG=JOB.json, or a printed comparison.
+
+    `here` and `model` are what is asked about: a log ran there, and files may call them by name.
+    Raises PlannerError where the file holds no run.
+    """
+    text = str(given)
+    log, _, job = text.rpartition("=")
+    if log and not Path(text).expanduser().exists():
+        return [_of_log(log, job, here, model)]
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return [_of_log(text, None, here, model)]
+    head = _head(path)
+    if is_table_of_runs(head.split("\n", 1)[0]):
+        return list(read_runs(path, here))
+    if (printed := _printed(path, head)) is not None:
+        return [run_compared(printed, path.name, here, model)]
+    return [_of_log(text, None, here, model)]
+
+
+def _head(path: Path) -> str:
+    where = shorten(str(path))
+    try:
+        with path.open("rb") as file:
+            return file.read(_PROBE).decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise CatalogueError(f"cannot read {where}: {error.strerror}; {_WAYS}") from None
+    except ValueError as error:  # a null byte in the path
+        raise CatalogueError(f"cannot read {where}: {error}; {_WAYS}") from None
+
+
+def _printed(path: Path, head: str) -> dict[str, Any] | None:
+    """What `compare --json` printed, if a file is that."""
+    if not head.lstrip().startswith("{") or path.stat().st_size > _SMALL:
+        return None
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError):
+        return None
+    told = {"layout", "workload", "model", "machine", "framework", "step_time_s"}
+    return found if isinstance(found, dict) and told <= found.keys() else None
+
+
+def _of_log(
+    log: str, job: str | None, here: Machine | None, model: Model | None
+) -> Run | RefusedRun:
+    from planner.evidence.logs.compare import compare_log
+
+    name = shorten(Path(log).name)
+    if here is None:
+        raise PlannerError(
+            f"{name} does not say on which machine it ran; name it, or give what `planner compare "
+            "--json` printed of it"
+        )
+    try:
+        found = compare_log(log, here, job, model=_named(job) or model)
+    except PlannerError as error:
+        remedy = "" if job else f"; state its job: {log}=JOB.json (`planner compare --help`)"
+        raise CatalogueError(f"{name}: {error}{remedy}") from None
+    return _of_comparison(found, name)
+
+
+def _named(job: str | None) -> str | None:
+    """The model that the file of a job names."""
+    try:
+        found = json.loads(read_text(Path(job).expanduser())) if job else {}
+    except (ValueError, RecursionError, PlannerError):
+        return None  # who reads the job says what is wrong
+    name = found.get("model") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _of_comparison(found: Comparison, name: str) -> Run | RefusedRun:
+    question = found.job.question
+    if found.doubts:
+        return RefusedRun(name, found.log.source, found.doubts[0])
+    figures = {figure.name: figure.measured for figure in found.figures}
+    memory, kind = _memory(figures)
+    return Run(
+        name,
+        found.log.source,
+        question.machine,
+        question.machine.name,
+        question.framework,
+        question.model,
+        question.workload,
+        found.job.layout,
+        found.step_time_s,
+        memory,
+        kind,
+        True,
+        found.job.assumptions,
+    )
+
+
+def _memory(figures: dict[str, float]) -> tuple[float | None, MemoryKind]:
+    for name, kind in _KINDS.items():
+        if name in figures:
+            return figures[name], kind
+    return None, "allocated"
+
+
+def run_compared(
+    printed: dict[str, Any],
+    name: str,
+    here: Machine | None = None,
+    model: Model | None = None,
+) -> Run | RefusedRun:
+    """The run of a comparison as `planner compare --json` prints it.
+
+    Raises PlannerError where a name is in no catalogue, or a figure is none.
+    """
+    try:
+        if printed.get("doubts"):
+            return RefusedRun(name, str(printed.get("log", name)), str(printed["doubts"][0]))
+        figures = {f["name"]: float(f["measured"]) for f in printed.get("figures", ())}
+        step = float(printed["step_time_s"])
+        place, described = str(printed["machine"]), str(printed["model"])
+        framework = load_framework(str(printed["framework"]))
+        memory, kind = _memory(figures)
+        if not 0 < step < float("inf") or not (memory is None or 0 < memory < float("inf")):
+            raise DescriptionError(f"{name}: step_time_s = {step:g} or memory is no size; {_WAYS}")
+        machine = here if here is not None and here.name == place else load_machine(place)
+        return Run(
+            name,
+            str(printed.get("log", name)),
+            machine,
+            machine.name,
+            framework,
+            model if model is not None and model.name == described else load_model(described),
+            Workload.described(printed["workload"], where="workload"),
+            Layout.described(printed["layout"], where="layout"),
+            step,
+            memory,
+            kind,
+            True,
+            tuple(map(str, printed.get("assumptions", ()))),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PlannerError):
+            raise
+        raise DescriptionError(
+            f"{name} is no result of `planner compare`: {error}; {_WAYS}"
+        ) from None

@@ -1,0 +1,112 @@
+"""Lessons: what measured runs taught, in sentences and as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.cost.estimate import Estimate
+from planner.evidence.learning import Change, Learned, Taught
+from planner.units import counted
+
+__all__ = ["ODD", "corrected", "lessons", "lessons_dict"]
+
+ODD = 0.5
+"""Probability from which a run or a site is called odd."""
+
+
+_MOST_SAID = 3
+
+
+def corrected(learned: Learned) -> str:
+    """By what estimates are corrected, in a few words."""
+    runs = len({s.run.row_id for s in learned.scores if _figures(s.run)})
+    return f"corrected by {counted(runs, 'measured run')}"
+
+
+def _figures(run: Any) -> bool:
+    return run.step_time_s is not None or run.memory_bytes is not None
+
+
+def lessons(learned: Learned, taught: Taught, next_one: Estimate | None = None) -> list[str]:
+    """What was learned for one estimate, what does not fit, and what to measure next."""
+    lines = []
+    if taught.step_time is not None:
+        runs = counted(learned.num_timed, "measured step time")
+        lines.append(f"{runs}: {_change('this job takes', taught.step_time)}.")
+    if taught.memory is not None:
+        runs = counted(learned.num_weighed, "measured peak") + " of memory"
+        lines.append(f"{runs}: {_change('this job needs', taught.memory)}.")
+    for row, chance in learned.odd_runs.items():
+        if chance > ODD:
+            lines.append(
+                f"Run {row} does not fit the others ({100 * chance:.0f} % sure) and hardly "
+                "counts: check what it says of its job."
+            )
+    if learned.odd_site > ODD:
+        lines.append(
+            f"The runs differ from their estimates as hardly any do ({100 * learned.odd_site:.0f} "
+            "% sure): check the description of machine, model or software"
+            + (
+                f", and what was assumed ({'; '.join(said)})."
+                if (said := _assumed(learned))
+                else "."
+            )
+        )
+    if learned.refused:
+        first = learned.refused[0]
+        lines.append(
+            f"{counted(len(learned.refused), 'run')} taught nothing: {first.row_id}: "
+            f"{first.reason}."
+        )
+    if next_one is not None:
+        lines.append(
+            f"Of the listed layouts, {next_one.layout} [{next_one.framework}] would tell most of "
+            "the others: measure it next."
+        )
+    return lines
+
+
+def _assumed(learned: Learned) -> list[str]:
+    """What the tables leave open and was taken, each once."""
+    said = [sentence for score in learned.scores for sentence in score.run.assumed]
+    return list(dict.fromkeys(said))[:_MOST_SAID]
+
+
+def _change(what: str, change: Change) -> str:
+    after, before = (f"{low:.2f}-{high:.2f} x" for low, high in (change.after, change.before))
+    return (
+        f"{what} {change.factor:.2f} x of what was estimated without; 90 % interval now {after} "
+        f"of the estimate instead of {before}"
+    )
+
+
+def lessons_dict(
+    learned: Learned, taught: Taught, next_one: Estimate | None = None
+) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "num_step_times": learned.num_timed,
+        "num_memories": learned.num_weighed,
+        "step_time": _change_dict(taught.step_time),
+        "memory": _change_dict(taught.memory),
+        "odd_site_probability": learned.odd_site,
+        "odd_run_probability": learned.odd_runs,
+        "odd_runs": [row for row, chance in learned.odd_runs.items() if chance > ODD],
+        "refused": [{"row": row.row_id, "reason": row.reason} for row in learned.refused],
+        "measure_next": None
+        if next_one is None
+        else {
+            "framework": next_one.framework,
+            "layout": next_one.layout.model_dump(mode="json"),
+        },
+    }
+
+
+def _change_dict(change: Change | None) -> dict[str, Any] | None:
+    if change is None:
+        return None
+    return {
+        "factor": change.factor,
+        "interval_before": list(change.before),
+        "interval_after": list(change.after),
+    }

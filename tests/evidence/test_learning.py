@@ -1,0 +1,266 @@
+"""Learning: what a user's own runs say of further estimates, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from planner.choose.asking import searched
+from planner.choose.planning import plan
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.memory.footprint import stage_memory
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.cost.uncertainty.experience import Experience
+from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.errors import PlannerError
+from planner.evidence.learning import (
+    MOST_RUNS,
+    Learned,
+    learn_from,
+    learn_from_text,
+    most_telling,
+    taught,
+)
+from planner.evidence.measured import read_measured
+from planner.evidence.runs.run import Run
+from planner.show.lessons import corrected, lessons, lessons_dict
+
+COLUMNS = (
+    "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,micro_batch,global_batch,"
+    "step_time_s,peak_memory_gib,memory_kind,precision,recompute,sequence_parallel,flash_attention\n"
+)
+JOB = Layout(dp=4, tp=4, zero_stage=1, sequence_parallel=True, grad_accumulation=16)
+QUESTION = Question(
+    load_model("llama-3-8b"),
+    load_machine("polaris"),
+    Workload(global_batch=64, sequence_length=4096),
+    load_framework("megatron-lm"),
+)
+ALONE = estimate_layouts(QUESTION, Layouts.of(JOB))[0]
+
+
+def csv_row(name: str, step: float | str, system: str = "Polaris", **cells: Any) -> str:
+    said = {"dp": 4, "tp": 4, "mb": 1, "memory": "", "kind": "", "gpu": "A100", **cells}
+    return (
+        f"{name},{system},{said['gpu']},16,Llama-3-8B,4096,Megatron-LM,{said['dp']},{said['tp']},1,"
+        f"{said['mb']},64,{step},{said['memory']},{said['kind']},bf16,none,yes,yes\n"
+    )
+
+
+def learned(*rows: str) -> Learned:
+    return learn_from_text(COLUMNS + "".join(rows), "runs.csv")
+
+
+def after(*rows: str, layout: Layout = JOB) -> Estimate:
+    known = replace(QUESTION, experience=learned(*rows).experience)
+    return estimate_layouts(known, Layouts.of(layout))[0]
+
+
+def width(one: Estimate) -> float:
+    return one.interval_step_time_s[1] / one.interval_step_time_s[0]
+
+
+SLOW = 1.15 * ALONE.step_time_s
+
+
+def test_nothing_measured_changes_nothing() -> None:
+    assert learn_from().experience == Experience()
+    found = planner.estimate(
+        QUESTION.model,
+        QUESTION.machine,
+        JOB,
+        workload=QUESTION.workload,
+        framework=QUESTION.framework,
+        experience=planner.learn().experience,
+    )
+    assert found == ALONE
+
+
+def test_a_run_said_again_moves_the_estimate_towards_it_and_never_past_it() -> None:
+    steps = [ALONE.step_time_s]
+    steps += [after(*(csv_row(f"r{i}", SLOW) for i in range(n))).step_time_s for n in (1, 2, 5, 20)]
+    assert steps == sorted(steps)
+    assert steps[0] < steps[1]
+    assert steps[-1] < SLOW
+    assert steps[-1] == pytest.approx(SLOW, rel=0.04)
+
+
+def test_runs_that_agree_shrink_the_interval() -> None:
+    widths = [width(ALONE)]
+    widths += [width(after(*(csv_row(f"r{i}", SLOW) for i in range(n)))) for n in (1, 3, 10)]
+    assert widths == sorted(widths, reverse=True)
+    found = after(csv_row("r", SLOW))
+    low, high = found.interval_step_time_s
+    assert low < found.step_time_s < high
+    assert sum(found.step_time_parts_s.values()) == pytest.approx(found.step_time_s)
+
+
+def test_a_run_of_another_machine_says_less() -> None:
+    here = after(csv_row("r", SLOW)).step_time_s
+    elsewhere = load_machine("jean-zay-a100")
+    question = replace(QUESTION, machine=elsewhere)
+    slow = 1.15 * estimate_layouts(question, Layouts.of(JOB))[0].step_time_s
+    there = after(csv_row("r", slow, "Jean Zay")).step_time_s
+    assert ALONE.step_time_s < there < here
+
+
+def test_an_absurd_run_among_good_ones_is_odd_and_hardly_counts() -> None:
+    good = [csv_row(f"r{i}", 1.02 * ALONE.step_time_s) for i in range(3)]
+    found = learned(*good, csv_row("absurd", 6 * ALONE.step_time_s))
+    assert found.odd_runs["absurd"] > 0.9
+    assert max(chance for row, chance in found.odd_runs.items() if row != "absurd") < 0.1
+    without, with_it = after(*good), after(*good, csv_row("absurd", 6 * ALONE.step_time_s))
+    assert with_it.step_time_s == pytest.approx(without.step_time_s, rel=0.05)
+    said = lessons(found, taught(replace(QUESTION, experience=found.experience), with_it))
+    assert any(line.startswith("Run absurd does not fit the others") for line in said)
+    assert not any("description of machine" in line for line in said)
+
+
+def test_a_site_far_off_is_called_odd() -> None:
+    found = learned(*(csv_row(f"r{i}", 3 * ALONE.step_time_s) for i in range(3)))
+    assert found.odd_site > 0.9
+    known = replace(QUESTION, experience=found.experience)
+    one = estimate_layouts(known, Layouts.of(JOB))[0]
+    assert any("check the description of machine" in s for s in lessons(found, taught(known, one)))
+
+
+def test_memory_moves_with_measured_memory_on_every_stage() -> None:
+    more = 1.1 * ALONE.memory_bytes["total"] / 2**30
+    known = replace(
+        QUESTION, experience=learned(csv_row("r", "", memory=more, kind="nvidia-smi")).experience
+    )
+    found = estimate_layouts(known, Layouts.of(JOB))[0]
+    assert found.step_time_s == ALONE.step_time_s
+    assert 1 < found.memory_bytes["total"] / ALONE.memory_bytes["total"] < 1.1
+    (stage,) = stage_memory(known, JOB)
+    assert sum(stage.values()) == pytest.approx(found.memory_bytes["total"])
+    change = taught(known, found)
+    assert change.step_time is None
+    assert change.memory is not None
+    assert change.memory.factor == pytest.approx(
+        found.memory_bytes["total"] / ALONE.memory_bytes["total"]
+    )
+
+
+@pytest.mark.slow
+def test_the_ranking_follows_what_was_measured() -> None:
+    frameworks = [load_framework("megatron-lm")]
+    job = (QUESTION.model, QUESTION.machine)
+    before = plan(*job, nodes=4, workload=QUESTION.workload, frameworks=frameworks)
+    best = before.best
+    assert best is not None
+    assert best.layout.pp > 1
+    # the fastest was tried, and a plain layout did better than it
+    slow = [
+        f"r{i},Polaris,A100,16,Llama-3-8B,4096,Megatron-LM,{best.layout.dp},{best.layout.tp},"
+        f"{best.layout.pp},{best.layout.vpp},{best.layout.zero_stage},{best.layout.micro_batch},64,"
+        f"{1.3 * best.step_time_s},,,bf16,none,yes,yes\n"
+        for i in range(3)
+    ]
+    columns = COLUMNS.replace("tp,zero", "tp,pp,vpp,zero")
+    found = learn_from_text(columns + "".join(slow), "runs.csv")
+    now = plan(
+        *job,
+        nodes=4,
+        workload=QUESTION.workload,
+        frameworks=frameworks,
+        experience=found.experience,
+    )
+    assert now.best is not None
+    assert now.best.layout != best.layout
+    assert [e.step_time_s for e in now.ranked] == sorted(e.step_time_s for e in now.ranked)
+
+
+def test_every_search_knows_what_was_measured() -> None:
+    known = learned(csv_row("r", SLOW)).experience
+    small = Workload(global_batch=16, sequence_length=1024)
+    parts = searched(load_model("gpt2"), QUESTION.machine, 1, small, ("ddp",), known)
+    assert all(part.question.experience is known for part in parts.values())
+
+
+def test_what_tells_most_is_the_layout_nearest_to_the_others() -> None:
+    others = [Layout(dp=16, zero_stage=1), Layout(dp=8, tp=2, zero_stage=1), JOB]
+    far = Layout(pp=16, micro_batch=4, schedule="1f1b", grad_accumulation=16)
+    layouts = [
+        layout.replaced(grad_accumulation=64 // (layout.dp * layout.micro_batch))
+        for layout in (*others, far)
+    ]
+    found = estimate_layouts(QUESTION, Layouts.stack(layouts))
+    asked = [(QUESTION, found[i]) for i in range(len(layouts))]
+    next_one = most_telling(asked)
+    assert next_one is not None
+    assert next_one.layout == layouts[1]
+    assert most_telling(asked[:2]) is None
+    # once it is measured often, another one tells more
+    often = learned(*(csv_row(f"r{i}", SLOW, dp=8, tp=2) for i in range(20))).experience
+    known = [(replace(QUESTION, experience=often), one) for _, one in asked]
+    next_one = most_telling(known)
+    assert next_one is not None
+    assert next_one.layout != layouts[1]
+
+
+def test_a_row_may_call_the_machine_of_the_question_by_its_name(tmp_path: Path) -> None:
+    mine = QUESTION.machine.replaced(name="my-site")
+    runs = tmp_path / "runs.csv"
+    runs.write_text(COLUMNS + csv_row("r", SLOW, "my-site", gpu="own"))
+    (run,) = read_measured(runs, mine)
+    assert isinstance(run, Run)
+    assert run.machine is mine
+    with pytest.raises(PlannerError, match="is no device of the catalogue"):
+        learn_from(runs)
+
+
+def test_many_runs_are_thinned_evenly() -> None:
+    found = learned(*(csv_row(f"r{i}", SLOW) for i in range(2 * MOST_RUNS)))
+    assert len(found.scores) == 2 * MOST_RUNS
+    assert found.num_timed == MOST_RUNS
+    assert "r0" in found.odd_runs
+    assert f"r{2 * MOST_RUNS - 1}" in found.odd_runs
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("absent.csv", None, "No such file.*docs/runs.md"),
+        ("empty.csv", COLUMNS, "holds no run with a step time.*docs/runs.md"),
+        (
+            "bad.csv",
+            COLUMNS + csv_row("r", 3.0, "Nowhere", gpu="abacus"),
+            "no device of the catalogue",
+        ),
+        ("run.log", "nothing here\n", "run.log=JOB.json"),
+        ("broken.json", '{"step_time_s": 3', "broken.json"),
+    ],
+)
+def test_what_teaches_nothing_is_refused(
+    tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(PlannerError, match=words):
+        learn_from(path, machine=QUESTION.machine, model=QUESTION.model)
+
+
+def test_lessons_are_plain_data() -> None:
+    found = learned(csv_row("a", SLOW), csv_row("b", SLOW, "Nowhere", gpu="abacus"))
+    known = replace(QUESTION, experience=found.experience)
+    one = estimate_layouts(known, Layouts.of(JOB))[0]
+    data = json.loads(json.dumps(lessons_dict(found, taught(known, one))))
+    assert data["num_step_times"] == 1
+    assert data["memory"] is None
+    assert data["step_time"]["factor"] == pytest.approx(one.step_time_s / ALONE.step_time_s)
+    low, high = data["step_time"]["interval_after"]
+    assert one.interval_step_time_s == pytest.approx(
+        (low * one.step_time_s, high * one.step_time_s)
+    )
+    assert [row["row"] for row in data["refused"]] == ["b"]
+    assert corrected(found) == "corrected by 1 measured run"
