@@ -31,6 +31,11 @@ FITTED = (
     ),
     ("tr11", "rate of unaligned heads (heads of 150)", lambda r: r.model.head_dim == 150),
     (
+        "tr11",
+        "network of Jean Zay's A100 nodes (every second row)",
+        lambda r: not r.guessed and int(r.row_id.removeprefix("R")) % 2 == 0,
+    ),
+    (
         "Megatron-LM 2020",
         "sustained_fraction of the DGX-2's V100 (tp 1 and 2)",
         lambda r: r.machine.name == "dgx-2" and r.layout.tp <= 2,
