@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from planner.cost.uncertainty.experience import Known, likelihoods, outlook, telling
-from planner.cost.uncertainty.prior import GAUSSIAN, Prior
+from planner.cost.question.experience import Known, likelihoods, outlook, telling
+from planner.cost.question.prior import GAUSSIAN, Prior
 from planner.evidence.residuals.table import Figure, Residual, known, residuals
 
 ROOT = Path(__file__).parent.parent
@@ -196,7 +196,7 @@ def main() -> None:
     write_priors(step_time.whole, memory.whole)
     path = ROOT / "docs" / "learning.md"
     path.write_text(report([step_time, memory]), encoding="utf-8")
-    print("docs/learning.md and planner/cost/uncertainty/prior.toml")
+    print("docs/learning.md and planner/cost/question/prior.toml")
 
 
 def _learned(figure: Figure, title: str) -> Learned:
@@ -222,7 +222,7 @@ def write_priors(step_time: Prior, memory: Prior) -> None:
     for name, prior in (("step_time", step_time), ("memory", memory)):
         lines += ["", f"[{name}]"]
         lines += [f"{field} = {getattr(prior, field):.4f}" for field in Prior.model_fields]
-    path = ROOT / "planner" / "cost" / "uncertainty" / "prior.toml"
+    path = ROOT / "planner" / "cost" / "question" / "prior.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

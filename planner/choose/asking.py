@@ -9,7 +9,7 @@ from planner.choose.batches import NEAR, Batch, offered
 from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, search
 from planner.cost.question import Question
-from planner.cost.uncertainty.experience import Experience
+from planner.cost.question.experience import Experience
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine

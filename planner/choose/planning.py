@@ -19,8 +19,8 @@ from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.question import Question
+from planner.cost.question.experience import Experience
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout

@@ -212,9 +212,9 @@ def stall_probability(question: Question, layouts: Layouts) -> Float:
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> job = Question(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
     ...                load_framework("nanotron"))
-    >>> some = [Layout(dp=64, tp=8, zero_stage=stage) for stage in (0, 1)]
+    >>> some = [Layout(dp=64, tp=8), Layout(dp=32, tp=8, pp=2)]
     >>> stall_probability(job, Layouts.stack(some)).tolist()
-    [0.7, 0.0]
+    [0.6, 0.0]
     """
     devices = question.machine.node.num_devices
     found = np.zeros(np.shape(layouts.dp))

@@ -43,6 +43,10 @@ def emit_command(
         int | None, typer.Option(min=1, help="Steps; else those of --tokens, or 1000.")
     ] = None,
     queue: Annotated[str, typer.Option(help="Queue; else the shortest that holds the run.")] = "",
+    benchmark: Annotated[
+        bool,
+        typer.Option("--benchmark", help="Also a script that times collectives on these nodes."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; else one named after the job.")
     ] = None,
@@ -74,7 +78,7 @@ def emit_command(
 
     if instead := words.instead(answer):
         print(instead, file=sys.stderr)
-    files = _files(answer, rank, model, machine, frameworks, steps, queue)
+    files = _files(answer, rank, model, machine, frameworks, steps, queue, benchmark)
     _hand_over(files, output or Path(_folder(model.name, machine.name)), force, dry_run)
     return FITS
 
@@ -87,6 +91,7 @@ def _files(
     frameworks: list[Framework],
     steps: int | None,
     queue: str,
+    benchmark: bool,
 ) -> dict[str, str]:
     """The files; a refusal names the fastest layout of the plan that can be written."""
     from planner.emitters import emit
@@ -104,6 +109,7 @@ def _files(
             framework=given.get(name),
             steps=steps,
             queue=queue,
+            benchmark=benchmark,
         )
 
     try:

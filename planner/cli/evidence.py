@@ -58,15 +58,26 @@ def backtest_command(
 def calibrate_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
     from_runs: Annotated[Path | None, typer.Option(help="CSV of measured runs.")] = None,
+    from_collectives: Annotated[
+        Path | None,
+        typer.Option(help="Output of nccl-tests, or of `validate collectives --csv`."),
+    ] = None,
     machine: Annotated[str, typer.Option("--machine", "-m", help="Machine of the runs.")] = "",
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="Nodes, where collectives name none.")
+    ] = None,
+    network: NetworkName = None,
     device: Annotated[str, typer.Option(help="Measure this host instead: cpu, cuda or xpu.")] = "",
 ) -> int:
     """Calibrate a hardware profile, from measured runs or by measuring this machine."""
     if device:
         return measure_command(output, device)
+    if from_collectives is not None and machine:
+        return _calibrate_links(output, from_collectives, machine, nodes, network)
     if from_runs is None or not machine:
         raise PlannerError(
-            "calibrate needs --from-runs CSV with --machine NAME, or --device cpu|cuda|xpu"
+            "calibrate needs --from-runs CSV or --from-collectives FILE with --machine NAME, or "
+            "--device cpu|cuda|xpu"
         )
     from planner.describe.files import check_description_file
     from planner.evidence.calibration import calibrate, write_profile
@@ -102,6 +113,23 @@ def _held_out(result: Calibration) -> str:
             "and give the runs to `plan --measured`"
         )
     return said
+
+
+def _calibrate_links(
+    output: Path, path: Path, machine: str, nodes: int | None, network: str | None
+) -> int:
+    from planner.describe.files import check_description_file
+    from planner.evidence.links import fit_links, write_links
+
+    check_description_file(output)
+    result = fit_links(path, machine_of(machine, None, 0.0, None, None, network), nodes)
+    write_links(result, machine, output)
+    print(
+        f"{shorten(str(output))}: {'; '.join(result.said)}\n"
+        f"mean |error| from 1 MiB on: {100 * result.error_before:.1f} % before, "
+        f"{100 * result.error_after:.1f} % after, on the rows of the fit"
+    )
+    return 0
 
 
 def collectives_command(

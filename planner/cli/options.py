@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cost.uncertainty.experience import Experience
+from planner.cost.question.experience import Experience
 from planner.describe.base import Description, field_docs
 from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, load_model
 from planner.describe.machine import Machine
@@ -335,5 +335,5 @@ class Job:
 
     def learned(self) -> Learned | None:
         """What the measured runs teach that are named; None where none is."""
-        machine = load_machine(self.machine, tuple(self.overrides or ()))
+        machine = machine_of(self.machine, self.overrides, 0.0, None, None, self.network)
         return learned_from(self.measured, machine, load_model(self.model))

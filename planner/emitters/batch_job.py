@@ -48,6 +48,8 @@ class BatchJob:
     steps: int
     queue: str = ""
     """The queue that a user asked for; empty: the shortest that holds the run."""
+    benchmark: bool = False
+    """Whether a script that times the collectives of its nodes comes with it."""
 
     @property
     def model(self) -> Model:

@@ -10,7 +10,7 @@ from planner.emitters.queue import slot_of
 from planner.emitters.readme import readme
 from planner.emitters.recipe import OWN_PROGRAM, File, Recipe
 from planner.emitters.registry import writer_of
-from planner.emitters.scripts.job import job_files
+from planner.emitters.scripts.job import benchmark_files, job_files
 from planner.errors import EmitError, shorten
 
 __all__ = ["files_of"]
@@ -21,6 +21,8 @@ def files_of(job: BatchJob) -> dict[str, str]:
     recipe = _with_adapters(job, writer_of(job.framework)(job))
     slot = slot_of(job)
     files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
+    if job.benchmark:
+        files += [f for f in benchmark_files(job, slot) if f.name not in {g.name for g in files}]
     texts = {file.name: file.text for file in files}
     texts["README.md"] = readme(job, recipe, slot, files)
     return dict(sorted(texts.items()))

@@ -23,11 +23,13 @@ def emit(
     framework: Framework | None = None,
     steps: int | None = None,
     queue: str = "",
+    benchmark: bool = False,
 ) -> dict[str, str]:
     """Files (name to text) that run the recommended layout of a plan, or its `rank`-th.
 
     A plan knows its model, machine and framework by name; give those that are not in the
-    catalogue, or were changed. Raises EmitError where the files cannot express the layout, or
+    catalogue, or were changed. With `benchmark` a script comes with them that times the collectives
+    of these nodes. Raises EmitError where the files cannot express the layout, or
     the plan has none of that rank.
 
     >>> import planner
@@ -44,6 +46,7 @@ def emit(
         framework=framework,
         steps=steps,
         queue=queue,
+        benchmark=benchmark,
     )
 
 
@@ -56,6 +59,7 @@ def emit_estimate(
     framework: Framework | None = None,
     steps: int | None = None,
     queue: str = "",
+    benchmark: bool = False,
 ) -> dict[str, str]:
     """Files that run one estimate of a plan's question, as `emit`."""
     # what writes files is loaded when files are written: most who plan write none
@@ -70,6 +74,5 @@ def emit_estimate(
         plan.workload,
         framework or load_framework(estimate.framework),
     )
-    return files_of(
-        BatchJob(question, estimate, plan.nodes, steps or steps_of(plan.workload), queue)
-    )
+    steps = steps or steps_of(plan.workload)
+    return files_of(BatchJob(question, estimate, plan.nodes, steps, queue, benchmark))

@@ -14,12 +14,12 @@ import numpy as np
 
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
+from planner.cost.question.experience import Experience, Known, Outlook, likelihoods, telling
+from planner.cost.question.prior import priors
+from planner.cost.question.traits import Traits
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.experience import Experience, Known, Outlook, likelihoods, telling
 from planner.cost.uncertainty.memory import memory_outlook
-from planner.cost.uncertainty.prior import priors
 from planner.cost.uncertainty.runs import step_outlook, traits_of
-from planner.cost.uncertainty.traits import Traits
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError

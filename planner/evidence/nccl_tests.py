@@ -62,6 +62,10 @@ _MAX_SIZE_BYTES = 1e15
 _MAX_TIME_S = 1e6
 
 
+def _is_header(line: str) -> bool:
+    return len(line) < 1000 and all(column in line for column in _COLUMNS[1:])
+
+
 def _operation(text: str) -> str | None:
     plain = re.sub(r"[^a-z]", "", text.lower())
     return next((name for key, name in _SPELLINGS.items() if key in plain), None)
@@ -74,8 +78,10 @@ def read_measured(
     if nodes is not None and not 1 <= nodes <= _MAX_NODES:
         raise CatalogueError(f"nodes = {nodes} must be between 1 and {_MAX_NODES:,}; correct it")
     text = read_text(path, limit=_MAX_FILE_BYTES).lstrip("\ufeff")
-    header = text.split("\n", 1)[0]
-    if all(column in header for column in _COLUMNS[1:]):
+    # a launcher may have said something before
+    header = next((line for line in text.splitlines() if _is_header(line)), "")
+    if header:
+        text = text[text.index(header) :]
         rows, refused = _from_csv(text, header, nodes)
     else:
         rows, refused = _from_nccl_tests(text, nodes)

@@ -183,24 +183,30 @@ def collectives_command(
         list[str] | None,
         typer.Option(help="Repeatable: all_reduce, broadcast, ...", show_default="all"),
     ] = None,
+    largest: Annotated[str, typer.Option(help="Largest buffer, such as 1GiB.")] = "16MiB",
     limit: Limit = 60.0,
     as_json: AsJson = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV that `planner calibrate` reads.")
+    ] = False,
 ) -> int:
     """Time real collectives, and check their results.
 
     Alone, and between matrix products as in a training step.
     """
-    from planner.validate.measure.collectives import (
-        OPERATIONS,
-        collectives_text,
-        measure_collectives,
-    )
+    from planner.units import parse_quantity
+    from planner.validate.measure import collectives
 
-    result = measure_collectives(
-        world, operations=tuple(operation or OPERATIONS), limit_s=limit, progress=_progress
+    result = collectives.measure_collectives(
+        world,
+        operations=tuple(operation or collectives.OPERATIONS),
+        sizes=[size for size in collectives.SIZES if size <= parse_quantity(largest)],
+        limit_s=limit,
+        progress=_progress,
     )
     if result is not None:
-        print(json.dumps(result, indent=1) if as_json else collectives_text(result))
+        text = collectives.collectives_csv if as_csv else collectives.collectives_text
+        print(json.dumps(result, indent=1) if as_json else text(result))
     return 0
 
 

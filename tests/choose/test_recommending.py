@@ -188,27 +188,29 @@ def test_adapters_are_for_programs_of_ones_own(workload: dict[str, Any]) -> None
 
 
 def test_what_stalls_more_often_than_not_is_passed_over_and_said() -> None:
-    # of ten 1B runs of nanotron with ZeRO-0 on 64 nodes seven took up to 14 times their estimate
+    # of fifteen 1B runs of nanotron without a pipeline on 64 nodes nine took up to 14 times their
+    # estimate
     job = Workload(sequence_length=4096, global_batch=256)
     found = plan("llama-3-8b", "h100-cluster", nodes=64, workload=job, frameworks=["nanotron"])
     assert found.best is not None
     assert found.recommended is not None
     assert (found.best.layout.zero_stage, found.best.layout.pp) == (0, 1)
-    assert (found.recommended.layout.zero_stage, found.recommended.layout.tp) == (1, 8)
-    warnings = [note for note in found.notes if "70 % of measured runs" in note]
+    assert found.recommended.layout.pp > 1
+    warnings = [note for note in found.notes if "60 % of measured runs" in note]
     assert [note.partition(":")[0] for note in warnings] == [str(found.best.layout)]
 
 
 def test_stalls_are_said_where_they_were_measured() -> None:
     nanotron = load_framework("nanotron")
     question = Question(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(), nanotron)
-    few, beyond, piped = (
+    few, all_nodes, beyond, piped = (
         Layout(dp=56, tp=8),
+        Layout(dp=64, tp=8, zero_stage=1),
         Layout(dp=16, tp=16, zero_stage=1),
         Layout(dp=32, tp=8, pp=2),
     )
-    shares = stall_probability(question, Layouts.stack([few, beyond, piped]))
-    assert shares.tolist() == [0.0, 0.43, 0.0]
+    shares = stall_probability(question, Layouts.stack([few, all_nodes, beyond, piped]))
+    assert shares.tolist() == [0.0, 0.6, 0.09, 0.0]
     assert not stall_probability(
         replace(question, framework=load_framework("megatron-lm")), Layouts.of(Layout(dp=512))
     )

@@ -25,6 +25,7 @@ def files_of(
     sequence_length: int = 1024,
     steps: int | None = None,
     queue: str = "",
+    benchmark: bool = False,
     **workload: Any,
 ) -> Files:
     """Files of one layout, whether it fits or not."""
@@ -44,6 +45,7 @@ def files_of(
         framework=runs,
         steps=steps,
         queue=queue,
+        benchmark=benchmark,
     )
 
 

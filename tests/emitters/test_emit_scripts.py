@@ -393,12 +393,14 @@ def test_slurm_accepts(machine: str, framework: str, controlled: dict[str, str])
     queue = "" if known else "dgx"
     for nodes in SLURM[machine]:
         for steps in (1, 10**7) if known else (1,):
-            files = place_files(machine, framework, nodes=nodes, steps=steps, queue=queue)
-            text = files["job.sh"]
-            code, said = slurm.offered(text, controlled)
-            assert code == 0, (said, text)
-            # "... to start at ... using 64 processors on nodes vsc[1-2] in partition ..."
-            assert "to start at" in said
+            files = place_files(
+                machine, framework, nodes=nodes, steps=steps, queue=queue, benchmark=steps == 1
+            )
+            for name in sorted({"job.sh", "collectives.sh"} & set(files)):
+                code, said = slurm.offered(files[name], controlled)
+                assert code == 0, (said, files[name])
+                # "... to start at ... using 64 processors on nodes vsc[1-2] in partition ..."
+                assert "to start at" in said
 
 
 @pytest.mark.slow

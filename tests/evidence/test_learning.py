@@ -15,8 +15,8 @@ from planner.choose.planning import plan
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.question import Question
+from planner.cost.question.experience import Experience
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload

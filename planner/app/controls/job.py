@@ -14,7 +14,7 @@ from planner.app import link
 from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.choose.recommending import TOLERANCE
-from planner.cost.uncertainty.experience import Experience
+from planner.cost.question.experience import Experience
 from planner.describe.catalogue import (
     MOST_FREE,
     aliases,

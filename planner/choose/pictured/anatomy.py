@@ -11,11 +11,11 @@ from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
 from planner.cost.question import Question
+from planner.cost.question.experience import Experience
 from planner.cost.schedules.simulate import StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
-from planner.cost.uncertainty.experience import Experience
 from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout

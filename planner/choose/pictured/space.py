@@ -14,7 +14,7 @@ from planner.choose.search import Found
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints
-from planner.cost.uncertainty.experience import Experience
+from planner.cost.question.experience import Experience
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload

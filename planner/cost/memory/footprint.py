@@ -16,10 +16,10 @@ from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.peak import device_memory
 from planner.cost.question import Question
+from planner.cost.question.experience import outlook
+from planner.cost.question.prior import priors
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.experience import outlook
-from planner.cost.uncertainty.prior import priors
 from planner.cost.uncertainty.runs import traits_of
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError

@@ -5,6 +5,7 @@ The parts reported are those alive at the worst of `MOMENTS`, so they add up to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -44,12 +45,20 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     found["runtime_context"] = _context_bytes(stages) + np.zeros_like(allocated)
     found["allocator_reserve"] = buffers.allocator_fraction.value * allocated
     if buffers.keeps_temporaries:
-        # what activations leave behind is too small for them: the allocator takes more while
-        # there is room, and gives the small pieces back when there is none
         room = machine.device.memory_bytes.value - sum(found.values())
-        later = optimizer_temporaries(stages) - found["optimizer_temporaries"]
-        found["allocator_reserve"] += np.clip(later, 0.0, np.maximum(room, 0.0))
+        apart = found["optimizer_states"] + _apart(stages, totals) - allocated
+        found["allocator_reserve"] += np.clip(apart, 0.0, np.maximum(room, 0.0))
     return recorded(found, DEVICE_PARTS), peak
+
+
+def _apart(stages: Stages, totals: Sequence[Float]) -> Float:
+    """What is alive before the optimizer's step, and the temporaries of that beside it.
+
+    What activations leave behind is too small for them: the allocator takes more while there is
+    room, and gives the small pieces back when there is none.
+    """
+    before = [size for name, size in zip(MOMENTS, totals, strict=True) if name != "optimizer"]
+    return np.max(before, axis=0) + optimizer_temporaries(stages)
 
 
 def _parts(alive: Alive) -> dict[str, Float]:

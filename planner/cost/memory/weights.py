@@ -13,6 +13,7 @@ __all__ = [
     "GatheredWeights",
     "Resident",
     "ResidentWeights",
+    "eight_bit_copies",
     "frozen",
     "gathered",
     "resident",
@@ -49,7 +50,7 @@ def resident(stages: Stages) -> Resident:
     framework = stages.question.framework
     copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
     weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
-    weights = weights + params.trainable * size.cached_weight_bytes
+    weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
@@ -94,6 +95,28 @@ def frozen(stages: Stages) -> Float:
         params.unsharded - params.trainable,
     )
     return gathered_ones * size.weight_bytes + own * stages.frozen_bytes
+
+
+def eight_bit_copies(stages: Stages) -> Float:
+    """8-bit copies of weights that stay beside the 16-bit ones [B].
+
+    Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
+    from one micro-batch to the next. Left out: embedding and head, which run in 16 bits; scales;
+    that norms have none; that per-tensor scaling needs no copy by columns on Blackwell.
+    Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("dgx-h100")
+    >>> asked = Workload(precision="fp8"), load_framework("megatron-lm")
+    >>> stages = Stages.every(Question(model, machine, *asked), Layout())
+    >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
+    218112000.0
+    """
+    params, question = stages.params, stages.question
+    kept = question.framework.kernels.fp8_weight_bytes * (question.workload.precision == "fp8")
+    layers = params.unsharded - params.embedding - (params.head - params.tied)
+    return np.where(stages.layouts.shards_weights, 0.0, layers * kept)
 
 
 @dataclass(frozen=True, slots=True)

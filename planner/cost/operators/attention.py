@@ -37,11 +37,13 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     keys = heads if eager and sizes.kernels.transformers_blocks else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
     saved = [
-        Saved(f"{name}.input", e * h, "gathered"),
+        Saved(f"{name}.input", sizes.product_input * h, "gathered"),
         Saved(f"{name}.qkv", e * (q + k + v), "sharded"),
         Saved(f"{name}.out", e * out, "sharded", of_attention=not cross),
         *latent,
     ]
+    if sizes.saves_fp8:
+        saved.append(Saved(f"{name}.out.fp8", out, "sharded"))
     pointwise: list[Pointwise] = []
     if sizes.kernels.transformers_blocks:
         found = _as_written(sizes, name, (q, k, out))

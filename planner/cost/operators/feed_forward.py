@@ -29,7 +29,7 @@ def dense(sizes: Sizes, width: int) -> Operators:
     >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 * 2 f
     94208
     """
-    entering = Saved("mlp.input", sizes.element * sizes.model.hidden_size, "gathered")
+    entering = Saved("mlp.input", sizes.product_input * sizes.model.hidden_size, "gathered")
     return Operators(saved=(entering,)) + _products(sizes, width, "mlp", until_ffn=True)
 
 
@@ -100,7 +100,8 @@ def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Op
     kernels = 1 if fused else 2
     operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
     entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)
-    leaving = Saved(f"{name}.output", e * width, "sharded", until_ffn=until_ffn)
+    kept_output = sizes.product_input * width
+    leaving = Saved(f"{name}.output", kept_output, "sharded", until_ffn=until_ffn)
     return Operators(pointwise=(operator,), saved=(entering, leaving))
 
 
@@ -109,4 +110,8 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
     if sizes.kernels.scores_before_experts:
         exact = size * FP32 / sizes.element
         return (Saved("expert.input", size + exact, "dispatched"),)
-    return tuple(Saved(f"expert.{end}", size, "dispatched") for end in ("input", "output"))
+    entering = size * sizes.product_input / sizes.element
+    return (
+        Saved("expert.input", entering, "dispatched"),
+        Saved("expert.output", size, "dispatched"),
+    )

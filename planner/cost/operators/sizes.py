@@ -56,6 +56,16 @@ class Sizes:
         return self.workload.compute_bytes
 
     @property
+    def saves_fp8(self) -> bool:
+        """Whether products keep their inputs in 8 bits."""
+        return self.kernels.saves_fp8 and self.workload.precision == "fp8"
+
+    @property
+    def product_input(self) -> int:
+        """What backward keeps of an input of a product [B]."""
+        return 1 if self.saves_fp8 else self.element
+
+    @property
     def stream(self) -> int:
         """An element of the residual stream [B]."""
         return max(self.kernels.residual_bytes, self.element)

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from planner.cost.arrays import Float
 from planner.cost.question import Question
+from planner.cost.question.experience import Outlook, outlook
+from planner.cost.question.prior import GAUSSIAN, priors
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.experience import Outlook, outlook
-from planner.cost.uncertainty.prior import GAUSSIAN, priors
 from planner.cost.uncertainty.runs import traits_of
 from planner.describe.base import Description
 from planner.describe.files import read_toml

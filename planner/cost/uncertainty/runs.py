@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Float
 from planner.cost.parts import TIME_CAUSES, TimeCause
 from planner.cost.question import Question
+from planner.cost.question.experience import Outlook, outlook
+from planner.cost.question.prior import priors
+from planner.cost.question.traits import Traits
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.experience import Outlook, outlook
-from planner.cost.uncertainty.prior import priors
-from planner.cost.uncertainty.traits import Traits
 from planner.describe.base import Kind
 from planner.describe.layout import RECOMPUTE
 
@@ -33,7 +33,7 @@ def traits_of(
 ) -> Traits:
     """Traits of layouts (n,) whose parts of the step time (n,) are known, or none [s].
 
-    Counted: what the covariance of `planner.cost.uncertainty.prior` asks for. Left out: the
+    Counted: what the covariance of `planner.cost.question.prior` asks for. Left out: the
     number format, which has rates of its own. method.md#intervals.
     """
     model, machine, framework = question.model, question.machine, question.framework

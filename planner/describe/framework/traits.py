@@ -88,6 +88,12 @@ class Kernels(Description):
     fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
+    saves_fp8: bool = False
+    """Whether 8-bit products keep their inputs in 8 bits for backward; that of the attention's
+    output projection beside the 16-bit one, which attention keeps (Transformer Engine)."""
+    fp8_weight_bytes: BytesPerElement = 0
+    """8-bit copies of the weights of layers, by rows and by columns, made by the first micro-batch
+    and kept beside the 16-bit ones (Transformer Engine) [B/parameter]."""
     loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
     tp, in place; vocab-parallel-copy: the same on a copy, the fp32 logits beside it; fused: one

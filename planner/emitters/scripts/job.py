@@ -8,6 +8,7 @@ ezpz calls the site's launcher itself. Horovod's processes ask MPI which rank th
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from planner.describe.machine import Launch
 from planner.emitters.batch_job import CHECKPOINTS, FINISHED, BatchJob
@@ -19,8 +20,18 @@ from planner.emitters.scripts.submit import handed_on, submit_script
 from planner.emitters.scripts.system import BREAK, BatchSystem
 from planner.errors import EmitError
 
-__all__ = ["job_files"]
+__all__ = ["benchmark_files", "job_files"]
 
+_BENCHMARK_S = 1800.0
+_BENCHMARK = Recipe(
+    files=(),
+    program="-m planner.validate",
+    default_program="",
+    arguments=(
+        "collectives --csv --largest 1GiB --limit 600",
+        "--operation all_reduce --operation all_gather --operation reduce_scatter",
+    ),
+)
 _PORT = 29500
 """torchrun's own default port."""
 
@@ -46,6 +57,25 @@ def job_files(job: BatchJob, recipe: Recipe, slot: Slot) -> list[File]:
     if kind != "none":
         text = submit_script(job, recipe, slot, system)
         files.append(File("submit.sh", "submits `job.sh` from this folder", text))
+    return files
+
+
+def benchmark_files(job: BatchJob, slot: Slot) -> list[File]:
+    """`collectives.sh`, which times collectives on the job's nodes as the job would run them."""
+    kind, launch = job.machine.scheduler.kind, job.machine.scheduler.launch
+    if isinstance(SYSTEMS[kind], Kubernetes):
+        raise EmitError(f"{job.where}: no benchmark is written for {kind}; leave it out")
+    longest = slot.queue.max_hours * 3600 if slot.queue is not None else _BENCHMARK_S
+    short = replace(slot, seconds=min(longest, _BENCHMARK_S))
+    script = _Script(job, _BENCHMARK, short, SYSTEMS[kind])
+    meaning = (
+        "times all-reduces and gathers over all devices of these nodes, on the network of the job, "
+        "with the `planner` of `environment.sh`; submit it in the place of `job.sh`, then "
+        f"`planner calibrate --from-collectives collectives.csv -m {job.machine.name} -o own.toml`"
+    )
+    files = [File("collectives.sh", meaning, script.once("collectives.csv"))]
+    if script.wrapped and launch is not None:
+        files.append(File("rank.sh", "tells torch which rank a process is", _rank(launch)))
     return files
 
 
@@ -81,6 +111,18 @@ class _Script:
             [*self.system.log, f'{self._launch()} 2>&1 | tee -a "${{LOG}}"', f"date > {FINISHED}"],
         ]
         return "\n".join(head) + "\n\n" + "\n\n".join("\n".join(p) for p in parts if p) + "\n"
+
+    def once(self, output: str) -> str:
+        """A script that runs once, whatever became of a training, and keeps what is printed."""
+        head = [self.system.shebang, *self.system.directives(self.job, self.slot, self.tasks)]
+        folder = [f"cd {self.system.folder}"] if self.system.folder else []
+        parts = [
+            ["set -euo pipefail", *folder],
+            _setup(self.job),
+            self._exports(),
+            [f"{self._launch()} > {output}"],
+        ]
+        return "\n".join(head) + "\n\n" + "\n\n".join("\n".join(p) for p in parts) + "\n"
 
     def _variables(self) -> dict[str, str]:
         """Variables of the site and of the framework."""

@@ -7,6 +7,7 @@ whatever the number of ranks.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.cost.network.table import OPERATIONS as ESTIMATED
 from planner.cost.network.table import bus_factor
 from planner.validate.measure.fitting import alpha_beta
 from planner.validate.ranks.rank import Rank, RankError, external_rank
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OPERATIONS",
     "SIZES",
+    "collectives_csv",
     "collectives_text",
     "fitted",
     "measure",
@@ -42,8 +45,9 @@ OPERATIONS = (
     "all_to_all",
     "send_receive",
 )
-SIZES = tuple(1024 * 4**k for k in range(8))
-"""1 KiB to 16 MiB."""
+SIZES = tuple(1024 * 4**k for k in range(11))
+"""1 KiB to 1 GiB."""
+_USUAL = SIZES[:8]
 _IN_STEP = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive")
 _BUDGET_S = 0.04
 _ROUNDS = 7
@@ -255,21 +259,29 @@ def run_rank(rank: Rank, payload: dict[str, Any], send: Callable[[Any], None]) -
 
         everyone: list[Any] = [None] * rank.world
         shares.append(quiet.probe_cpu_wall())
-        dist.all_gather_object(everyone, (min(shares), time.process_time() - cpu))
+        mine = (min(shares), time.process_time() - cpu, socket.gethostname())
+        dist.all_gather_object(everyone, mine)
+        nodes = len({item[2] for item in everyone})
         load = quiet.Load(
             min(item[0] for item in everyone),
             watch.foreign_cores(sum(item[1] for item in everyone)),
             rank.world,
             num_cores(),
         )
-    return {"rows": rows, "fits": fitted(rows), "load": load.as_dict(), "backend": rank.backend}
+    return {
+        "rows": rows,
+        "fits": fitted(rows),
+        "load": load.as_dict(),
+        "backend": rank.backend,
+        "nodes": nodes,
+    }
 
 
 def measure_collectives(
     world: int,
     *,
     operations: Sequence[str] = OPERATIONS,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = _USUAL,
     limit_s: float = 60.0,
     progress: Callable[[int, str], None] | None = None,
 ) -> dict[str, Any] | None:
@@ -310,6 +322,17 @@ def measure_collectives(
     )
     first: dict[str, Any] = results[0]
     return first
+
+
+def collectives_csv(result: dict[str, Any]) -> str:
+    """The operations that estimates know as a table that `planner calibrate` reads."""
+    lines = ["collective,nodes,size_bytes,time_us"]
+    lines += [
+        f"{row['name']},{result['nodes']},{row['bytes']},{1e6 * row['time_s']:.3f}"
+        for row in result["rows"]
+        if row["name"] in ESTIMATED
+    ]
+    return "\n".join(lines)
 
 
 def collectives_text(result: dict[str, Any]) -> str:

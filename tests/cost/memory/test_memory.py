@@ -535,13 +535,33 @@ def test_what_the_allocator_keeps_fills_the_device_at_most() -> None:
     without = estimate_layouts(Question(model, machine, workload, plain), layouts)
     assert list(kept.fits) == list(without.fits)
     assert set(kept.fits) == {True, False}
-    # the fp32 copy of the gradients that a rank updates, 4 of its 12 bytes per parameter
+    # gradients that a rank updates, flat in 16 bits and in fp32: 6 to its 12 bytes per parameter
     states = kept[0].memory_bytes["optimizer_states"]
     more = [kept[i].memory_bytes["total"] - without[i].memory_bytes["total"] for i in range(5)]
-    assert more[0] >= states / 3 * 0.99
+    assert more[0] >= states / 2 * 0.99
     room = [machine.device.memory_bytes.value - without[i].memory_bytes["total"] for i in range(5)]
     for added, free in zip(more, room, strict=True):
         assert added == pytest.approx(min(more[0], max(free, 0.0)), rel=1e-6, abs=1.0)
+
+
+def test_temporaries_stay_beside_activations_wherever_the_peak_is() -> None:
+    """One sequence more is one more layer's input per layer, before the peak moves from the
+    optimizer's step to the loss as after: h = 1600, 48 layers, 1024 tokens, 2 bytes."""
+    layouts = Layouts.stack(
+        Layout(zero_stage=1, micro_batch=size, grad_accumulation=24 // size, recompute="full")
+        for size in (1, 2, 3, 4, 6, 8, 12, 24)
+    )
+    asked = Question(
+        load_model("gpt2-xl"),
+        load_machine("dgx-h200"),
+        Workload(sequence_length=1024, global_batch=24, precision="fp16"),
+        load_framework("megatron-deepspeed"),
+    )
+    found = estimate_layouts(asked, layouts)
+    totals = [found[i].memory_bytes["total"] for i in range(len(layouts))]
+    assert {found[i].peak_moment for i in range(len(layouts))} == {"optimizer", "loss"}
+    added = np.diff(totals) / np.diff([1, 2, 3, 4, 6, 8, 12, 24])
+    assert np.all(added >= 2 * 48 * 1600 * 1024)
 
 
 def test_bf16_needs_no_second_fp32_copy_of_gradients() -> None:

@@ -111,6 +111,27 @@ def test_a_job_sets_up_the_network_that_its_estimate_is_of() -> None:
     assert site < set(unset.split())
 
 
+@pytest.mark.parametrize("framework", ["ddp", "accelerate", "ezpz"])
+def test_a_benchmark_runs_on_the_nodes_and_the_network_of_its_job(framework: str) -> None:
+    """What it prints is what `planner calibrate --from-collectives` reads."""
+    for network in ("plugin", "sockets"):
+        polaris = load_machine("polaris", (f"network={network}",))
+        files = place_files(polaris, framework, benchmark=True)
+        text = files["collectives.sh"]
+        assert run_on(text, "bash", "-n").returncode == 0
+        assert "#PBS -l select=2\n" in text
+        assert "#PBS -l walltime=00:30:00\n" in text
+        assert text.endswith(" > collectives.csv\n")
+        assert "-n 8 --ppn 4 " in text
+        assert "rank.sh" in files
+        # one rank a device asks torch, whatever launches the job itself
+        assert "bash rank.sh python3 -u -m planner.validate" in text
+        assert ("export NCCL_NET='AWS Libfabric'\n" in text) == (network == "plugin")
+        assert "finished" not in text
+        assert "calibrate --from-collectives collectives.csv -m polaris" in files["README.md"]
+    assert "collectives.sh" not in place_files("polaris", framework)
+
+
 @pytest.mark.parametrize("name", ["polaris", "aurora"])
 def test_compute_nodes_that_need_a_proxy_get_it(name: str) -> None:
     text = place_files(name, "ddp")["job.sh"]

@@ -951,3 +951,43 @@ def test_memory_of_aurora_gpt_2b_as_its_script_runs_it(tmp_path: Path) -> None:
         item.estimate.memory_bytes["weights"] + item.estimate.memory_bytes["optimizer_states"]
     )
     assert resident == pytest.approx(3.71 * 2**30, rel=0.01)
+
+
+@pytest.mark.parametrize(("dp", "measured"), [(1, 73), (2, 51)])
+def test_memory_of_a_gpt_whose_states_few_ranks_share(
+    tmp_path: Path, dp: int, measured: float
+) -> None:
+    """bigscience @9e64ede, train/tr11-176B-ml/chronicles-prequel.md, Best TFLOPs: GPT of 200B in
+    fp16, ZeRO-1, as nvidia-smi shows it. DeepSpeed's step copies gradients flat and to fp32."""
+    cells = {
+        "system": "Jean Zay (A100 partition)",
+        "gpu": "A100-SXM",
+        "gpu_mem_gb": 80,
+        "n_gpus": 80 * dp,
+        "gpus_per_node": 8,
+        "model": "GPT 200B",
+        "n_layers": 80,
+        "hidden": 14400,
+        "n_heads": 96,
+        "n_kv_heads": 96,
+        "ffn_hidden": 57600,
+        "activation": "gelu",
+        "vocab": 250000,
+        "seq_len": 2048,
+        "precision": "fp16",
+        "framework": "Megatron-DeepSpeed (bigscience)",
+        "year": 2022,
+        "dp": dp,
+        "tp": 8,
+        "pp": 10,
+        "zero_stage": 1,
+        "recompute": "full",
+        "flash_attention": "no",
+        "micro_batch": 1,
+        "grad_accum": 2048 // dp,
+        "global_batch": 2048,
+        "peak_memory_gib": measured,
+        "memory_kind": "nvidia-smi GB",
+    }
+    (item,) = score([accepted(tmp_path, **cells)]).scores
+    assert item.estimated_memory_bytes == pytest.approx(measured * 2**30, rel=0.06)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from planner.describe.catalogue import load_machine
+from planner.evidence.nccl_tests import read_measured
 from planner.validate.ranks.rank import RankError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -11,9 +15,10 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 
 @pytest.mark.alone
-def test_collectives_are_checked_and_fitted() -> None:
+def test_collectives_are_checked_and_fitted(tmp_path: Path) -> None:
     from planner.validate.measure.collectives import (
         OPERATIONS,
+        collectives_csv,
         collectives_text,
         measure_collectives,
     )
@@ -24,5 +29,11 @@ def test_collectives_are_checked_and_fitted() -> None:
     assert all(row["time_s"] > 0 for row in result["rows"])
     assert all(fit["mape"] >= 0 for fit in result["fits"])
     assert "bus GB/s" in collectives_text(result)
+    # what is measured is read back, on this one host
+    (tmp_path / "own.csv").write_text(collectives_csv(result))
+    rows, refused = read_measured(tmp_path / "own.csv", load_machine("polaris"))
+    assert not refused
+    assert {row.nodes for row in rows} == {1}
+    assert {row.operation for row in rows} >= {"all_reduce", "all_gather", "reduce_scatter"}
     with pytest.raises(RankError, match="2 or more ranks"):
         measure_collectives(1)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.uncertainty.prior import GAUSSIAN, Prior
-from planner.cost.uncertainty.traits import Traits
+from planner.cost.question.prior import GAUSSIAN, Prior
+from planner.cost.question.traits import Traits
 
 __all__ = [
     "Experience",
@@ -91,7 +91,7 @@ def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
     >>> from planner.cost.shards.layouts import Layouts
-    >>> from planner.cost.uncertainty.prior import priors
+    >>> from planner.cost.question.prior import priors
     >>> from planner.cost.uncertainty.runs import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
