@@ -258,7 +258,12 @@ ROWS = [
     ZERO_3[3:],
     published.NARAYANAN_TABLE_2_PTD,
     published.KORTHIKANTI,
-    [*ZERO_3[3:], *published.NARAYANAN_TABLE_2_PTD, *published.KORTHIKANTI],
+    [
+        *published.NARAYANAN_TABLE_1,
+        *ZERO_3[3:],
+        *published.NARAYANAN_TABLE_2_PTD,
+        *published.KORTHIKANTI,
+    ],
     published.ALL,
 ]
 

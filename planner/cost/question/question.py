@@ -18,7 +18,8 @@ class Question:
     """What is estimated: a model, on a machine, for a workload, with a framework, after what was
     measured.
 
-    The machine is the one on the network that the framework's jobs run on.
+    The machine is the one on the network that the framework's jobs run on, the framework the one
+    with the kernels that exist on the machine's devices.
     """
 
     model: Model
@@ -30,3 +31,4 @@ class Question:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machine", self.machine.network_of(self.framework.name))
+        object.__setattr__(self, "framework", self.framework.on(self.machine.device.runtime))

@@ -165,10 +165,11 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     tokens = layouts.tokens(question.workload.sequence_length)
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
+    last = np.zeros_like(tokens)
     column_input, column_weight = np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in block.gemms:
         out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
-        forward += out
+        forward, last = forward + out, out
         backward += dgrad + wgrad
         weight_gradient += wgrad
         if gemm.split == "column" and not gemm.experts:
@@ -189,7 +190,8 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     recompute = np.zeros_like(tokens)
     if block.kind == "layer":
         selective = _selective_s(framework, forward, core_forward)
-        recompute = np.where(layouts.recomputes_layers, forward, recompute)
+        whole = forward - last if framework.kernels.stops_early else forward
+        recompute = np.where(layouts.recomputes_layers, whole, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
     return BlockTime(
         forward,
@@ -253,10 +255,12 @@ def _gemm_times(
     dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
-    # a fused kernel adds into the fp32 gradient; otherwise it is written and added separately
+    # a fused kernel adds into the gradient; otherwise it is written and added separately
+    # (nowhere wider than fp32: what is more are 16-bit ones beside it)
+    added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, 8.0)
-    accumulate = batch * n * k * (element + 8.0) / rates.memory
+        return forward, dgrad, time(n, m, k, added)
+    accumulate = batch * n * k * (element + added) / rates.memory
     repeated = layouts.num_microbatches > 1
     return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
 

@@ -14,6 +14,7 @@ from planner.describe.framework.traits import (
     HostTime,
     Kernels,
     Offloading,
+    OtherKernels,
     Stall,
     States,
 )
@@ -115,6 +116,8 @@ class Framework(Description):
     """Bytes per parameter in fp32 and tf32 training."""
     kernels: Kernels
     """Kernels and saved tensors."""
+    other_kernels: tuple[OtherKernels, ...] = ()
+    """Which of them some runtimes lack."""
     host: HostTime
     """How long the host takes to issue a layer."""
     stalls: tuple[Stall, ...] = ()
@@ -127,6 +130,20 @@ class Framework(Description):
     """What offloading moves and holds."""
     code: Code = Code()
     """What its code and files can be told."""
+
+    def on(self, runtime: Runtime) -> Framework:
+        """It as it runs on a device runtime: without kernels that do not exist there.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> megatron = load_framework("megatron-deepspeed")
+        >>> [megatron.on(runtime).kernels.fused_rope for runtime in ("cuda", "rocm", "xpu")]
+        [True, True, False]
+        """
+        lacking = [row for row in self.other_kernels if runtime in row.runtimes]
+        if not lacking:
+            return self
+        changes = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
+        return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
 
     def stages(self, precision: str) -> tuple[int, ...]:
         """ZeRO stages that it offers in a training precision."""

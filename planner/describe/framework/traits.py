@@ -22,6 +22,7 @@ from planner.describe.base import (
     Trait,
     ZeroStage,
 )
+from planner.describe.machine import Runtime
 
 __all__ = [
     "Buffers",
@@ -30,6 +31,7 @@ __all__ = [
     "Kernels",
     "Loss",
     "Offloading",
+    "OtherKernels",
     "Stall",
     "States",
 ]
@@ -134,6 +136,9 @@ class Kernels(Description):
     repeats_to_end: bool = False
     """Whether full recompute runs a layer to its end, and not only to the last activation that
     backward needs (torchtitan: early_stop = False)."""
+    stops_early: bool = False
+    """Whether full recompute stops as soon as it has what backward needs, so that a layer's last
+    product is not repeated (torch.utils.checkpoint from 2.1 on, not re-entrant)."""
     saves_gathered: bool = False
     """Whether sequence parallelism keeps the gathered inputs (DTensor) or gathers again."""
     fused_gradient_accumulation: bool = False
@@ -143,6 +148,23 @@ class Kernels(Description):
     that of FlashAttention-2)."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
+
+
+class OtherKernels(Description):
+    """Kernels that do not exist on some runtimes, where single operations do their work."""
+
+    runtimes: tuple[Runtime, ...] = Field(min_length=1)
+    """Device runtimes without them."""
+    fused_activation: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_residual: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_softmax: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_rope: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
+    fused_optimizer: bool | None = None
+    """As in `Kernels`; None: as everywhere."""
 
 
 class HostTime(Description):
@@ -281,8 +303,8 @@ class Communication(Description):
     gather_fraction: Fraction
     """Bandwidth that ZeRO-3 gathers and scatters reach, relative to a large collective."""
     contention: Share
-    """Part of hidden data-parallel traffic that still costs time: its kernels take compute
-    units and memory bandwidth from the computation they run behind."""
+    """Part of hidden traffic that still costs time: its kernels take compute units and memory
+    bandwidth from the computation they run behind."""
 
 
 class Offloading(Description):

@@ -31,15 +31,16 @@ __all__ = [
 _NOTHING_USUAL = Usual(source="the framework's description")
 
 
-def software_of_label(label: str, year: int | None) -> Software | None:
+def software_of_label(label: str, year: int | None, notes: str = "") -> Software | None:
     """What a label of software stands for; None where no description is near it.
 
     >>> software_of_label("NeMo (Megatron-Core)", 2024).framework
     'megatron-lm'
     """
-    text = normalised(label)
+    text, noted = normalised(label), normalised(notes)
     for row in (*known_labels().software, *_catalogue()):
-        if all(word in text for word in row.words) and (year or 9999) <= row.until_year:
+        named = all(word in text for word in row.words) and row.noted in noted
+        if named and (year or 9999) <= row.until_year:
             return row
     return None
 
@@ -59,7 +60,7 @@ def _catalogue() -> tuple[Software, ...]:
 def software_of(cells: Cells, year: int | None) -> Reading[Software]:
     """The software of a row, and what stands for it where it is not described or not stated."""
     label = cells.text("framework")
-    found = software_of_label(label, year)
+    found = software_of_label(label, year, cells.text("notes"))
     if found is None:
         name = _likely_framework(cells)
         standing = software_of_label(name, year)
@@ -97,11 +98,6 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
         gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), software.gradient_bytes)
         mixed = framework.mixed.replaced(**gradients).model_dump()
         framework = framework.replaced(mixed=mixed)
-    if software.overlap_tensor_backward is not None:
-        rules = framework.communication.replaced(
-            overlap_tensor_backward=software.overlap_tensor_backward
-        )
-        framework = framework.replaced(communication=rules.model_dump())
     if software.awaits_kernels:
         framework = _blocking(framework)
     applied = [

@@ -92,6 +92,8 @@ class KernelChanges(Known):
     """As in the description; None: unchanged."""
     repeats_to_end: bool | None = None
     """As in the description; None: unchanged."""
+    stops_early: bool | None = None
+    """As in the description; None: unchanged."""
     loss: Loss | None = None
     """As in the description; None: unchanged."""
     saves_gathered: bool | None = None
@@ -160,6 +162,8 @@ class Software(Known):
 
     words: tuple[str, ...]
     """All of them occur in the label."""
+    noted: str = ""
+    """What a row's notes hold besides, in words as those of labels; empty: anything."""
     framework: str
     """Name in the catalogue."""
     zero_stage: int = Field(default=0, ge=0, le=3)
@@ -183,8 +187,6 @@ class Software(Known):
     """Whether its scripts leave bf16 gradients in 16 bit where there is no pipeline."""
     awaits_kernels: bool = False
     """Whether its scripts make every launch wait for its kernel."""
-    overlap_tensor_backward: bool | None = None
-    """As in a framework's description; None: as described."""
     all_reduced_stages: tuple[int, ...] = ()
     """ZeRO stages at which its configuration has gradients all-reduced; none: as described."""
     sent_gradient_bytes: float | None = Field(default=None, gt=0)

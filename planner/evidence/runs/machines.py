@@ -15,9 +15,33 @@ from planner.evidence.runs.reading import Note, Reading, assumed, stated
 
 __all__ = ["Place", "machine_of"]
 
-_EACH_OF = re.compile(r"(\d+)\s*x\s[^;()]*?([\d.]+)\s*([GT])b/s")
-_IN_ALL = re.compile(r"([\d.]+)\s*([GT])b/s[^;]*?\bper (gpu|node)")
+_RATE = r"(?<![\w.-])(\d+(?:\.\d+)?) ([GT])b/s"
+_EACH_OF = re.compile(rf"(?<![\w.-])(\d+) x (?:(?! x )[^;()])*?{_RATE}")
+_TIMES = re.compile(rf"{_RATE}[^;()]*? x ?(\d+)\b")
+_IN_ALL = re.compile(rf"{_RATE}[^;]*?\bper (gpu|node)")
+_ONLY_RATE = re.compile(_RATE)
 _BYTES_PER_S = {"G": 1e9 / 8, "T": 1e12 / 8}
+_SPELLINGS = (
+    (r"[\u00d7*]", "x"),
+    (r"(?<=\d)\s*x\s*(?=\w)", " x "),
+    (r"\b(?i:gpu|device)s?\b", "gpu"),
+    (r"\b(?i:node)s?\b", "node"),
+    # bits, never bytes: GB/s is what NVLink is stated in
+    (
+        r"(?<=\d)\s*(?:[Gg]bps|[Gg]bits?/s|[Gg]b/s|[Gg]b[Ee]|(?i:gigabits?(?:/s|\s+ethernet)))",
+        " Gb/s",
+    ),
+    (r"(?<=\d)\s*(?:[Tt]bps|[Tt]bits?/s|[Tt]b/s)", " Tb/s"),
+)
+"""How a rate and a count may be written, and how they are read."""
+_GENERATIONS = (
+    (r"\bFDR\b", 56),
+    (r"\b(?:EDR|HDR100)\b", 100),
+    (r"\b(?:HDR|HDR200|NDR200)\b", 200),
+    (r"\b(?:NDR|NDR400)\b", 400),
+    (r"\bXDR\b", 800),
+)
+"""Generations of InfiniBand by their rate [Gb/s], where no rate is stated."""
 _SAME_RATE = 0.05
 """How far a row's rate per node may be from the profile's and still be the same."""
 _GIB_NOMINAL = 0.99
@@ -162,9 +186,11 @@ def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
     >>> interfaces("2 Tb/s RoCE per node", load_machine("selene"))     # of its 8 interfaces
     (8, 31250000000.0)
     """
-    text = re.sub(r"(?i)\b(gpu|node)\b", lambda word: word[0].lower(), interconnect)
+    text = _plain(interconnect)
     if found := _EACH_OF.search(text):
         return int(found[1]), float(found[2]) * _BYTES_PER_S[found[3]]
+    if found := _TIMES.search(text):
+        return int(found[3]), float(found[1]) * _BYTES_PER_S[found[2]]
     if (found := _IN_ALL.search(text)) is None:
         return None
     rate = float(found[1]) * _BYTES_PER_S[found[2]]
@@ -174,14 +200,27 @@ def interfaces(interconnect: str, machine: Machine) -> tuple[int, float] | None:
     return (count, rate / count) if count else None
 
 
+def _plain(interconnect: str) -> str:
+    """The cell with counts and rates in one spelling."""
+    for spelling, plain in _SPELLINGS:
+        interconnect = re.sub(spelling, plain, interconnect)
+    if not _ONLY_RATE.search(interconnect):
+        for name, rate in _GENERATIONS:
+            interconnect = re.sub(name, f"{rate} Gb/s", interconnect)
+    return interconnect
+
+
 def _nics_override(machine: Machine, interconnect: str) -> Reading[tuple[str, ...]]:
     """The row's interfaces, where they carry another rate than the profile's."""
     stated_nics = interfaces(interconnect, machine)
-    if stated_nics is None or machine.network is None:
+    if machine.network is None:
         return stated(())
-    count, rate = stated_nics
-    if not 1 <= count <= 64 or rate <= 0:
-        return stated(())
+    count, rate = stated_nics or (0, 0.0)
+    if not (1 <= count <= 64 and 1e6 <= rate <= 1e15):
+        if not _ONLY_RATE.search(_plain(interconnect)):
+            return stated(())
+        told = f"interconnect = {shorten(interconnect, 40)!r} tells no count and rate of interfaces"
+        return assumed((), f"{told}: as on {machine.name}")
     if abs(count * rate / machine.node_bytes_per_s - 1) <= _SAME_RATE:
         return stated(())
     devices = machine.node.num_devices

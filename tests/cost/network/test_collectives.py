@@ -197,6 +197,13 @@ def test_what_adds_up_may_be_slower_between_nodes_and_never_inside_one() -> None
     assert float(reduce_scatter_s(polaris, 2**30)) == float(all_gather_s(polaris, 2**30))
 
 
+def test_alps_without_its_hook_is_as_slow_as_its_site_printed() -> None:
+    """eth-cscs/cscs-docs, nccl.md: 128 MiB over 2 nodes of 4, 43.3 ms; 8 bytes 85 us."""
+    slow = group_view(load_machine("alps", ("network=sockets",)), 8, 1)
+    assert float(all_reduce_s(slow, 2**27)) == pytest.approx(43.3e-3, rel=0.05)
+    assert float(all_reduce_s(slow, 8)) == pytest.approx(85e-6, rel=0.2)
+
+
 def test_in_phases_a_buffer_goes_through_the_nodes_and_then_between_them() -> None:
     # 2 nodes of 4 at 1 GB/s inside and 1 GB/s a group between: (3/4 + 1/2) / 1 GB/s, at once 7/8
     real = group_view(load_machine("polaris"), 8, 1)

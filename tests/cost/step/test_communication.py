@@ -314,6 +314,18 @@ def test_hybrid_sharding_gathers_experts_inside_its_group() -> None:
     assert float(unit.before_forward_s) == pytest.approx(2 * part * float(params.unsharded))
 
 
+def test_megatron_of_2021_hides_no_tensor_traffic() -> None:
+    """Narayanan et al. 2021 ran before the overlap was written, Korthikanti et al. 2022 after."""
+    job = {"model": "gpt3-175b", "precision": "fp16", "attention": "eager"}
+    layouts = Layouts.of(Layout(tp=8, recompute="full"))
+    sent = []
+    for year in (2021, 2022):
+        q = question(framework=f"megatron-lm-{year}", **job)
+        sent.append(float(block_passes(q, blocks_of(q), layouts)[1].tensor_s))
+    # of six all-reduces two are hidden, less their contention
+    assert sent[1] / sent[0] == pytest.approx((4 + 2 * 0.2) / 6)
+
+
 @pytest.mark.parametrize(("to_end", "halves"), [(True, 4), (False, 3)])
 def test_recompute_repeats_the_last_reduction_where_it_runs_to_the_end(
     to_end: bool, halves: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
 from tests import descriptions
@@ -179,3 +180,34 @@ def test_measured_peak_is_the_machine_s() -> None:
     layer = block_time(q, blocks_of(q)[1], Layouts.of(Layout(micro_batch=8)))
     flop = sum(2.0 * 8 * 2048 * g.n * g.k for g in blocks_of(q)[1].gemms)
     assert flop / float(np.asarray(layer.forward_s)) < q.machine.peak("bf16")
+
+
+def test_recompute_that_stops_early_spares_the_last_product() -> None:
+    """torch.utils.checkpoint from 2.1 on: the down projection's input is the last thing saved."""
+    known, layouts = load_framework("llm-foundry"), Layouts.of(Layout(recompute="full"))
+    times = []
+    for stops in (False, True):
+        kernels = known.kernels.replaced(stops_early=stops)
+        q = question(framework=known.model_copy(update={"kernels": kernels}))
+        layer = blocks_of(q)[1]
+        times.append(block_time(q, layer, layouts))
+    alone = replace(layer, gemms=layer.gemms[-1:], attentions=(), pointwise=())
+    spared = float(times[0].recompute_s) - float(times[1].recompute_s)
+    assert layer.gemms[-1].name == "mlp.down"
+    assert spared == pytest.approx(float(block_time(q, alone, layouts).forward_s))
+    assert float(times[0].recompute_s) == float(times[0].forward_s)
+
+
+def test_gradients_are_added_in_their_own_width() -> None:
+    """Megatron-LM of 2021: fp16 gradients read, added to and written, fp32 ones for bf16."""
+    layouts = Layouts.of(Layout(grad_accumulation=2))
+    added = {}
+    for precision in ("fp16", "bf16"):
+        q = question("gpt3-175b", "megatron-lm-2021", precision=precision)
+        layer = blocks_of(q)[1]
+        once = block_time(q, layer, Layouts.of(Layout()))
+        more = block_time(q, layer, layouts)
+        rate = q.machine.device.memory_bytes_per_s.value * q.machine.device.memory_efficiency.value
+        spent = float(more.weight_gradient_s - once.weight_gradient_s)
+        added[precision] = spent * rate / sum(gemm.n * gemm.k for gemm in layer.gemms)
+    assert added == pytest.approx({"fp16": 2 + 2 * 2, "bf16": 2 + 2 * 4})
