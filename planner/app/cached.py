@@ -11,13 +11,12 @@ import streamlit as st
 
 from planner.app import link
 from planner.app.controls.job import Job
-from planner.choose.pictured.anatomy import Axis, Played, axes, played
+from planner.choose.pictured.anatomy import Axis, Played, axes, played, question_of
 from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
-from planner.cost.question import Question
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError
@@ -48,13 +47,21 @@ def plan_of(job: Job) -> Plan:
         frameworks=job.frameworks,
         top=job.top,
         tolerance=job.tolerance / 100,
+        experience=job.experience,
     )
 
 
 @st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)
 def space_of(job: Job) -> Space:
     """All candidates of a job, condensed."""
-    return space(job.model, job.machine, job.nodes, job.workload, job.frameworks)
+    return space(
+        job.model,
+        job.machine,
+        job.nodes,
+        job.workload,
+        job.frameworks,
+        experience=job.experience,
+    )
 
 
 @st.cache_data(max_entries=128, show_spinner=False, hash_funcs=_HASH)
@@ -67,13 +74,14 @@ def estimate_of(job: Job, packed: str) -> Estimate:
         layout,
         framework=framework or None,
         workload=job.workload.replaced(global_batch=layout.global_batch),
+        experience=job.experience,
     )
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def played_of(job: Job, packed: str) -> Played:
     """The step of a layout, event by event."""
-    return played(job.model, job.machine, job.workload, estimate_of(job, packed))
+    return played(job.model, job.machine, job.workload, estimate_of(job, packed), job.experience)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
@@ -85,10 +93,8 @@ def axes_of(job: Job, packed: str) -> list[Axis]:
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
     """Memory by part on every stage of a layout."""
-    from planner.describe.catalogue import load_framework
-
     found = estimate_of(job, packed)
-    question = Question(job.model, job.machine, job.workload, load_framework(found.framework))
+    question = question_of(job.model, job.machine, job.workload, found, job.experience)
     return stage_memory(question, found.layout)
 
 
@@ -115,6 +121,7 @@ def scale_point(job: Job) -> ScalePoint:
             workload=job.workload,
             frameworks=job.frameworks,
             top=_SCALING_TOP,
+            experience=job.experience,
         )
     except PlannerError as error:
         return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)

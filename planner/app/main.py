@@ -13,7 +13,7 @@ from PIL import Image
 from streamlit.navigation.page import Page
 
 from planner.app import address
-from planner.app.controls import job
+from planner.app.controls import job, own_runs
 from planner.app.controls.job import Asked
 from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES
@@ -104,7 +104,7 @@ def _begin(path: str) -> tuple[Asked, dict[str, list[str]]]:
     jobs: list[str] = []
 
     def read(reading: address.Reading) -> None:
-        found.append(job.read(reading))
+        found.append(own_runs.known(job.read(reading)))
         jobs[:] = reading.keys
         _asks(path, reading, found[-1])
 

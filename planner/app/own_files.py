@@ -83,7 +83,12 @@ def wishes_of(texts: Mapping[str, str], job: Job) -> tuple[address.Wishes, tuple
     nodes = None if files.world or "dp" in files.layout else job.nodes
     found = complete(job.model, job.machine, files, nodes=nodes, layout=layout, workload=workload)
     shown = estimate(
-        job.model, job.machine, found.layout, workload=found.workload, framework=found.framework
+        job.model,
+        job.machine,
+        found.layout,
+        workload=found.workload,
+        framework=found.framework,
+        experience=job.experience,
     )
     if found.framework is not None and found.framework != load_framework(found.framework.name):
         notes.append(_NOT_CARRIED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,8 +24,11 @@ from planner.cli.options import (
 )
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, shorten
-from planner.units import format_bytes, format_rate, format_seconds, parse_quantity
+from planner.units import counted, format_bytes, format_rate, format_seconds, parse_quantity
 from planner.validate.program import calibrate_command as measure_command
+
+if TYPE_CHECKING:
+    from planner.evidence.calibration import Calibration
 
 __all__ = ["register"]
 
@@ -84,12 +87,32 @@ def calibrate_command(
     write_profile(result, machine, output, from_runs.name)
     print(
         f"{shorten(str(output))}: sustained_fraction {result.sustained_fraction:.3f} from "
-        f"{result.num_runs} runs on {result.machine}\n"
-        f"median error before {100 * result.error_before:+.1f} %; mean |error| on these rows "
-        f"{100 * result.error_after:.1f} %, on rows held out of the fit "
-        f"{100 * result.held_out_error:.1f} %"
+        f"{counted(result.num_runs, 'run')} on {result.machine}\n"
+        f"median error before {100 * result.error_before:+.1f} %; mean |error| on the rows of the "
+        f"fit {100 * result.error_after:.1f} %, which proves nothing\n{_held_out(result)}"
     )
     return 0
+
+
+def _held_out(result: Calibration) -> str:
+    """What a fit brings where it has not been, and what to do where that is nothing."""
+    found = result.held_out
+    if found is None:
+        runs = counted(result.num_runs, "run") + " of one layout" * (result.num_runs > 2)
+        return (
+            f"{runs}: too few to tell what the fit brings elsewhere; add runs of other layouts or "
+            "models, or give these to `plan --measured`"
+        )
+    said = (
+        f"held out by {found.apart}, {found.num_folds} folds: mean |error| "
+        f"{100 * found.error_after:.1f} % with the fit, {100 * found.error_before:.1f} % without"
+    )
+    if found.worse:
+        said += (
+            "\nthe fit is worse than none on runs that it has not seen: keep the profile as it is, "
+            "and give the runs to `plan --measured`"
+        )
+    return said
 
 
 def _calibrate_links(

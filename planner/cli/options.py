@@ -335,5 +335,5 @@ class Job:
 
     def learned(self) -> Learned | None:
         """What the measured runs teach that are named; None where none is."""
-        machine = load_machine(self.machine, tuple(self.overrides or ()))
+        machine = machine_of(self.machine, self.overrides, 0.0, None, None, self.network)
         return learned_from(self.measured, machine, load_model(self.model))

@@ -33,7 +33,7 @@ from planner.cli.options import (
     share_of,
     spread,
 )
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
@@ -147,7 +147,8 @@ def estimate_command(
         workload=workload,
         framework=framework,
     )
-    learned = learned_from(measured, load_machine(machine, tuple(overrides or ())), described)
+    whole = machine_of(machine, overrides, 0.0, None, None, network)
+    learned = learned_from(measured, whole, described)
     experience = experience_of(learned)
     answer = estimate(
         described,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +27,27 @@ from planner.evidence.backtest import score
 from planner.evidence.runs.run import Run
 from planner.evidence.runs.table import read_runs
 
-__all__ = ["Calibration", "calibrate", "write_profile"]
+__all__ = ["Calibration", "HeldOut", "calibrate", "write_profile"]
 
 _LOWEST, _HIGHEST = 0.02, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """How the fit does on runs that it has not seen."""
+
+    apart: str
+    """What the runs left out at a time have in common: model, workload or layout."""
+    num_folds: int
+    error_before: float
+    """Mean |error| with the profile as it was."""
+    error_after: float
+    """Mean |error| of the same runs, each estimated by a fit on the others."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether the profile as it was does better."""
+        return self.error_after > self.error_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +61,9 @@ class Calibration:
     error_before: float
     """Median of estimated / measured - 1 with the profile as it was."""
     error_after: float
-    """Mean |error| on the same rows after the fit: not a proof, see held-out rows."""
-    held_out_error: float
-    """Mean |error| over rows when each was left out of the fit."""
+    """Mean |error| on the rows of the fit, after it: no proof."""
+    held_out: HeldOut | None
+    """None where there are too few runs, or of one layout alone, to tell."""
 
 
 def _with_fraction(runs: list[Run], fraction: float) -> list[Run]:
@@ -115,21 +134,35 @@ def calibrate(path: Path, machine: str) -> Calibration:
         row_ids=tuple(run.row_id for run in runs),
         error_before=float(np.median(before)),
         error_after=float(np.mean(np.abs(after))),
-        held_out_error=_held_out(runs, fraction),
+        held_out=_held_out(runs),
     )
 
 
-def _held_out(runs: list[Run], fraction: float, folds: int = 5) -> float:
-    """Mean |error| with every row predicted by a fit on the other folds."""
-    if len(runs) < 3:
-        return float(np.mean(np.abs(np.expm1(_log_ratios(runs, fraction)))))
-    folds = min(folds, len(runs))
-    errors: list[float] = []
-    for fold in range(folds):
-        held = runs[fold::folds]
-        rest = [run for i, run in enumerate(runs) if i % folds != fold]
-        errors += list(np.abs(np.expm1(_log_ratios(held, _fit(rest)))))
-    return float(np.mean(errors))
+_APART: dict[str, Callable[[Run], Hashable]] = {
+    "model": lambda run: run.model.name,
+    "workload": lambda run: run.workload,
+    "layout": lambda run: run.layout,
+}
+"""What runs are told apart by, the most telling first: what is alike in a fold is not held out."""
+_FEWEST, _MOST_FOLDS = 3, 5
+
+
+def _held_out(runs: list[Run]) -> HeldOut | None:
+    """Runs that have something in common, each estimated by a fit on the others."""
+    by = next((name for name, key in _APART.items() if len(set(map(key, runs))) > 1), None)
+    if len(runs) < _FEWEST or by is None:
+        return None
+    kinds = [_APART[by](run) for run in runs]
+    several = list(dict.fromkeys(kinds))
+    count = min(len(several), _MOST_FOLDS)
+    fold = [several.index(kind) % count for kind in kinds]
+    before, after = [], []
+    for number in range(count):
+        held = [run for run, mine in zip(runs, fold, strict=True) if mine == number]
+        rest = [run for run, mine in zip(runs, fold, strict=True) if mine != number]
+        before += [abs(s.error) for s in score(held).scores if s.error is not None]
+        after += list(np.abs(np.expm1(_log_ratios(held, _fit(rest)))))
+    return HeldOut(by, count, float(np.mean(before)), float(np.mean(after)))
 
 
 def write_profile(result: Calibration, machine: str, output: Path, source: str) -> None:

@@ -94,6 +94,31 @@ def test_a_change_changes_the_verdict() -> None:
     assert not app.success
 
 
+def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
+    job = {"model": "gpt2", "machine": "polaris", "nodes": "1", "batch": "64", "seq": "1024"}
+    app = _app(**job)
+    before = app.metric[0].value
+    runs = (
+        "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,micro_batch,global_batch,step_time_s\n"
+        + "".join(f"r{i},Polaris,A100,4,GPT-2,1024,DDP,4,16,64,3\n" for i in range(2))
+    )
+    app.session_state["own_runs"] = "mine.csv", runs
+    app.run()
+    assert not app.exception
+    assert any("corrected by 2 measured runs" in item.value for item in app.markdown)
+    assert any(item.value.startswith("2 measured step times") for item in app.caption)
+    assert app.metric[0].value != before
+    assert all("mine" not in value for value in app.query_params.values())
+    app.button(key="own_runs_remove").click().run()
+    assert not app.exception
+    assert app.metric[0].value == before
+    # what teaches nothing is said, and left out
+    app.session_state["own_runs"] = "empty.csv", runs.split("\n")[0]
+    app.run()
+    assert "Your own runs are left out" in _said(app)
+    assert app.metric[0].value == before
+
+
 def test_a_batch_that_divides_is_a_button_away() -> None:
     app = _app(model="gpt2", machine="polaris", nodes="3", batch="512", seq="1024")
     assert "with 504, dp12 zero0 " in _said(app)

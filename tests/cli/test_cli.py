@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from planner.choose.plan import Plan
 from planner.cli import FITS, NOTHING_FITS, WRONG_USE, app, main
 from planner.describe.base import field_docs
 from planner.describe.layout import Layout
@@ -176,6 +177,44 @@ def test_estimate(capsys: Captured) -> None:
 def test_dp_follows_from_nodes(capsys: Captured) -> None:
     given = run(capsys, *ESTIMATE.split(), "--json")[1]
     assert run(capsys, *ESTIMATE.replace("--dp 4", "").split(), "--json")[1] == given
+
+
+def test_measured_runs_correct_a_plan_and_an_estimate(capsys: Captured, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    columns = "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,micro_batch,global_batch,"
+    rows = "".join(f"r{i},Polaris,A100,4,GPT-2,1024,DDP,4,16,64,3\n" for i in range(2))
+    runs.write_text(f"{columns}step_time_s\n{rows}")
+    job = ("gpt2", "-m", "polaris", "--seq-length", "1024", "--global-batch", "64", "-f", "ddp")
+    found = {}
+    for name in ("plan", "estimate"):
+        ours = (name, *job, *(("--dp", "4") if name == "estimate" else ()))
+        _, plain, _ = run(capsys, *ours, "--json")
+        code, out, _ = run(capsys, *ours, "--json", "--measured", str(runs))
+        assert code == FITS
+        before, data = json.loads(plain), json.loads(out)
+        if name == "plan":
+            assert Plan.from_json(out).recommended is not None
+            before, after = before["recommended"], data["recommended"]
+        else:
+            after = data
+        said = data["measured"]
+        assert said["num_step_times"] == 2
+        assert after["step_time_s"] > before["step_time_s"]
+        if after["layout"] == before["layout"]:
+            factor = after["step_time_s"] / before["step_time_s"]
+            assert said["step_time"]["factor"] == pytest.approx(factor)
+        found[name] = said
+        _, text, _ = run(capsys, *ours, "--measured", str(runs))
+        assert "2 measured step times: this job takes" in text
+    assert found["estimate"]["measure_next"] is None
+
+
+def test_measured_runs_that_are_none_are_one_sentence(capsys: Captured, tmp_path: Path) -> None:
+    for given, words in (("absent.csv", "No such file"), ("a.log=b.json", "a.log")):
+        code, _, err = run(capsys, "plan", "gpt2", "-m", "polaris", "--measured", given)
+        assert code == WRONG_USE
+        assert words in err
+        assert err.count("\n") == 1
 
 
 def test_a_part_of_a_node(capsys: Captured) -> None:

@@ -12,10 +12,12 @@ import pytest
 from planner.cli.evidence import calibrate_command
 from planner.describe.catalogue import folder, load_machine
 from planner.errors import CatalogueError, WriteError
+from planner.evidence.backtest import score
 from planner.evidence.calibration import Calibration, calibrate, write_profile
+from planner.evidence.runs.table import read_runs
 from tests.evidence.tables import row, write
 
-FITTED = Calibration("selene", 0.51234567, 3, ("a", "b", "c"), 0.1, 0.02, 0.03)
+FITTED = Calibration("selene", 0.51234567, 3, ("a", "b", "c"), 0.1, 0.02, None)
 
 
 def test_only_the_fitted_figure_changes(tmp_path: Path) -> None:
@@ -57,6 +59,47 @@ def test_guessed_jobs_do_not_calibrate_a_machine(tmp_path: Path) -> None:
     assert found.row_ids == ("r0", "r1", "r2")
     with pytest.raises(CatalogueError, match="and a stated job"):
         calibrate(write(tmp_path / "guess.csv", [guess]), "selene")
+
+
+def run_rows(*steps: float, **cells: object) -> list[dict[str, object]]:
+    """Rows of one job, measured so many seconds."""
+    return [row(row_id=f"r{n}", step_time_s=s, **cells) for n, s in enumerate(steps)]
+
+
+@pytest.mark.parametrize("steps", [(3.7,), (3.7, 3.9), (3.7, 3.8, 3.9)])
+def test_few_runs_or_runs_of_one_layout_are_no_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: tuple[float, ...]
+) -> None:
+    runs = write(tmp_path / "runs.csv", run_rows(*steps))
+    calibrate_command(tmp_path / "mine.toml", runs, "selene")
+    said = capsys.readouterr().out
+    assert "too few to tell" in said
+    assert "held out" not in said
+
+
+@pytest.mark.slow
+def test_held_out_is_what_no_fit_has_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # a small model as estimated, a large one at twice its estimate: a fit on one misses the other
+    first = run_rows(3.7, 3.7)
+    (scored,) = score(read_runs(write(tmp_path / "one.csv", first[:1]))).scores
+    right = scored.estimate.step_time_s
+    other = row(
+        row_id="other", model="GPT 39B", params_b=39.1, n_heads=64, hidden=8192, n_layers=48
+    )
+    other |= {"n_gpus": 512, "tp": 8, "pp": 2, "global_batch": 1536}
+    (scored,) = score(read_runs(write(tmp_path / "one.csv", [other]))).scores
+    twice = 2 * scored.estimate.step_time_s
+    rows = [*run_rows(right, right), {**other, "step_time_s": twice}]
+    found = calibrate(write(tmp_path / "runs.csv", rows), "selene").held_out
+    assert found is not None
+    assert (found.apart, found.num_folds) == ("model", 2)
+    assert found.error_before == pytest.approx(0.5 / 3, rel=1e-3)
+    assert found.error_after > found.error_before
+    assert found.worse
+    calibrate_command(tmp_path / "mine.toml", tmp_path / "runs.csv", "selene")
+    assert "worse than none" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ where the device has none, no more nodes than there are. What was asked and cann
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.app import link
 from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.choose.recommending import TOLERANCE
+from planner.cost.question.experience import Experience
 from planner.describe.catalogue import (
     MOST_FREE,
     aliases,
@@ -29,6 +30,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload, parse_tokens
 from planner.errors import PlannerError
+from planner.evidence.learning import Learned
 
 __all__ = ["SHORT", "YOURS", "Asked", "Job", "follow", "moved", "precisions", "read"]
 
@@ -65,6 +67,15 @@ class Job:
     """Devices of one node, where the job has a part of it; the machine is that part."""
     tolerance: int = _TOLERANCE
     """Percent by which the recommended layout may be slower than the fastest."""
+    runs: str = ""
+    """Digest of the user's own runs; empty where there are none."""
+    learned: Learned | None = field(default=None, compare=False)
+    """What they taught."""
+
+    @property
+    def experience(self) -> Experience:
+        """What corrects all estimates."""
+        return Experience() if self.learned is None else self.learned.experience
 
     @property
     def key(self) -> str:
@@ -72,7 +83,7 @@ class Job:
         parts = (self.model, self.machine, self.workload)
         said = [part.model_dump_json() for part in parts]
         return "\n".join(
-            [*said, *map(str, (self.nodes, self.top, self.tolerance)), *self.frameworks]
+            [*said, *map(str, (self.nodes, self.top, self.tolerance)), *self.frameworks, self.runs]
         )
 
     @property

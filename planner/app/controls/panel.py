@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from planner.app.controls import own_runs
 from planner.app.controls.fields import widget
 from planner.app.controls.job import (
     MOST_LAYOUTS,
@@ -69,6 +70,7 @@ def controls(asked: Asked) -> Job | None:
             st.error(escape(asked.trouble), title="This job makes no sense yet")
             return None
         _summary(asked.job)
+    own_runs.present(asked.job)
     return asked.job
 
 

@@ -9,6 +9,7 @@ import streamlit as st
 
 from planner.app import address, cached, link
 from planner.app.chosen import chosen
+from planner.app.controls import own_runs
 from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
@@ -62,6 +63,7 @@ def _verdict(plan: Plan, job: Job, found: Estimate | None) -> None:
     _batches(plan)
     if found is None:
         return
+    own_runs.said(job, found)
     limit = job.machine.device.memory_bytes.value
     # always a line, so that nothing below moves when a layout is found
     which = "chosen" if job.layout else "recommended"

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from planner.app.controls.job import Asked
+from planner.app.controls import own_runs
+from planner.app.controls.job import Asked, Job
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
@@ -58,7 +59,7 @@ def page(asked: Asked) -> None:
     st.title(TITLE, anchor=False)
     _evidence()
     _intervals()
-    _runs()
+    _runs(asked.job)
     log(asked.job)
     shards()
     report = next((path for path in _REPORTS if path.is_file()), None)
@@ -136,8 +137,11 @@ def _intervals() -> None:
         )
 
 
-def _runs() -> None:
+def _runs(job: Job | None) -> None:
     st.header("Your own runs against their estimates", anchor=False)
+    own_runs.present(job)
+    if job is not None:
+        own_runs.said(job)
     upload = st.file_uploader(
         "Your runs: a CSV with one run per row",
         type=["csv", "tsv"],
@@ -159,12 +163,30 @@ def _runs() -> None:
     except PlannerError as error:
         st.error(escape(error.plain), title="This file holds no runs")
         return
+    if (
+        upload is not None
+        and _text(data) != own_runs.in_use()
+        and any(map(_teaches, result.scores))
+    ):
+        st.button(
+            "Use these runs for all estimates",
+            key="use_runs",
+            type="primary",
+            on_click=own_runs.use,
+            args=(upload.name, _text(data)),
+            help="Step times, memory, intervals and rankings of this session then follow them. "
+            "A link to a page does not carry them.",
+        )
     if upload is None:
         st.caption(
             "Shown is the example: Korthikanti et al. 2022, arXiv\\:2205.05198, tables 3 "
             "and 5, on Selene."
         )
     _plots(result)
+
+
+def _teaches(item: Score) -> bool:
+    return item.run.step_time_s is not None or item.run.memory_bytes is not None
 
 
 def _text(data: bytes) -> str:

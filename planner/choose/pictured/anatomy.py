@@ -23,7 +23,16 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
-__all__ = ["AFTER_PASSES", "Axis", "Played", "axes", "played", "rank_axes", "stage_times"]
+__all__ = [
+    "AFTER_PASSES",
+    "Axis",
+    "Played",
+    "axes",
+    "played",
+    "question_of",
+    "rank_axes",
+    "stage_times",
+]
 
 AFTER_PASSES = (
     "parameter_gathering",

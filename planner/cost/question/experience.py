@@ -71,6 +71,18 @@ def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
     Counted: see `predicted`; before anything is measured the quantiles of published runs' errors,
     which lean to the slow side; after that those of a Gaussian. Left out: stalls.
     method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.shards.layouts import Layouts
+    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> slow = Known(runs, np.log([1.1, 1.1, 1.1, 1.1]))
+    >>> bool(1.05 < outlook(priors().step_time, slow, runs).expected[0] < 1.1)
+    True
     """
     if known is None or not len(known):
         mean, variance = np.zeros(len(runs)), prior.variance(runs)
@@ -143,6 +155,18 @@ def likelihoods(prior: Prior, known: Known) -> Likelihoods:
     Counted: a sound or an odd site, with no odd run or with each run odd in turn (a change of one
     entry of the diagonal: Sherman and Morrison 1950). Left out: two odd runs, the constant
     n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.shards.layouts import Layouts
+    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> found = likelihoods(priors().step_time, Known(runs, np.log([1.0, 6.0, 1.1, 1.0])))
+    >>> [round(float(chance)) for chance in found.odd_runs]
+    [0, 1, 0, 0]
     """
     site = float(np.mean(prior.odd_site_share(known.traits)))
     each = prior.odd_runs
@@ -173,6 +197,18 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments; an odd
     run changes one entry of a diagonal (Sherman and Morrison 1950). Left out: that the further run
     is odd itself. Rasmussen and Williams 2006, equations 2.25 and 2.26; method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.shards.layouts import Layouts
+    >>> from planner.cost.uncertainty.runs import traits_of
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
+    >>> _, variance = predicted(priors().step_time, Known(runs, np.zeros(4)), runs)
+    >>> bool(np.all(variance < priors().step_time.variance(runs) / 2))
+    True
     """
     found = likelihoods(prior, known)
     mean, square = np.zeros(len(runs)), np.zeros(len(runs))

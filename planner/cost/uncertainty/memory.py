@@ -82,6 +82,13 @@ def memory_outlook(question: Question, layouts: Layouts) -> Outlook:
     any. Left out: of the class's runs those measured by their tensors alone, which need not fit;
     that runs of one source are alike. Vovk et al. 2005; Lei et al. 2018, arXiv:1604.04173;
     method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> low, high = memory_outlook(job, Layouts.broadcast(dp=[4])).around()
+    >>> low < 1 < high
+    True
     """
     known = question.experience.memory
     if known is not None:

@@ -35,6 +35,13 @@ def traits_of(
 
     Counted: what the covariance of `planner.cost.question.prior` asks for. Left out: the
     number format, which has rates of its own. method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
+    >>> traits_of(job, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
+    array([0.25, 0.5 ])
     """
     model, machine, framework = question.model, question.machine, question.framework
     layouts = layouts.map(np.ravel)
@@ -88,6 +95,14 @@ def step_outlook(
 
     Counted: what estimates of published runs missed, and what runs measured before say. Left out:
     stalls, which have a share of their own. method.md#intervals.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
+    >>> near, far = step_outlook(job, Layouts.broadcast(dp=[8, 32]), parts_s).spread
+    >>> bool(near < far)                                    # more traffic is less sure
+    True
     """
     runs = traits_of(question, layouts, parts_s, guessed=guessed)
     return outlook(priors().step_time, question.experience.step_time, runs)

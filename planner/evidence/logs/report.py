@@ -49,6 +49,12 @@ def _format(name: str, value: float) -> str:
     )
 
 
+_USE = (
+    "to correct estimates by this run: keep what --json prints as run.json, and give it to "
+    "`planner plan ... --measured run.json`"
+)
+
+
 def comparison_text(result: Comparison) -> str:
     """A comparison as lines to read."""
     log, job = result.log, result.job
@@ -74,6 +80,8 @@ def comparison_text(result: Comparison) -> str:
         lines += [_verdict(result), _blame(result)]
     lines += [f"taken: {text}" for text in job.assumptions]
     lines += [f"note: {text}" for text in log.notes]
+    if not result.doubts:
+        lines.append(_USE)
     return "\n".join(lines)
 
 

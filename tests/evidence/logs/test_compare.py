@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from planner.evidence.logs.compare import compare, compare_log
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import read_log_text
 from planner.evidence.logs.report import comparison_dict, comparison_text
+from planner.evidence.measured import read_measured, run_compared
+from planner.evidence.runs.run import Run
 
 HEAD = """\
 [2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.
@@ -173,6 +176,42 @@ def test_the_command_prints_the_comparison(
         main(["compare", str(log_path), "-m", "polaris", "--model", "wordplay-85m-char", "--json"])
     assert stopped.value.code == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(0.285)
+
+
+def test_what_the_command_prints_is_read_back_as_a_run(log_path: Path, tmp_path: Path) -> None:
+    result = compare_log(log_path, "polaris", {"dp": 4})
+    assert "--measured run.json" in comparison_text(result)
+    printed = tmp_path / "run.json"
+    printed.write_text(json.dumps(comparison_dict(result), indent=1))
+    job = tmp_path / "job.json"
+    job.write_text('{"dp": 4}')
+    (run,) = read_measured(printed)
+    assert isinstance(run, Run)
+    assert (run.step_time_s, run.layout) == (result.step_time_s, result.job.layout)
+    question = result.job.question
+    assert (run.model, run.machine) == (question.model, question.machine)
+    assert (run.workload, run.framework) == (question.workload, question.framework)
+    # the log itself says the same
+    (same,) = read_measured(f"{log_path}={job}", load_machine("polaris"))
+    assert isinstance(same, Run)
+    assert (same.step_time_s, same.layout) == (run.step_time_s, run.layout)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"machine": "atlantis"}, "unknown machine 'atlantis'"),
+        ({"step_time_s": -1}, "step_time_s = -1"),
+        ({"layout": {"dp": 0}}, "dp"),
+        ({"figures": [{"name": "mfu"}]}, "no result of `planner compare`"),
+    ],
+)
+def test_a_changed_comparison_is_refused_in_a_sentence(
+    log_path: Path, change: dict[str, Any], words: str
+) -> None:
+    printed = comparison_dict(compare_log(log_path, "polaris", {"dp": 4}))
+    with pytest.raises(PlannerError, match=words):
+        run_compared({**printed, **change}, "run.json")
 
 
 def test_a_step_above_the_peak_is_doubted(

@@ -1,0 +1,94 @@
+"""Own runs: measured runs that the user gave, which correct all estimates of the session.
+
+They are kept in the session alone: a link to a page carries none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import streamlit as st
+
+from planner.app.controls.job import Asked, Job
+from planner.app.markdown import escape
+from planner.choose.pictured.anatomy import question_of
+from planner.cost.estimate import Estimate
+from planner.describe.catalogue import load_machine, names
+from planner.describe.machine import Machine
+from planner.errors import PlannerError
+from planner.evidence.learning import Learned, Taught, learn_from_text, taught
+from planner.show.lessons import corrected, lessons
+
+__all__ = ["in_use", "known", "present", "said", "use"]
+
+_KEY = "own_runs"
+_HASH: dict[Any, Any] = {Machine: lambda machine: machine.model_dump_json()}
+
+
+def use(name: str, text: str) -> None:
+    """Correct all estimates of the session by a table of runs."""
+    st.session_state[_KEY] = name, text
+
+
+def _remove() -> None:
+    st.session_state.pop(_KEY, None)
+
+
+def in_use() -> str:
+    """The table that is in use; empty where none is."""
+    return str(st.session_state.get(_KEY, ("", ""))[1])
+
+
+def known(asked: Asked) -> Asked:
+    """What is asked, after what the user's own runs teach."""
+    job = asked.job
+    if job is None or not in_use():
+        return asked
+    name, text = st.session_state[_KEY]
+    try:
+        learned = _learned(text, name, _whole(job))
+    except PlannerError as error:
+        asked.reading.said.append(f"Your own runs are left out: {error.plain}.")
+        return asked
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return dataclasses.replace(asked, job=dataclasses.replace(job, runs=digest, learned=learned))
+
+
+def _whole(job: Job) -> Machine:
+    """The job's machine, of which the job may have a part of a node alone."""
+    name = job.machine.name
+    return load_machine(name) if job.devices and name in names("machine") else job.machine
+
+
+@st.cache_resource(max_entries=8, show_spinner="Learning from your runs ...", hash_funcs=_HASH)
+def _learned(text: str, name: str, machine: Machine) -> Learned:
+    return learn_from_text(text, name, machine)
+
+
+def present(job: Job | None) -> None:
+    """What the estimates are corrected by, with a button that ends it."""
+    if job is None or job.learned is None:
+        return
+    name = st.session_state[_KEY][0]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.badge(
+            escape(f"All estimates are {corrected(job.learned)} ({name})"),
+            icon=":material/straighten:",
+            color="blue",
+        )
+        st.button("Remove", key="own_runs_remove", on_click=_remove)
+
+
+def said(job: Job, found: Estimate | None = None) -> None:
+    """What the runs taught, of an estimate or in all."""
+    if job.learned is None:
+        return
+    changes = Taught(None, None)
+    if found is not None:
+        question = question_of(job.model, job.machine, job.workload, found, job.experience)
+        changes = taught(question, found)
+    lines = lessons(job.learned, changes)
+    if lines:
+        st.caption(escape(" ".join(lines)))
