@@ -5,7 +5,8 @@
 # make check  format, lint and types, as continuous integration runs them
 # make hooks  let git run `make check` before every commit
 # make app    set up .venv with the explorer and open it in a browser
-# make accuracy DATA=FOLDER  score every measured run again, write docs/accuracy.md
+# make accuracy DATA=FOLDER  score every measured run again, learn the intervals from them; writes
+#                docs/accuracy.md and docs/learning.md
 # make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
 # make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md and kept.jsonl
 PYTHON ?= python3
@@ -46,6 +47,7 @@ app: .venv/explorer
 accuracy: .venv/installed
 	$(PIP) --editable '.[evidence]'
 	$(BIN)/python benchmarks/accuracy.py --data $(DATA)
+	$(BIN)/python benchmarks/learning.py
 
 golden: .venv/tested
 	$(BIN)/python -m tests.golden.write

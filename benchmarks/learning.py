@@ -200,6 +200,17 @@ class Learned:
     groups: list[Source]
 
 
+def plain_ratio(group: Source) -> Held:
+    """What comes of taking one row's ratio for all others, over every row in turn."""
+    logs = group.known.log_ratios
+    raw, after = [], []
+    for row in range(len(logs)):
+        rest = np.delete(logs, row)
+        raw.append(np.mean(np.abs(np.expm1(-rest))))
+        after.append(np.mean(np.abs(np.expm1(logs[row] - rest))))
+    return Held(float(np.mean(raw)), float(np.mean(after)), math.nan, math.nan)
+
+
 def main() -> None:
     """Learn the priors, write prior.toml and docs/learning.md."""
     step_time = _learned("step_time", "Step time")
@@ -317,19 +328,21 @@ def source_table(of: Learned) -> list[str]:
         lines.append(f"| {group.title} | {len(group.rows)} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        "Mean error, part inside the interval, median width (high over low).",
+        "Mean error, part inside the interval, median width (high over low). A plain ratio is what "
+        "a row took over its estimate, times every other estimate.",
         "",
         "| after | sources | better than the estimate | mean error before | after | inside |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name, _, _ in kinds[1:]:
+    every["1 row, plain ratio"] = [plain_ratio(g) for g in of.groups if len(g.rows) >= 3]
+    for name in [*(name for name, _, _ in kinds[1:]), "1 row, plain ratio"]:
         items = every[name]
         better = np.mean([item.error < item.raw for item in items])
         lines.append(
             f"| {name} | {len(items)} | {100 * better:.0f} % | "
             f"{100 * np.mean([i.raw for i in items]):.1f} % | "
             f"{100 * np.mean([i.error for i in items]):.1f} % | "
-            f"{100 * np.mean([i.inside for i in items]):.0f} % |"
+            f"{'-' if 'plain' in name else f'{100 * np.mean([i.inside for i in items]):.0f} %'} |"
         )
     return lines
 
