@@ -8,6 +8,7 @@ docs/learning.md is of runs whose source was left out of the prior.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
