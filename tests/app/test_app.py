@@ -629,7 +629,7 @@ def test_machines_names_numbers_as_they_are_set() -> None:
     assert "device.memory_bytes" in names
     machine = load_machine("polaris")
     for name in names:
-        if name != "network efficiency by nodes" and "[" not in name:
+        if not name.startswith("network efficiency by nodes") and "[" not in name:
             overridden(machine, (f"{name}={_value_of(machine, name)!r}",))
 
 
