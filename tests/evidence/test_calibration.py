@@ -71,7 +71,7 @@ def test_few_runs_or_runs_of_one_layout_are_no_proof(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: tuple[float, ...]
 ) -> None:
     runs = write(tmp_path / "runs.csv", run_rows(*steps))
-    calibrate_command(tmp_path / "mine.toml", runs, machine="selene")
+    calibrate_command(tmp_path / "mine.toml", from_runs=runs, machine="selene")
     said = capsys.readouterr().out
     assert "too few to tell" in said
     assert "held out" not in said
@@ -98,7 +98,7 @@ def test_held_out_is_what_no_fit_has_seen(
     assert found.error_before == pytest.approx(0.5 / 3, rel=1e-3)
     assert found.error_after > found.error_before
     assert found.worse
-    calibrate_command(tmp_path / "mine.toml", tmp_path / "runs.csv", machine="selene")
+    calibrate_command(tmp_path / "mine.toml", from_runs=tmp_path / "runs.csv", machine="selene")
     assert "worse than none" in capsys.readouterr().out
 
 
@@ -143,5 +143,5 @@ def test_a_place_that_cannot_be_written_shows_before_the_work(
     monkeypatch.setattr("planner.evidence.calibration.calibrate", work)
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(WriteError, match=words):
-        calibrate_command(tmp_path / output, tmp_path / "runs.csv", machine="selene")
+        calibrate_command(tmp_path / output, from_runs=tmp_path / "runs.csv", machine="selene")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.toml"]
