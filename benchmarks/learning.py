@@ -23,8 +23,10 @@ from planner.cost.question.prior import GAUSSIAN, Prior
 from planner.evidence.residuals.table import Figure, Residual, known, residuals
 
 ROOT = Path(__file__).parent.parent
-MOST_ROWS = 40
+MOST_ROWS = 48
 """Rows of one source that the likelihood takes: more say the same again."""
+HANDFUL = 6
+"""Runs whose likelihood is taken at once: at most one of them is odd, and users have few."""
 WEIGHT = 15
 """How many rows the word of one source counts at most."""
 STEPS_APART = 8
@@ -91,15 +93,17 @@ def sources(rows: Sequence[Residual], figure: Figure) -> list[Source]:
     return [Source(name, tuple(members), figure) for (name, _), members in sorted(groups.items())]
 
 
-def some(source: Source, most: int = MOST_ROWS) -> Known:
-    """At most so many rows of a source, by lot."""
-    order = np.random.default_rng(1).permutation(len(source.rows))[:most]
-    return source.known.take(np.sort(order))
+def handfuls(source: Source) -> list[tuple[Known, float]]:
+    """Rows of a source by lot, a handful at a time, and what the word of each counts."""
+    order = np.random.default_rng(1).permutation(len(source.rows))[:MOST_ROWS]
+    weight = min(1.0, WEIGHT / len(order))
+    rows = source.known
+    return [(rows.take(part), weight) for part in np.array_split(order, -(-len(order) // HANDFUL))]
 
 
 def learned(groups: Sequence[Source], start: Prior | None = None, steps: int = 60) -> Prior:
     """The prior that makes the rows of some sources most likely."""
-    drawn = [(some(group), min(1.0, WEIGHT / len(some(group)))) for group in groups]
+    drawn = [part for group in groups for part in handfuls(group)]
     names = list(START)
     first = np.log([getattr(start, name) if start else START[name] for name in names])
     middle = np.log(list(START.values()))

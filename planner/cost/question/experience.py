@@ -195,8 +195,9 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     """Mean (m,) and variance (m,) of log(measured / estimated) of further runs [1].
 
     Counted: a mixture over what may be odd, of conditioned Gaussians, by its two moments; an odd
-    run changes one entry of a diagonal (Sherman and Morrison 1950). Left out: that the further run
-    is odd itself. Rasmussen and Williams 2006, equations 2.25 and 2.26; method.md#intervals.
+    run changes one entry of a diagonal (Sherman and Morrison 1950); that the further run is odd
+    itself. Left out: two odd runs among those that are known. Rasmussen and Williams 2006,
+    equations 2.25 and 2.26; method.md#intervals.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
@@ -226,4 +227,4 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
         weights = np.exp(np.append(found.sound[int(odd)], found.odd_run[int(odd)]) - found.total)
         mean += means @ weights
         square += (variances + means**2) @ weights
-    return mean, square - mean**2
+    return mean, square - mean**2 + prior.variance_odd

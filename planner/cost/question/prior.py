@@ -124,6 +124,11 @@ class Prior(Description):
             + (self.host_alone * host) ** 2
         )
 
+    @property
+    def variance_odd(self) -> float:
+        """Variance of log(measured / estimated) because a run may be odd [1]."""
+        return self.odd_runs * self.odd**2
+
     def odd_site_share(self, a: Traits) -> Float:
         """Probability (n,) that the site of a run is odd: even odds where a job is guessed [1]."""
         return np.where(a.guessed > 0, 0.5, self.odd_sites)
@@ -138,9 +143,8 @@ class Prior(Description):
 
     def variance(self, a: Traits) -> Float:
         """Variance (n,) of log(measured / estimated) before anything is measured [1]."""
-        return (
-            self.variance_shared(a) + self.variance_alone(a) + self.odd_site_share(a) * self.odd**2
-        )
+        site = self.odd_site_share(a) * self.odd**2
+        return self.variance_shared(a) + self.variance_alone(a) + site + self.variance_odd
 
 
 def _alike(a: Float, b: Float, reach: float) -> Float:
