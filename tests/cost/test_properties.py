@@ -30,6 +30,9 @@ CASES = (
 )
 SAMPLE = 300
 ROUNDING = 1e-9
+LINKS = 0.01
+"""With states offloaded gradients travel to other nodes and to the host behind the same pass; what it
+leaves of each is summed, so that a pass that is longer by so much can hide more than it takes."""
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]} on {case[2]}")
 Case = tuple[str, str, str, int, str]
 
@@ -168,7 +171,8 @@ def test_recomputing_takes_time(case: Case) -> None:
     again = layouts.recompute == RECOMPUTE.index("full")
     change = grown(estimate_layouts(job, none).step_time_s, found.step_time_s)
     alone = again & (layouts.pp == 1) & (not job.framework.host.awaits_collectives)
-    assert np.all(change[alone] > 0)
+    assert np.all(change[alone & (layouts.offload == 0)] > 0)
+    assert np.all(change[alone] > -LINKS)
     assert np.all(change[again] >= -0.015)
 
 
@@ -183,5 +187,6 @@ def test_a_faster_device_is_not_slower(case: Case, figure: str) -> None:
     device[figure]["value"] *= 0.8 if figure == "launch_s" else 1.15
     faster = replace(job, machine=job.machine.replaced(device=device))
     change = grown(found.step_time_s, estimate_layouts(faster, layouts).step_time_s)
-    assert np.all(change[layouts.pp == 1] <= 0.001)
+    most = np.where(layouts.offload == 0, 0.001, LINKS)
+    assert np.all((change <= most)[layouts.pp == 1])
     assert np.all(change <= 0.03)
