@@ -31,8 +31,8 @@ CASES = (
 SAMPLE = 300
 ROUNDING = 1e-9
 LINKS = 0.01
-"""With states offloaded gradients travel to other nodes and to the host behind the same pass; what it
-leaves of each is summed, so that a pass that is longer by so much can hide more than it takes."""
+"""With states offloaded gradients travel to other nodes and to the host behind the same pass; what
+it leaves of each is summed, so that a longer pass can hide more than it takes, by so much."""
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]} on {case[2]}")
 Case = tuple[str, str, str, int, str]
 

@@ -21,8 +21,8 @@ class Traits(Arrays):
     size: Float
     """(n, 2) logarithms of parameters and sequence length."""
     shape: Float
-    """(n, 6) binary logarithms of tp, pp, ep, micro-batch and dp * cp; twice whether activations
-    are recomputed."""
+    """(n, 6) binary logarithms of tp, pp, ep, micro-batch and dp * cp; twice whether layers are
+    recomputed whole."""
     growth: Float
     """(n,) doublings of the devices beyond a node of eight."""
     assumed_rate: Float

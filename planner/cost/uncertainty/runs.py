@@ -16,7 +16,6 @@ from planner.cost.question.prior import priors
 from planner.cost.question.traits import Traits
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
-from planner.describe.layout import RECOMPUTE
 
 __all__ = ["step_outlook", "traits_of"]
 
@@ -62,7 +61,7 @@ def traits_of(
         layouts.micro_batch,
         layouts.dp * layouts.cp,
     )
-    recomputes = 2.0 * (layouts.recompute != RECOMPUTE.index("none"))
+    recomputes = 2.0 * layouts.recomputes_layers
     inside = layouts.world <= machine.node.num_devices
     network = machine.network.efficiency.kind if machine.network else "assumed"
     return Traits(
