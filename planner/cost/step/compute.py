@@ -156,10 +156,10 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> _, layer, _ = blocks_of(job)
     >>> time = block_time(job, layer, Layouts.of(Layout()))
-    >>> round(2 * 2048 * layer.num_params / 228e12, 4)      # its products alone, at 228 TFLOP/s
-    0.0039
+    >>> round(2 * 2048 * layer.num_params / 222e12, 4)      # its products alone, at 222 TFLOP/s
+    0.004
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
-    (0.0047, 0.0096)
+    (0.0049, 0.0098)
     """
     framework, rates = question.framework, _Rates.of(question)
     tokens = layouts.tokens(question.workload.sequence_length)

@@ -35,8 +35,8 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
-    >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 54.5 ms
-    14.0
+    >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
+    14.2
     """
     question, layouts = stages.question, stages.layouts.take((..., 0))
     passes = block_passes(question, stages.blocks, layouts)
