@@ -16,11 +16,9 @@ from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.peak import device_memory
 from planner.cost.question import Question
-from planner.cost.question.experience import outlook
-from planner.cost.question.prior import priors
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.runs import traits_of
+from planner.cost.uncertainty.memory import memory_outlook
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError
 
@@ -133,11 +131,9 @@ def footprints_of(stages: Stages) -> Footprints:
 
 def _measured_factor(question: Question, layouts: Layouts) -> Float:
     """What runs measured before say that a device's memory takes, over its estimate [1]."""
-    known, shape = question.experience.memory, np.shape(layouts.dp)
-    if known is None:
+    if question.experience.memory is None:
         return np.ones(())
-    runs = traits_of(question, layouts, {})
-    return outlook(priors().memory, known, runs).expected.reshape(shape)
+    return memory_outlook(question, layouts).expected.reshape(np.shape(layouts.dp))
 
 
 def check_figures(question: Question, *totals: Float) -> None:

@@ -36,27 +36,27 @@ class Prior(Description):
     compute: Spread = Field(gt=0)
     """Shared by the computation of a machine, times its part of the step."""
     assumed_rate: Spread = Field(gt=0)
-    """The same, where nobody measured what the device sustains."""
+    """Shared besides by the computation of a machine whose device nobody measured in training."""
     traffic: Spread = Field(gt=0)
     """Shared by the traffic of a machine, times its part of the step."""
     assumed_links: Spread = Field(gt=0)
-    """The same, where nobody measured what the network, or in a node its links, reach."""
+    """Shared besides by the traffic of a machine whose network (in a node: links) nobody measured."""
     host: Spread = Field(gt=0)
     """Shared by the host's time of a framework, times its part of the step."""
     model: Spread = Field(gt=0)
     """Shared by models and sequences of like size."""
     layout: Spread = Field(gt=0)
-    """Shared by like layouts of such models."""
+    """Shared by like layouts of models of like size."""
     growth: Spread = Field(gt=0)
-    """Per doubling of the devices."""
+    """Shared by all runs, per doubling of their devices beyond a node of eight."""
     alone: Spread = Field(gt=0)
-    """Of a run alone."""
+    """Of a run alone, whatever it is made of."""
     experts_alone: Spread = Field(gt=0)
-    """Of a run of experts alone."""
+    """Of a run alone, where its model has experts."""
     traffic_alone: Spread = Field(gt=0)
-    """Of a run alone, times the part of traffic."""
+    """Of a run alone, times the part of traffic in its step."""
     host_alone: Spread = Field(gt=0)
-    """Of a run alone, times the part of the host's time."""
+    """Of a run alone, times the part of the host's time in its step."""
     odd: Spread = Field(gt=0)
     """Of a site, or of a run, that is not what it is described as."""
     odd_sites: float = Field(gt=0, lt=0.5)
