@@ -40,7 +40,7 @@ class Prior(Description):
     traffic: Spread = Field(gt=0)
     """Shared by the traffic of a machine, times its part of the step."""
     assumed_links: Spread = Field(gt=0)
-    """Shared besides by the traffic of a machine whose network (in a node: links) nobody measured."""
+    """Shared besides by the traffic of a machine whose network or links nobody measured."""
     host: Spread = Field(gt=0)
     """Shared by the host's time of a framework, times its part of the step."""
     model: Spread = Field(gt=0)
