@@ -33,7 +33,7 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parent.parent
-CORE = ("planner/cost/**/*.py", "planner/choose/search.py", "planner/choose/legality.py")
+CORE = ("planner/cost/**/*.py", "planner/choose/search/*.py", "planner/choose/legality/*.py")
 _TRACES = "tests/validate/trace/test_kept_traces.py"
 _MOMENTS = ("tests/golden/test_golden.py", "-k", "moment")
 _ESTIMATES = ("tests/golden/test_golden.py", "-k", "estimate")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from planner.describe.base import Description, shown
 from planner.describe.files import read_toml
+from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, UnknownNameError, shorten
@@ -129,16 +130,20 @@ def aliases() -> dict[str, str]:
 
 
 def load_framework(name: str) -> Any:
-    """A framework description by name or TOML path.
+    """A framework description by name or TOML path, with switches behind it.
 
-    >>> load_framework("fsdp2").name
-    'fsdp2'
+    >>> load_framework("fsdp2").name, load_framework("fsdp2+compile").name
+    ('fsdp2', 'fsdp2+compile')
     """
     from planner.describe.framework.framework import Framework
 
-    if _is_path("framework", name):
-        return _load(Framework, Path(os.path.expanduser(name)))
-    return _named(Framework, "framework", name)
+    is_path = _is_path("framework", name)
+    plain, switches = split_name(name)
+    if is_path or plain.endswith(".toml"):
+        found = _load(Framework, Path(os.path.expanduser(plain)))
+    else:
+        found = _named(Framework, "framework", plain)
+    return found.with_switches(*switches) if switches else found
 
 
 def _named(cls: type[D], kind: str, name: str) -> D:
@@ -169,20 +174,7 @@ def _completed(fields: dict[str, Any]) -> dict[str, Any]:
     if like not in names("framework"):
         raise UnknownNameError("framework", like, names("framework"))
     whole = _completed(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
-    return _both({k: v for k, v in whole.items() if k not in _OF_ITS_OWN}, fields)
-
-
-def _both(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Tables with what a part of them states otherwise.
-
-    >>> _both({"code": {"a": 1, "b": 2}, "tp": 1}, {"code": {"b": 3}})
-    {'code': {'a': 1, 'b': 3}, 'tp': 1}
-    """
-    found = {**whole, **part}
-    for key in whole.keys() & part.keys():
-        if isinstance(whole[key], dict) and isinstance(part[key], dict):
-            found[key] = _both(whole[key], part[key])
-    return found
+    return merged({k: v for k, v in whole.items() if k not in _OF_ITS_OWN}, fields)
 
 
 def leaving_free(machine: Machine, percent: float) -> Machine:

@@ -384,7 +384,7 @@ class Machine(Description):
     def network_of(self, framework: str) -> Machine:
         """The machine on the network that jobs of a framework run on, unless one was chosen."""
         for network in self.networks:
-            if framework.partition(" ")[0] in network.frameworks:
+            if framework in network.frameworks:
                 return self.on_network(network.name)
         return self
 

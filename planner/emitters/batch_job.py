@@ -111,7 +111,7 @@ class BatchJob:
         name, devices = self.machine.name, self.ranks_per_node
         if name not in names("machine"):
             return False
-        whole = load_machine(name).network_of(self.framework.name)
+        whole = load_machine(name).network_of(self.framework.family)
         return self.machine == whole or (
             devices <= whole.node.num_devices and self.machine == part_of_node(whole, devices)
         )

@@ -106,6 +106,8 @@ def check_job(job: BatchJob, says: Says) -> None:
             f"model {job.model.name[:60]!r} is not written for {name}: {lacks}; use a framework "
             "that can, such as deepspeed or accelerate, which run the model's own code"
         )
+    if framework.untold:
+        raise not_written(f"switch {framework.untold[0]}", name, "the framework without it")
     says.check(job.layout, name)
     if job.layout.world == 1:
         return  # one rank shards nothing, whatever its stage is called

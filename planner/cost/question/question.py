@@ -30,5 +30,5 @@ class Question:
     """Runs measured before, which correct the estimate."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "machine", self.machine.network_of(self.framework.name))
+        object.__setattr__(self, "machine", self.machine.network_of(self.framework.family))
         object.__setattr__(self, "framework", self.framework.on(self.machine.device.runtime))

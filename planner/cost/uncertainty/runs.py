@@ -78,7 +78,7 @@ def traits_of(
         experts=every(model.experts is not None),
         guessed=every(guessed),
         machine=np.full(n, machine.name),
-        framework=np.full(n, framework.name),
+        framework=np.full(n, framework.family),
     )
 
 

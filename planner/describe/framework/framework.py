@@ -8,6 +8,7 @@ from pydantic import Field
 
 from planner.describe.base import Description, ZeroStage
 from planner.describe.framework.code import Code
+from planner.describe.framework.switches import Switch, family, switched
 from planner.describe.framework.traits import (
     Buffers,
     Communication,
@@ -130,6 +131,52 @@ class Framework(Description):
     """What offloading moves and holds."""
     code: Code = Code()
     """What its code and files can be told."""
+    switches: dict[str, Switch] = Field(default_factory=dict)
+    """What its users turn on, by name: `--framework NAME+SWITCH`."""
+    switched: tuple[str, ...] = ()
+    """Those of them that are on, as they were named."""
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.kernels))
+
+    @property
+    def family(self) -> str:
+        """Its name without switches."""
+        return family(self.name)
+
+    def with_switches(self, *words: str) -> Framework:
+        """It with some of its switches on, besides those that are.
+
+        Raises UnknownNameError where it has no such switch, DescriptionError where they do not go
+        together.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> compiled = load_framework("fsdp2").with_switches("compile")
+        >>> compiled.name, compiled.kernels.fused_norm
+        ('fsdp2+compile', True)
+        """
+        plain = {**self.model_dump(), "name": self.name.removesuffix(self._said)}
+        changed = switched(plain, (*self.switched, *words))
+        return type(self).described(changed, where="switches")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What its files are told for the switches that are on, in the recipe's own words."""
+        return tuple(
+            line.format(value=word.partition("=")[2])
+            for word in self.switched
+            for line in self.switches[word.partition("=")[0]].arguments or ()
+        )
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """Switches that are on and that its files cannot be told."""
+        names = (word.partition("=")[0] for word in self.switched)
+        return tuple(name for name in names if self.switches[name].arguments is None)
+
+    @property
+    def _said(self) -> str:
+        return "".join(f"+{word}" for word in self.switched)
 
     def on(self, runtime: Runtime) -> Framework:
         """It as it runs on a device runtime: without kernels that do not exist there.

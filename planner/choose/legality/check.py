@@ -1,0 +1,62 @@
+"""Check: all rules, over many layouts or one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.job import check_sequence
+from planner.choose.legality.degrees import AXES, DIVISIONS
+from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
+from planner.choose.legality.pipeline import SCHEDULED, STAGES
+from planner.choose.legality.rule import Rule
+from planner.choose.legality.sharding import SHARDING
+from planner.cost.arrays import Mask
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
+from planner.errors import LayoutError
+
+__all__ = ["RULES", "check", "legal"]
+
+RULES: tuple[Rule, ...] = (
+    *AXES,
+    *DIVISIONS,
+    *STAGES,
+    *SHARDING,
+    *RECOMPUTED,
+    *SCHEDULED,
+    *OFFLOADED,
+)
+
+
+def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, dict[str, int]]:
+    """Which layouts keep every rule that can be applied once the `known` columns are set.
+
+    Returns the mask and, per reason, how many layouts fell on it first.
+    """
+    alive = np.ones(np.shape(layouts.dp), dtype=np.bool_)
+    dropped: dict[str, int] = {}
+    for rule in RULES:
+        if not set(rule.needs) <= known:
+            continue
+        holds = np.broadcast_to(rule.holds(question, layouts), alive.shape)
+        fell = int(np.count_nonzero(alive & ~holds))
+        if fell:
+            dropped[rule.reason] = dropped.get(rule.reason, 0) + fell
+        alive &= holds
+    return alive, dropped
+
+
+def check(question: Question, layout: Layout) -> None:
+    """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
+    one = Layouts.of(layout)
+    runtime = question.machine.device.runtime
+    if runtime not in question.framework.runtimes:
+        raise LayoutError(
+            f"{question.framework.name} does not run on {runtime} devices "
+            f"({question.machine.name}); use a framework for {runtime}"
+        )
+    check_sequence(question)
+    for rule in RULES:
+        if not np.all(rule.holds(question, one)):
+            raise LayoutError(rule.message(question, layout))

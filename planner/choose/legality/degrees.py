@@ -1,0 +1,160 @@
+"""Rules of the degrees: what model, machine and framework divide."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.job import listed
+from planner.choose.legality.rule import Rule
+from planner.cost.arrays import Mask
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout, divisors
+
+__all__ = ["AXES", "DIVISIONS"]
+
+
+def _axis(name: str) -> Rule:
+    return Rule(
+        f"{name} is not offered by the framework",
+        (name,),
+        lambda q, x: (getattr(x, name) == 1) | (name in q.framework.axes),
+        lambda q, x: (
+            f"{name} = {getattr(x, name)}: {q.framework.name} has no {name} axis"
+            f"{_for_model(q)}; use {name} = 1 or another framework"
+        ),
+    )
+
+
+def _for_model(q: Question) -> str:
+    """Of what a framework lacks: that it does so for this model, and why."""
+    code = q.framework.code
+    if not code.models:
+        return ""
+    odd = code.odd(q.model, q.workload.sequence_length)
+    return f" for {q.model.name}" + (f" ({odd})" if odd else "")
+
+
+def _heads(q: Question, x: Layouts) -> Mask:
+    return q.model.num_heads % x.tp == 0
+
+
+def _kv_heads(q: Question, x: Layouts) -> Mask:
+    kv = q.model.num_kv_heads
+    divides = kv % x.tp == 0
+    if q.model.latent_attention is not None:
+        return np.ones_like(divides)
+    return divides | (q.framework.replicates_kv_heads & (x.tp % kv == 0))
+
+
+def _ffn_width(q: Question, ep: int) -> int:
+    """Greatest width that every feed-forward which tp splits is a multiple of."""
+    widths = [q.model.ffn_size] if q.model.ffn_size else []
+    experts = q.model.experts
+    if experts is not None:
+        split = q.framework.expert_tensor_parallel or ep == 1
+        dense = experts.num_dense_layers > 0
+        widths = (widths if dense else []) + ([experts.ffn_size] if split else [])
+    return int(np.gcd.reduce(widths)) if widths else 0
+
+
+def _ffn(q: Question, x: Layouts) -> Mask:
+    alone, spread = _ffn_width(q, 1) % x.tp == 0, _ffn_width(q, 2) % x.tp == 0
+    return np.where(x.ep > 1, spread, alone)
+
+
+def _node(q: Question, x: Layouts) -> Mask:
+    per_node = q.machine.node.num_devices
+    return (per_node % x.tp == 0) | (x.tp % per_node == 0)
+
+
+def _experts(q: Question, x: Layouts) -> Mask:
+    experts = q.model.experts.num_experts if q.model.experts else 1
+    return (experts % x.ep == 0) & (x.dp * x.cp % x.ep == 0)
+
+
+def _experts_message(q: Question, x: Layout) -> str:
+    if q.model.experts is None:
+        return f"ep = {x.ep}: {q.model.name} has no experts; use ep = 1"
+    experts = q.model.experts.num_experts
+    common = int(np.gcd(experts, x.dp * x.cp))
+    return (
+        f"ep = {x.ep} must divide num_experts = {experts} and dp * cp = {x.dp * x.cp}; use one of "
+        f"{listed(divisors(common))}"
+    )
+
+
+AXES: tuple[Rule, ...] = tuple(_axis(name) for name in ("tp", "pp", "cp", "ep"))
+
+DIVISIONS: tuple[Rule, ...] = (
+    Rule(
+        "tp does not divide the heads",
+        ("tp",),
+        _heads,
+        lambda q, x: (
+            f"tp = {x.tp} does not divide num_heads = {q.model.num_heads}; use one of "
+            f"{listed(divisors(q.model.num_heads))}"
+        ),
+    ),
+    Rule(
+        "tp does not divide the key-value heads",
+        ("tp",),
+        _kv_heads,
+        lambda q, x: (
+            f"tp = {x.tp} does not divide num_kv_heads = {q.model.num_kv_heads}, and "
+            f"{q.framework.name} does not replicate them; use one of "
+            f"{listed(divisors(q.model.num_kv_heads))}"
+        ),
+    ),
+    Rule(
+        "tp does not divide the feed-forward width",
+        ("tp", "ep"),
+        _ffn,
+        lambda q, x: (
+            f"tp = {x.tp} does not divide the feed-forward width {_ffn_width(q, x.ep)}; use one "
+            f"of {listed(divisors(int(np.gcd(_ffn_width(q, x.ep), q.model.num_heads))))}"
+        ),
+    ),
+    Rule(
+        "tp straddles nodes",
+        ("tp",),
+        _node,
+        lambda q, x: (
+            f"tp = {x.tp} neither divides nor is a multiple of the {q.machine.node.num_devices} "
+            f"ranks of a {q.machine.name} node; use one of "
+            f"{listed(divisors(q.machine.node.num_devices))}"
+        ),
+    ),
+    Rule("ep does not divide experts and replicas", ("ep", "dp", "cp"), _experts, _experts_message),
+    Rule(
+        "cp does not divide the sequence",
+        ("cp",),
+        lambda q, x: (x.cp == 1) | (q.workload.sequence_length % (2 * x.cp) == 0),
+        lambda q, x: (
+            f"cp = {x.cp}: the sequence of {q.workload.sequence_length} tokens is cut into 2 * cp "
+            f"pieces; use a cp whose double divides it, such as "
+            f"{listed([d for d in divisors(q.workload.sequence_length // 2) if d <= 64])}"
+        ),
+    ),
+    Rule(
+        "the loss does not divide the sequence",
+        ("cp",),
+        lambda q, x: q.workload.sequence_length % (x.cp * q.framework.kernels.loss_chunks) == 0,
+        lambda q, x: (
+            f"the sequence of {q.workload.sequence_length} tokens over cp = {x.cp} is no multiple "
+            f"of the {q.framework.kernels.loss_chunks} pieces of the loss of {q.framework.name}; "
+            "use one that is, or another framework"
+        ),
+    ),
+    Rule(
+        "tp does not divide the sequence (sequence parallel)",
+        ("tp", "cp", "sequence_parallel"),
+        lambda q, x: (
+            ~x.splits_sequence | ((x.tp > 1) & (q.workload.sequence_length % (x.tp * x.cp) == 0))
+        ),
+        lambda q, x: (
+            f"sequence_parallel with tp = {x.tp}, cp = {x.cp} and {q.workload.sequence_length} "
+            "tokens: needs tp > 1 and a sequence that tp * cp divides; switch it off or change tp"
+        ),
+    ),
+)

@@ -1,0 +1,110 @@
+"""Rules of batch and sharding: what replicas share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.job import listed
+from planner.choose.legality.rule import Rule, choices
+from planner.cost.arrays import Mask
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout, divisors
+
+__all__ = ["SHARDING"]
+
+
+def _batch(q: Question, x: Layouts) -> Mask:
+    return x.global_batch == q.workload.global_batch
+
+
+def _batch_message(q: Question, x: Layout) -> str:
+    batch = q.workload.global_batch
+    per_replica = batch / x.dp
+    if batch < x.dp:
+        return (
+            f"global batch {batch} is less than dp = {x.dp}, so some replicas get none; "
+            f"use {x.dp} sequences, or one of dp = {listed(divisors(batch))}"
+        )
+    if batch % x.dp:
+        below = batch // x.dp * x.dp
+        return (
+            f"global batch {batch} is not a multiple of dp = {x.dp}; use "
+            f"{f'{below} or ' if below else ''}{below + x.dp} sequences, or one of dp = "
+            f"{listed([d for d in divisors(batch) if d <= 4 * x.dp])}"
+        )
+    return (
+        f"micro_batch {x.micro_batch} * grad_accumulation {x.grad_accumulation} * dp {x.dp} = "
+        f"{x.global_batch} is not the global batch {batch}; micro_batch * grad_accumulation must "
+        f"be {per_replica:.0f}"
+    )
+
+
+def _zero(q: Question, x: Layouts) -> Mask:
+    stages = np.isin(x.zero_stage, q.framework.stages(q.workload.precision))
+    piped = np.isin(x.zero_stage, q.framework.zero_stages_with_pipeline)
+    return stages & (piped | ~x.piped)
+
+
+def _zero_message(q: Question, x: Layout) -> str:
+    allowed = q.framework.stages(q.workload.precision)
+    if x.zero_stage not in allowed:
+        return (
+            f"ZeRO stage {x.zero_stage} is not offered by {q.framework.name} in "
+            f"{q.workload.precision}; {choices('zero_stage', allowed)}"
+        )
+    return (
+        f"ZeRO stage {x.zero_stage} with pp = {x.pp} is not offered by {q.framework.name}; "
+        + choices("zero_stage", q.framework.zero_stages_with_pipeline)
+        + " or pp = 1"
+    )
+
+
+def _alone(q: Question, x: Layouts) -> Mask:
+    """No axis that needs it, or one beside states that ranks share."""
+    axes = q.framework.axes_need_sharding
+    single = np.prod([np.ones_like(x.tp), *(getattr(x, axis) for axis in axes)], axis=0) == 1
+    group = x.dp_shard * x.cp
+    shared = (group > 1) & x.shards_gradients
+    return single | (shared & (("ep" not in axes) | (group % x.ep == 0)))
+
+
+def _hybrid(q: Question, x: Layouts) -> Mask:
+    whole = x.dp_shard == x.dp
+    return whole | ((x.dp % x.dp_shard == 0) & q.framework.hybrid_sharding & x.shards_gradients)
+
+
+def _hybrid_message(q: Question, x: Layout) -> str:
+    if not q.framework.hybrid_sharding:
+        return (
+            f"dp_shard = {x.dp_shard}: {q.framework.name} shards over all replicas; use "
+            f"dp_shard = {x.dp}, or a framework with hybrid sharding such as fsdp2"
+        )
+    return (
+        f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding shards gradients "
+        "too; use stage 2 or 3"
+    )
+
+
+SHARDING: tuple[Rule, ...] = (
+    Rule(
+        "batch does not divide", ("dp", "micro_batch", "grad_accumulation"), _batch, _batch_message
+    ),
+    Rule("ZeRO stage is not offered by the framework", ("zero_stage", "pp"), _zero, _zero_message),
+    Rule(
+        "other axes need sharded states",
+        ("tp", "pp", "cp", "ep", "dp", "zero_stage"),
+        _alone,
+        lambda q, x: (
+            f"{x}: {q.framework.name} takes {', '.join(q.framework.axes_need_sharding)} only "
+            "beside states that ranks share; use ZeRO stage 2 or 3 with dp or cp above 1, and an "
+            "ep that divides dp_shard * cp"
+        ),
+    ),
+    Rule(
+        "hybrid sharding is not offered by the framework",
+        ("dp", "dp_shard", "zero_stage"),
+        _hybrid,
+        _hybrid_message,
+    ),
+)

@@ -1,0 +1,140 @@
+"""Candidates: every legal layout of a world size.
+
+Columns are crossed one group at a time and filtered as soon as a rule can be applied, so
+illegal degrees are never multiplied out. Nothing is dropped silently: every reason is counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.legality import legal
+from planner.choose.search.grid import Grid
+from planner.cost.question import Question
+from planner.cost.schedules.bubble import interleaved
+from planner.cost.schedules.known import schedule_named
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
+
+__all__ = ["candidates"]
+
+_MAX_MICRO_BATCH = 64
+_FULLEST_CHUNK = 1.05
+# layers of the fullest chunk over their mean: what interleaving saves is lost where it is more
+_LEAST_CONTEXT_TOKENS = 1024
+
+
+def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]:
+    """All legal layouts of `world` ranks, and how many combinations fell for which reason."""
+    grid = Grid(question)
+    _degrees(grid, world)
+    _batches(grid)
+    _sharding(grid)
+    _schedules(grid)
+    recompute = [RECOMPUTE.index(mode) for mode in question.framework.recompute]
+    grid.cross("recompute", recompute)
+    mask, dropped = legal(question, grid.layouts(), {"schedule", "recompute", "zero_stage"})
+    grid.dropped.update(dropped)
+    grid.filter(mask)
+    return grid.layouts(), dict(grid.dropped)
+
+
+def _degrees(grid: Grid, world: int) -> None:
+    framework, model = grid.question.framework, grid.question.model
+    ways = divisors(world)
+    grid.columns = {"tp": np.asarray(ways if "tp" in framework.axes else [1], dtype=np.int64)}
+    grid.apply("tp")
+    layers = model.num_layers + model.num_decoder_layers
+    grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
+    _context(grid, ways)
+    used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
+    # combinations whose product is not a divisor of the world are no layouts at all
+    grid.filter(world % used == 0)
+    columns = grid.columns
+    columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
+    columns["vpp"] = np.ones_like(columns["dp"])
+    batch = grid.question.workload.global_batch
+    grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
+    experts = model.experts.num_experts if model.experts else 1
+    grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
+    grid.apply("pp", "cp", "ep", "dp", "vpp")
+
+
+def _context(grid: Grid, ways: list[int]) -> None:
+    """Context degrees; slices too short to fill a device are dropped, and counted."""
+    if "cp" not in grid.question.framework.axes:
+        grid.cross("cp", [1])
+        return
+    longest = grid.question.workload.sequence_length // _LEAST_CONTEXT_TOKENS
+    useful = [c for c in ways if c <= max(longest, 1)]
+    if fell := len(ways) - len(useful):
+        reason = f"context slices below {_LEAST_CONTEXT_TOKENS} tokens"
+        grid.dropped[reason] += fell * len(grid.columns["tp"])
+    grid.cross("cp", useful)
+
+
+def _batches(grid: Grid) -> None:
+    batch = grid.question.workload.global_batch
+    grid.cross("micro_batch", [d for d in divisors(batch) if d <= _MAX_MICRO_BATCH])
+    columns = grid.columns
+    per_replica = batch // columns["dp"]
+    grid.filter(per_replica % columns["micro_batch"] == 0)
+    columns = grid.columns
+    columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
+
+
+def _sharding(grid: Grid) -> None:
+    framework = grid.question.framework
+    modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
+    grid.cross("sequence_parallel", modes)
+    columns = grid.columns
+    alone = columns["tp"] == 1
+    if framework.sequence_parallel == "with-tp":
+        columns["sequence_parallel"] = np.where(alone, 0, 1)
+    else:
+        grid.filter(~alone | (columns["sequence_parallel"] == 0))
+    grid.apply("sequence_parallel")
+    stages = framework.stages(grid.question.workload.precision)
+    grid.cross("zero_stage", list(stages))
+    grid.apply("zero_stage")
+    grid.cross("offload", list(range(len(OFFLOAD))))
+    mask, _ = legal(grid.question, grid.layouts(), {"offload", "zero_stage"})
+    grid.filter(mask)
+    # sharding over one replica is no sharding, but offload asks for a stage
+    layouts = grid.layouts()
+    least = layouts.zero_stage == min(stages)
+    grid.filter((layouts.num_replicas > 1) | least | ~layouts.keeps_states)
+
+
+def _schedules(grid: Grid) -> None:
+    question = grid.question
+    offered = [name for name in question.framework.schedules if name != "none"]
+    for name in list(offered):
+        if (better := schedule_named(name).no_better_than) in offered:
+            offered.remove(name)
+            if fell := len(grid.columns["pp"]):
+                grid.dropped[f"{name}: {better} takes as long and less memory"] = fell
+    grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])
+    layouts = grid.layouts()
+    grid.filter(layouts.piped != layouts.scheduled("none"))
+    _chunks(grid)
+    mask, dropped = legal(question, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
+    grid.dropped.update(dropped)
+    grid.filter(mask)
+
+
+def _chunks(grid: Grid) -> None:
+    """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
+    schedule as many as its layers make even."""
+    model, layouts = grid.question.model, grid.layouts()
+    layers, pp = model.num_layers + model.num_decoder_layers, layouts.pp
+    several, turned = interleaved(layouts), layouts.v_shaped
+    rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
+    for count in range(2, layers // 2 + 1):
+        deep = (several | (turned & (count == 2))) & (pp * count <= layers)
+        even = deep & (-(-layers // (pp * count)) * pp * count <= _FULLEST_CHUNK * layers)
+        rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
+        if fell := int(np.count_nonzero(deep & ~even)):
+            grid.dropped["interleaved chunks would be uneven"] += fell
+    grid.keep(np.concatenate(rows))
+    grid.columns["vpp"] = np.repeat(chunks, [len(some) for some in rows])
