@@ -28,6 +28,7 @@ _CHANGES = (
     ("pp", 4),
     ("cp", 5),
     ("ep", 3),
+    ("etp", 2),
     ("vpp", 1),
     ("tiles", 3),
 )
@@ -114,6 +115,7 @@ _NAMED = (
     "pp",
     "cp",
     "ep",
+    "etp",
     "recompute",
     "micro_batch",
     "offload",

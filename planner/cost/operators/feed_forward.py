@@ -67,7 +67,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
         ),
         saved=(
             Saved("mlp.input", e * h, "gathered"),
-            Saved("router", 3 * routing, "dispatched"),
+            Saved("router", 3 * routing, "gathered"),
             *_dispatched(sizes, e * h * k),
             *activation.saved,
         ),
@@ -113,5 +113,5 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
     entering = size * sizes.product_input / sizes.element
     return (
         Saved("expert.input", entering, "dispatched"),
-        Saved("expert.output", size, "dispatched"),
+        Saved("expert.output", size, "residual"),
     )

@@ -26,8 +26,7 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
     """
     tp = layouts.tp.astype(float)
     if split == "dispatched":
-        together = split_over("gathered", layouts, gathered=gathered)
-        return np.where(layouts.ep > 1, split_over("residual", layouts), together)
+        return tp / layouts.expert_tp
     if split in ("sharded", "column", "row"):
         return tp
     if split == "residual" or (split == "gathered" and not gathered):

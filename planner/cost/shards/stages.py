@@ -52,6 +52,7 @@ class Stages:
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
+        layouts = layouts.settled(question.framework)
         counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
         moving = tuple(without_frozen(block) for block in blocks)

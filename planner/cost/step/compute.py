@@ -222,15 +222,14 @@ def _gemm_times(
     """Output, input-gradient and weight-gradient time of one product [s]."""
     framework, workload = question.framework, question.workload
     tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
-    if gemm.experts and not framework.expert_tensor_parallel:
-        tp = np.where(layouts.ep > 1, 1, tp)
+    tp = layouts.expert_tp if gemm.experts else tp
     n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
     k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
     batch: Float = np.ones_like(tokens)
     m = tokens
     if gemm.experts:
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
-        m = tokens * gemm.top_k / batch
+        m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
     rate = rates.grouped if gemm.experts else rates.gemm if gemm.quantizable else rates.head
 
     eight_bit = rates.element == 1 and gemm.quantizable

@@ -291,6 +291,10 @@ class Communication(Description):
     """Whether backward passes of column-parallel products overlap: what gathers their input again
     runs behind the product that gives the input's gradient, what reduces that gradient behind the
     one that gives the weight's."""
+    routes_own_tokens: bool = False
+    """Whether every tensor-parallel rank routes its own part of the sequence, and the ranks that
+    split an expert gather the tokens that came for it (Megatron Core); else the stream is gathered
+    for routed experts as for dense layers."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""

@@ -16,7 +16,7 @@ from planner.emitters.text import arguments_text
 __all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
 
 _FRAMEWORK = "Megatron-LM"
-SAYS = Says(axes=("tp", "pp", "cp", "ep"), recompute=("none", "selective", "full"))
+SAYS = Says(axes=("tp", "pp", "cp", "ep", "etp"), recompute=("none", "selective", "full"))
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
@@ -203,7 +203,7 @@ def _experts(job: BatchJob) -> Iterator[str]:
     yield "--moe-grouped-gemm"
     yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
-    yield f"--expert-tensor-parallel-size {job.layout.tp}"
+    yield f"--expert-tensor-parallel-size {Layouts.of(job.layout).settled(job.framework).expert_tp}"
 
 
 def _exchange(job: BatchJob) -> Iterator[str]:

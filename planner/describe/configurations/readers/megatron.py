@@ -109,7 +109,9 @@ def _degrees(said: Statement, given: Table) -> None:
     pp = given.number("pipeline-model-parallel-size") or 1
     # both forks take it off where nothing is split
     split = bool(given.flag("sequence-parallel")) and tp > 1
+    split_experts = given.number("expert-tensor-parallel-size")
     said.layout(
+        etp=split_experts if split_experts != tp else None,
         tp=tp,
         pp=pp,
         cp=given.number("context-parallel-size"),
