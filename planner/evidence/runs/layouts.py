@@ -198,7 +198,7 @@ def _split_experts(
     said = cells.count("etp") or 0
     if not said and replicas % ep and replicas * tp % ep == 0:
         return assumed(1, f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}")
-    etp = said or (1 if software.whole_experts and ep > 1 and tp > 1 else 0)
+    etp = said or int(software.whole_experts and ep > 1 and tp > 1)
     if replicas * tp % (ep * (etp or tp)):
         raise PlannerError(
             f"ep * etp = {ep * (etp or tp)} must divide dp * cp * tp = {replicas * tp}; correct "
