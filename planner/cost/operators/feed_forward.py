@@ -110,8 +110,7 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
     if sizes.kernels.scores_before_experts:
         exact = size * FP32 / sizes.element
         return (Saved("expert.input", size + exact, "dispatched"),)
-    entering = size * sizes.product_input / sizes.element
-    return (
-        Saved("expert.input", entering, "dispatched"),
-        Saved("expert.output", size, "residual"),
-    )
+    entering = Saved("expert.input", size * sizes.product_input / sizes.element, "dispatched")
+    if sizes.kernels.scores_inside_experts:
+        return (entering,)
+    return (entering, Saved("expert.output", size, "residual"))

@@ -127,6 +127,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
+    scores_inside_experts: bool = False
+    """Whether the experts' activation weights them in passing (Megatron Core from 0.13 on), so that
+    no output is kept to be weighted."""
     gathers_context: bool = False
     """Whether keys and values of all context ranks are gathered at once, and only their gradients
     passed around, in fp32 (torch); else both pass around, as attention gets to them."""
