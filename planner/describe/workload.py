@@ -69,6 +69,12 @@ class Workload(Description):
     """Parts without gradients."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout probability; else the model's own."""
+    expert_imbalance: float = Field(default=1.0, ge=1, le=1024)
+    """Tokens that the fullest rank's experts get, over the mean of all ranks."""
+    expert_capacity: float = Field(default=0.0, ge=0, le=1024)
+    """Tokens that an expert takes at most, over the mean; others are dropped. 0: takes all."""
+    pad_experts: bool = False
+    """Whether experts with fewer tokens are padded to expert_capacity."""
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
@@ -76,6 +82,8 @@ class Workload(Description):
             raise ValueError("lora_rank without lora_targets trains nothing; name targets")
         if set(self.frozen) == set(get_args(FrozenPart)) and not self.lora_rank:
             raise ValueError("everything is frozen, nothing is trained; unfreeze a part")
+        if self.pad_experts and not self.expert_capacity:
+            raise ValueError("pad_experts without expert_capacity pads to nothing; state both")
         return self
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
-from planner.describe.model.block import Gemm, Pointwise, Saved
+from planner.describe.model.block import Gemm, Pointwise, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import shared_size
 
@@ -37,7 +37,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     """Router, dispatch, routed experts, and the expert that every token visits.
 
     Counted: products of top_k experts per token, copies to the experts' order and back, bytes per
-    token that backward needs. Left out: uneven routing, dropped tokens. method.md#matrix-products,
+    token that backward needs. Left out: uneven routing (`expert_load`). method.md#matrix-products,
     method.md#activations.
 
     >>> from planner import Workload, load_framework, load_model
@@ -50,7 +50,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     h, e, k = sizes.model.hidden_size, sizes.element, experts.top_k
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size
-    activation = _activation(sizes, width, "expert.activation", until_ffn=True)
+    activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
     found = Operators(
@@ -88,7 +88,9 @@ def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -
     return Operators(gemms=gemms) + activation
 
 
-def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Operators:
+def _activation(
+    sizes: Sizes, width: float, name: str, split: Split = "sharded", *, until_ffn: bool
+) -> Operators:
     """Non-linearity: its inputs, and its output, which is the input of the down product."""
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
@@ -98,10 +100,10 @@ def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Op
         forward, backward = (2, 3) if fused else (4, 5)
         kept = _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
     kernels = 1 if fused else 2
-    operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
-    entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)
+    operator = Pointwise(name, forward * e * width, backward * e * width, split, kernels)
+    entering = Saved(f"{name}.input", kept * e * width, split, until_ffn=until_ffn)
     kept_output = sizes.product_input * width
-    leaving = Saved(f"{name}.output", kept_output, "sharded", until_ffn=until_ffn)
+    leaving = Saved(f"{name}.output", kept_output, split, until_ffn=until_ffn)
     return Operators(pointwise=(operator,), saved=(entering, leaving))
 
 

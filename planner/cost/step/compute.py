@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Arrays, Float
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import split_over
+from planner.cost.shards.split import expert_load, split_over
 from planner.cost.step.constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
@@ -230,6 +230,7 @@ def _gemm_times(
     if gemm.experts:
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
         m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
+        m = m * expert_load(workload, layouts)
     rate = rates.grouped if gemm.experts else rates.gemm if gemm.quantizable else rates.head
 
     eight_bit = rates.element == 1 and gemm.quantizable
@@ -311,6 +312,8 @@ def _pointwise_times(
 ) -> tuple[Float, Float]:
     units = tokens * (question.workload.sequence_length if operator.scores else 1)
     moved = units / split_over(operator.split, layouts)
+    if operator.split == "expert":
+        moved = moved * expert_load(question.workload, layouts)
     return (
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,

@@ -15,6 +15,7 @@ from planner.cost.network.collectives import (
 from planner.cost.network.groups import Groups
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.split import expert_load
 from planner.describe.model.block import Block
 from planner.describe.model.model import Model
 
@@ -28,8 +29,9 @@ def expert_s(
 
     Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread;
     where a framework sends tokens once per node, what crosses the network as `crossing_part`.
-    Left out: overlap, uneven routing, what ranks that split an expert gather (`split_expert_s`).
-    Lepikhin et al. 2020, arXiv:2006.16668.
+    Counted beside it: uneven routing (`expert_load`), the size of elements on their way. Left out:
+    overlap, what ranks that split an expert gather (`split_expert_s`). Lepikhin et al. 2020,
+    arXiv:2006.16668.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -40,23 +42,26 @@ def expert_s(
     >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
     56.0
     """
-    size = _sent_bytes(question, block, layouts)
-    network = question.machine.network
+    size, rules = _sent_bytes(question, block, layouts), question.framework.communication
+    # dispatch forward and the gradient of combine backward may travel in fewer bytes
+    narrow = rules.dispatch_bytes / question.workload.compute_bytes or 1.0
+    ways, network = 1 + narrow, question.machine.network
     # nodes of one NVLink domain forward nothing: every rank reaches every other
     alike = network is None or network.domain_nodes > 1
-    if alike or not question.framework.communication.experts_once_per_node:
-        forward = 2 * all_to_all_s(groups.expert, size)
+    if alike or not rules.experts_once_per_node:
+        forward = ways * all_to_all_s(groups.expert, size)
     else:
         crossing = crossing_part(question.model, groups.expert.nodes)
-        forward = 2 * forwarded_all_to_all_s(groups.expert, size, crossing)
+        forward = ways * forwarded_all_to_all_s(groups.expert, size, crossing)
     return forward, forward
 
 
 def _sent_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
-    """What a rank's own tokens are on their way to the experts [B]."""
+    """What a rank's tokens are on their way to the experts, or those that come to it [B]."""
     workload = question.workload
     tokens = layouts.tokens(workload.sequence_length) * block.dispatch_top_k
     size = tokens * question.model.hidden_size * float(workload.compute_bytes)
+    size = size * expert_load(workload, layouts)
     return size / np.where(layouts.splits_sequence, layouts.tp, 1)
 
 

@@ -301,6 +301,9 @@ class Communication(Description):
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
+    dispatch_bytes: BytesPerElement = 0
+    """An element of a token on its way to its experts; the way back, and gradients likewise, are in
+    the compute precision. 0: that one both ways [B]."""
     overlap_experts: bool = False
     """Whether dispatch and combine run behind the other direction's computation of the next
     micro-batch: without a pipeline or with an interleaved one, and without full recompute."""

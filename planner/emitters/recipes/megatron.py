@@ -201,6 +201,10 @@ def _experts(job: BatchJob) -> Iterator[str]:
     if experts.shared_gate:
         yield "--moe-shared-expert-gate"
     yield "--moe-grouped-gemm"
+    if job.workload.expert_capacity:
+        yield f"--moe-expert-capacity-factor {job.workload.expert_capacity:g}"
+    if job.workload.pad_experts:
+        yield "--moe-pad-expert-input-to-capacity"
     yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
     yield f"--expert-tensor-parallel-size {Layouts.of(job.layout).settled(job.framework).expert_tp}"
