@@ -37,6 +37,7 @@ MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
 NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.py")
 """What a folder holds besides scripts and the framework's own files."""
 _ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
+_ALWAYS |= {"expert_imbalance", "expert_capacity", "pad_experts"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
 """What a user's own program does."""
 UNSAID = {
@@ -107,10 +108,12 @@ def _drawn(name: str, draw: random.Random) -> Case:
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
     split = framework.sequence_parallel
+    spread = bool(model.experts) and draw.random() < 0.5
     layout = Layout(
         dp=rest,
         dp_shard=draw.choice(divisors(rest)) if draw.random() < 0.3 else 0,
-        ep=draw.choice(divisors(rest)) if model.experts and draw.random() < 0.5 else 1,
+        ep=draw.choice(divisors(rest * degrees["tp"])) if spread else 1,
+        etp=draw.choice([0, 0, 1, degrees["tp"]]) if spread else 0,
         **degrees,
         vpp=vpp,
         schedule=schedule,
