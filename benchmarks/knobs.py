@@ -23,6 +23,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.files import read_toml
+from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -49,8 +50,6 @@ class Job(Description):
     workload: dict[str, Any] = Field(default_factory=dict)
     set: tuple[str, ...] = ()
     """Overrides of the machine."""
-    nodes: int | None = None
-    """Where they give dp."""
 
     def turned(self, changes: dict[str, Any]) -> Job:
         """It with what is turned."""
@@ -65,7 +64,6 @@ class Job(Description):
         job = complete(
             model,
             machine,
-            nodes=self.nodes,
             layout=layout,
             workload=workload,
             framework=load_framework(self.framework),
@@ -101,17 +99,23 @@ class Case(Description):
 
     def row(self) -> tuple[str, ...]:
         """As the table shows it."""
-        before = self._figure(self.job.estimate())
-        after = self._figure(self.job.turned(self.turned).estimate())
         return (
             self.knob,
             self.said,
             str(self.job.model),
             self.figure.replace("_", " "),
-            self._changed(before, after),
+            self._estimated(),
             self._measured(),
             "; ".join(filter(None, (self.source, self._trace(), self.note))),
         )
+
+    def _estimated(self) -> str:
+        try:
+            before = self._figure(self.job.estimate())
+            after = self._figure(self.job.turned(self.turned).estimate())
+        except PlannerError as error:
+            return f"refused: {error}"
+        return self._changed(before, after)
 
     def _figure(self, answer: Estimate) -> float | bool:
         if self.figure == "fits":
@@ -163,7 +167,10 @@ class Run(Description):
 
     def row(self) -> tuple[str, ...]:
         """As the table shows it."""
-        answer = self.job.estimate()
+        try:
+            answer = self.job.estimate()
+        except PlannerError as error:
+            return self.name, f"refused: {error}", *[""] * 5, self.source
         low, high = answer.interval_step_time_s
         room = format_bytes(answer.memory_bytes["total"])
         return (
