@@ -1,0 +1,77 @@
+"""Switches in files: what is turned on stands in them, and is read back from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.describe.catalogue import load_framework, names
+from planner.describe.layout import Layout
+from planner.errors import EmitError
+from tests.describe.framework.test_switches import EVERY, turned
+from tests.emitters.emitted import Files, files_of
+
+MACHINES = {"flash-attention-3": "dgx-h100"}
+WRITTEN = [
+    (name, switch)
+    for name, switch in EVERY
+    if load_framework(name).configuration != "none"
+    and load_framework(name).switches[switch].arguments is not None
+    and name not in ("torchtitan", "horovod", "megatron-deepep")  # as others
+]
+
+
+def files(name: str, switch: str) -> Files:
+    """Files of one node of a plain layout with a switch on."""
+    framework = turned(load_framework(name), switch)
+    devices = 8 if switch in MACHINES else 4
+    layout = Layout(dp=devices, zero_stage=max(set(framework.zero_stages) & {0, 1, 2, 3}))
+    model = "llama-3.2-1b" if name == "fsdp2" else "gpt2"
+    machine = MACHINES.get(switch, "polaris")
+    return files_of(model, machine, 1, layout, framework)
+
+
+@pytest.mark.parametrize(("name", "switch"), WRITTEN)
+def test_files_say_what_is_on(name: str, switch: str) -> None:
+    """Every line and variable of a switch stands in a file beside the README."""
+    framework = turned(load_framework(name), switch)
+    found = files(name, switch)
+    readme = found.pop("README.md")
+    assert all(f"- `{word}`: " in readme for word in framework.switched)
+    text = "\n".join(found.values())
+    for line in framework.told:
+        key = line.partition(": ")[2] or line
+        key = key.partition(" ")[0].rpartition(".")[2]
+        assert key in text, line
+    assert "is up to your program" not in readme
+    for variable, value in framework.environment.items():
+        assert variable in found["job.sh"]
+        assert value in found["job.sh"]
+
+
+def test_every_written_switch_is_tried() -> None:
+    frameworks = {name for name, _ in WRITTEN}
+    assert frameworks >= {"accelerate", "ddp", "deepspeed", "ezpz", "fsdp2", "megatron-lm"}
+    assert frameworks <= set(names("framework"))
+
+
+def test_a_switch_without_words_is_refused() -> None:
+    with pytest.raises(EmitError, match="switch loss-fusion-te is not written for megatron-lm"):
+        files("megatron-lm", "loss-fusion-te")
+
+
+def test_what_no_file_takes_is_left_to_the_program() -> None:
+    layout = Layout(dp=4)
+    found = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp+compile")
+    assert "Switch `compile` (torch.compile makes one kernel" in found["README.md"]
+
+
+def test_files_say_each_thing_once() -> None:
+    found = files("ddp", "compile")["nanogpt.args"].splitlines()
+    assert "--compile=True" in found
+    assert "--compile=False" not in found
+    wordplay = files("ezpz", "compile")["wordplay.args"].splitlines()
+    assert "train.compile=true" in wordplay
+    assert "train.compile=false" not in wordplay
+    plan = files("fsdp2", "async-tp")["torchtitan_plan.py"]
+    assert "CompileConfig(enable=True, enable_async_tensor_parallel=True)" in plan
+    assert plan.count("compile") == 1
