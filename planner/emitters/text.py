@@ -89,7 +89,8 @@ def arguments_text(options: Iterable[str]) -> str:
 def _arguments_with(text: str, lines: Iterable[str]) -> str:
     """An argument file with further options, each in the place of the same one or at the end."""
     options = {line.partition("=")[0]: line for line in text.splitlines()}
-    options |= {line.partition("=")[0]: line for line in arguments_text(lines).splitlines()}
+    plain = arguments_text(line.replace(" = ", "=") for line in lines)
+    options |= {line.partition("=")[0]: line for line in plain.splitlines()}
     return "".join(f"{line}\n" for line in options.values())
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from planner.describe.catalogue import load_framework, names
+from planner.choose.given.completing import complete
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.configurations.reading import read_configuration
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.errors import EmitError
 from tests.describe.framework.test_switches import EVERY, turned
@@ -24,7 +29,8 @@ def files(name: str, switch: str) -> Files:
     """Files of one node of a plain layout with a switch on."""
     framework = turned(load_framework(name), switch)
     devices = 8 if switch in MACHINES else 4
-    layout = Layout(dp=devices, zero_stage=max(set(framework.zero_stages) & {0, 1, 2, 3}))
+    stages = [stage for stage in framework.zero_stages if stage < 3 or "bucket" not in switch]
+    layout = Layout(dp=devices, zero_stage=max(stages))
     model = "llama-3.2-1b" if name == "fsdp2" else "gpt2"
     machine = MACHINES.get(switch, "polaris")
     return files_of(model, machine, 1, layout, framework)
@@ -75,3 +81,39 @@ def test_files_say_each_thing_once() -> None:
     plan = files("fsdp2", "async-tp")["torchtitan_plan.py"]
     assert "CompileConfig(enable=True, enable_async_tensor_parallel=True)" in plan
     assert plan.count("compile") == 1
+
+
+_NO_CONFIGURATION = (
+    "README.md", "data.args", "job.sh", "layout.json", "rank.sh", "submit.sh", "torchtitan.toml",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "switch"),
+    [
+        (name, switch)
+        for name, switch in WRITTEN
+        if not load_framework(name).switches[switch].environment and switch not in MACHINES
+    ],
+)
+def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
+    """From the framework's own files, without layout.json."""
+    framework = turned(load_framework(name), switch)
+    written = files(name, switch)
+    for file in _NO_CONFIGURATION:
+        written.pop(file, None)
+    for file, text in written.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    found = read_configuration(*(str(tmp_path / file) for file in written))
+    job = complete(
+        load_model("llama-3.2-1b" if name == "fsdp2" else "gpt2"),
+        load_machine("polaris"),
+        found,
+        nodes=1,
+    )
+    assert job.framework is not None
+    assert _on(framework) <= _on(job.framework), job.notes
+
+
+def _on(framework: Framework) -> set[str]:
+    return {word.partition("=")[0] for word in framework.switched}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import functools
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -194,6 +195,15 @@ class Framework(Description):
             if why := switch.refuses(machine.device):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
         return ""
+
+    def trait(self, path: str) -> Any:
+        """The trait of a dotted name.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> load_framework("deepspeed").trait("buffers.num_reduce_buckets")
+        2
+        """
+        return functools.reduce(getattr, path.split("."), self)
 
     @property
     def on_by_name(self) -> dict[str, Switch]:

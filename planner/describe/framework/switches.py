@@ -7,6 +7,7 @@ switches can be.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field
@@ -21,6 +22,15 @@ __all__ = ["Switch", "check_path", "family", "merged", "split_name", "switched"]
 
 def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) and value else value or ()
+
+
+def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of tables in tables by its dotted name."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{before}{key}.")
+        else:
+            yield before + key, value
 
 
 class Switch(Description):
@@ -48,6 +58,8 @@ class Switch(Description):
     """What the framework's files are told, a line each in the recipe's own words, behind the name
     of a file (`FILE: LINE`) where it is not the recipe's first; `{value}` stands for its value.
     Empty: they follow from its traits. None: they cannot be told, and it is only estimated."""
+    read_as: tuple[str, ...] = ()
+    """Other words for it in users' files, such as those of older releases; one of them suffices."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the job's environment."""
 
@@ -57,6 +69,26 @@ class Switch(Description):
         named = not self.devices or any(name in device.name for name in self.devices)
         fits = named and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{known}"
+
+    def saying(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+        """Its word where it says just what a file states otherwise; empty where it does not.
+
+        `different` are the stated traits, dotted, that the framework has otherwise.
+
+        >>> quiet = Switch(does="waits for it", source="here",
+        ...                changes={"communication": {"overlap_gradients": False}})
+        >>> stated = {"communication.overlap_gradients": False}
+        >>> quiet.saying("no-overlap", stated, stated), quiet.saying("no-overlap", {}, stated)
+        ('no-overlap', '')
+        """
+        changes = dict(_dotted(self.changes))
+        if not all(stated.get(path, value) == value for path, value in changes.items()):
+            return ""
+        if not self.takes:
+            return name if changes.keys() & different.keys() else ""
+        values = {different.get(path) for path in self.takes}
+        value = values.pop() if len(values) == 1 else None
+        return f"{name}={value:.0f}" if isinstance(value, (int, float)) else ""
 
     def told(self, word: str) -> tuple[str, ...]:
         """What files are told for it as a user named it, with its value as a plain number.

@@ -14,7 +14,13 @@ from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError, UnknownNameError
 
 EVERY = [(name, switch) for name in names("framework") for switch in load_framework(name).switches]
-VALUES = {"chunked-loss": "4", "bucket": "5e7", "live-parameters": "1e8"}
+VALUES = {
+    "chunked-loss": "4",
+    "bucket": "5e7",
+    "reduce-bucket": "5e7",
+    "gather-bucket": "5e7",
+    "live-parameters": "1e8",
+}
 """A value of each switch that takes a number of its own."""
 
 
