@@ -45,13 +45,13 @@ UNSAID = {
     "ddp": _ALWAYS | {"recompute", "offload"},
     "deepspeed": _ALWAYS | _PROGRAM,
     "ezpz": _ALWAYS | {"recompute", "offload"},
-    "fsdp2": _ALWAYS | _PROGRAM,
+    "fsdp2": _ALWAYS | _PROGRAM | {"etp"},
     "horovod": _ALWAYS | _PROGRAM,
     "megatron-deepep": _ALWAYS,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},
-    "torchtitan": _ALWAYS | _PROGRAM,
+    "torchtitan": _ALWAYS | _PROGRAM | {"etp"},
 }
 """What the files of a framework may leave unsaid, besides degrees of one."""
 FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
@@ -108,12 +108,12 @@ def _drawn(name: str, draw: random.Random) -> Case:
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
     split = framework.sequence_parallel
-    spread = bool(model.experts) and draw.random() < 0.5
+    spread = bool(model.experts) and "ep" in framework.axes and draw.random() < 0.5
     layout = Layout(
         dp=rest,
         dp_shard=draw.choice(divisors(rest)) if draw.random() < 0.3 else 0,
         ep=draw.choice(divisors(rest * degrees["tp"])) if spread else 1,
-        etp=draw.choice([0, 0, 1, degrees["tp"]]) if spread else 0,
+        etp=draw.choice([0, 1]) if spread and degrees["tp"] > 1 else 0,
         **degrees,
         vpp=vpp,
         schedule=schedule,

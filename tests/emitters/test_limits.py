@@ -110,7 +110,7 @@ def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
     found = list(search(replace(asked, framework=part), 16).footprints.layouts)
     assert any(x.ep > 1 and x.dp_shard not in (0, x.dp) for x in found)
     for x in found:
-        group = (x.dp_shard or x.dp) * x.cp
+        group = (x.dp_shard or x.dp) * x.cp * x.tp
         assert x.zero_stage or x.cp * x.ep == 1, str(x)
         assert group % x.ep == 0, str(x)
 
