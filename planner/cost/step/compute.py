@@ -28,7 +28,7 @@ def gemm_s(
     n: ArrayLike,
     k: ArrayLike,
     *,
-    flop_per_s: float,
+    flop_per_s: ArrayLike,
     bytes_per_s: float,
     num_units: float,
     element_bytes: float = 2,
@@ -48,7 +48,7 @@ def gemm_s(
     True
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
-    unit_rate = flop_per_s / num_units
+    unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
     best = np.full(m.shape, np.inf)
     found = constants().gemm
     overhead = found.tile_overhead.value
@@ -231,7 +231,10 @@ def _gemm_times(
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
         m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
         m = m * expert_load(workload, layouts)
-    rate = rates.grouped if gemm.experts else rates.gemm if gemm.quantizable else rates.head
+    rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+    if gemm.experts:
+        # one expert alone is an ordinary product
+        rate = np.where(batch > 1, rates.grouped, rates.gemm)
 
     eight_bit = rates.element == 1 and gemm.quantizable
     convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
