@@ -131,7 +131,7 @@ def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework:
     """The framework with switches on that it has, or that another lends it."""
     lent = load_framework(_LENDER).switches
     known = {name: lent[name] for name in switches if name in lent} | framework.switches
-    on = [name for name in switches if name in known and set(known[name].needs) <= {*switches}]
+    on = list(dict.fromkeys(n for s in switches if s in known for n in (*known[s].needs, s)))
     if not on:
         return framework
     plain = {name: switch.model_dump() for name, switch in known.items()}
