@@ -84,6 +84,8 @@ class _Sizes:
         self.gradient_in_loss = framework.kernels.loss == "fused-linear"
         self.element = float(stages.question.workload.compute_bytes)
         self.layer = self.params.largest_layer / layouts.tiles
+        self.in_backward = framework.kernels.optimizer_in_backward
+        self.largest_group = stages.largest_group
         self.parallel = layouts.num_replicas > 1
         # FSDP reduces group by group in fp32 also where it only replicates
         self.sharding = self.size.sharded_weight_bytes == 0
@@ -111,11 +113,12 @@ class _Sizes:
         reduced = np.where(self.every, self.layer * ahead, 0.0)
         copies, largest = self.copies(), np.maximum(params.embedding, self.layer)
         late = np.where(self.late, self.layer * ahead, 0.0)
-        outputs = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
+        stays = (self.every | self.late) & (not self.in_backward)
+        outputs = np.where(stays, self.layer * self.output_bytes, 0.0)
         table, copy = self.table(), self.bucket_copy()
         return Reduction(
             before=before,
-            at_end=np.where(self.once, sums, np.maximum(before, self.gradients)),
+            at_end=np.where(self.once, sums, np.maximum(before, self.gradients + self.passing())),
             summed=np.where(self.once, self.summed(), self.gradients),
             buckets=np.where(passing, 0.0, buckets),
             in_loss=self.in_loss(),
@@ -167,6 +170,12 @@ class _Sizes:
         """
         whole, params = float(self.buffers.whole_embedding_gradient), self.params
         return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * whole)
+
+    def passing(self) -> Float:
+        """The largest gradient where each is gone once its weight is updated; where groups of
+        weights are reduced, larger inputs of reductions are counted."""
+        each = self.size.gradient_bytes if self.in_backward and not self.sharding else 0.0
+        return np.asarray(self.largest_group * each)
 
     def summed(self) -> Float:
         """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""
