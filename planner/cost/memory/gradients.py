@@ -94,6 +94,8 @@ class _Sizes:
         self.once = layouts.sums_gradients(framework) & self.sharding
         self.every = self.split & ~self.once
         self.late = self.split & self.once & ~layouts.piped
+        # gradients in the format of their sums are added to these one by one
+        self.added = self.once & (self.size.reduce_bytes <= self.buffers.layer_gradient_bytes)
         ranks = np.where(layouts.shards_states, layouts.num_shards, 1)
         self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
 
@@ -104,7 +106,7 @@ class _Sizes:
         buckets, before, sums = self.buckets(), self.before(), self.sums()
         each = self.layouts.shards_gradients | (self.layouts.num_microbatches == 1)
         passing = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
-        computing = np.where(self.split, self.layer * current, 0.0)
+        computing = np.where(self.split & ~self.added, self.layer * current, 0.0)
         early = computing * self.kept.layer.early_gradients
         tied = np.where(self.split, params.tied * current, 0.0)
         # the norm after it lets go of the head's where that is reduced with the last piece
@@ -113,8 +115,10 @@ class _Sizes:
         reduced = np.where(self.every, self.layer * ahead, 0.0)
         copies, largest = self.copies(), np.maximum(params.embedding, self.layer)
         late = np.where(self.late, self.layer * ahead, 0.0)
-        stays = (self.every | self.late) & (not self.in_backward)
-        outputs = np.where(stays, self.layer * self.output_bytes, 0.0)
+        outputs = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
+        # gone once their weights are updated, unless they are a copy of what was reduced
+        narrower = self.size.gradient_bytes < self.size.reduce_bytes
+        outputs = outputs * (narrower + (not self.in_backward))
         table, copy = self.table(), self.bucket_copy()
         return Reduction(
             before=before,

@@ -229,6 +229,8 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
         return np.where(layouts.shards_weights, size, 0.0)
 
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
+    # gathered before the first pass, gradients are summed after it
+    copies = copies & ~layouts.sums_gradients(question.framework)
     flat = np.where(copies, 2 * layer + copied, 0.0)
     return GatheredWeights(
         in_forward=sharded(window) + flat,

@@ -12,12 +12,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
 from planner.describe.model.block import Block, Weight
-from planner.describe.workload import Workload
 
 __all__ = [
     "LocalParams",
@@ -137,11 +136,16 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
         if weight.trainable:
             sums["trainable"] += mine
             sums["trainable_sharded"] += shard
-            sums["extra_state_bytes"] += _extra_state_bytes(weight, block, shard, question)
+            held = np.where(layouts.shards_states, shard, mine)
+            small = held / weight.copies < SMALLEST_IN_BLOCKS
+            extra = _extra_state_bytes(weight, block, shard, small, question)
+            sums["extra_state_bytes"] += extra
     return LocalParams(**sums)
 
 
-def _extra_state_bytes(weight: Weight, block: Block, sharded: Float, question: Question) -> Float:
+def _extra_state_bytes(
+    weight: Weight, block: Block, sharded: Float, small: Mask, question: Question
+) -> Float:
     workload, states = question.workload, question.framework.states(question.workload.precision)
     if workload.optimizer == "adafactor":
         # factored second moment: one fp32 per row and per column; vectors keep it whole
@@ -150,7 +154,6 @@ def _extra_state_bytes(weight: Weight, block: Block, sharded: Float, question: Q
     if workload.optimizer == "muon" and (weight.columns == 1 or block.kind != "layer"):
         return states.second_moment_bytes * sharded
     if OPTIMIZERS[workload.optimizer].in_blocks:
-        small = (sharded > 0) & (sharded / weight.copies < SMALLEST_IN_BLOCKS)
         beyond = 8.0 - moment_bytes(workload.optimizer, states)
         return np.where(small, beyond * sharded, 0.0)
     return np.zeros_like(sharded)

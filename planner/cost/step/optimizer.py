@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
-from planner.cost.shards.stages import Stages
 from planner.cost.shards.optimizers import moment_bytes
+from planner.cost.shards.stages import Stages
 from planner.cost.step.constants import constants
 
 __all__ = ["device_optimizer_s", "update_bytes"]

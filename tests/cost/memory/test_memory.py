@@ -21,8 +21,8 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import DEVICE_PARTS
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.stages import Stages
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
+from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params, training_state_bytes
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
