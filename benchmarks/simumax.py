@@ -30,6 +30,7 @@ COLUMNS = {
     "cp": "cp",
     "vpp": "vpp",
     "ep": "ep",
+    "etp": "etp",
     "sequence_parallel": "sequence_parallel",
     "zero_stage": "zero",
     "precision": "dtype",

@@ -265,7 +265,7 @@ def test_qwen3_235b_as_nvidia_published_it(batch: int, seconds: float) -> None:
     [
         # 64 H100, Megatron Core 0.9: 468 TFLOP/s; the mapping is that of 0.8 (its README of MoE)
         ("mixtral-8x7b", Layout(dp=16, pp=4, vpp=8, ep=8, grad_accumulation=16), 468e12),
-        # 128 H100, MFU 49.3 % with folding: Liu et al. 2025, arXiv:2504.14960, abstract
+        # MFU 49.3 % with folding: Liu et al. 2025, arXiv:2504.14960, abstract; a mapping that fits
         (
             "mixtral-8x22b",
             Layout(dp=8, tp=2, pp=8, vpp=7, ep=8, etp=1, grad_accumulation=32),
