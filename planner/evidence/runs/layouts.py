@@ -196,15 +196,19 @@ def _split_experts(
 ) -> Reading[int]:
     """Ranks that split each expert; 0 as the framework does unasked."""
     said = cells.count("etp") or 0
+    if ep == 1:
+        return stated(0)
     if not said and replicas % ep and replicas * tp % ep == 0:
         return assumed(1, f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}")
-    etp = said or int(software.whole_experts and ep > 1 and tp > 1)
-    if replicas * tp % (ep * (etp or tp)):
+    etp = said or (1 if software.whole_experts else tp)
+    held = replicas * tp // etp
+    if replicas * tp % etp or held % ep:
         raise PlannerError(
-            f"ep * etp = {ep * (etp or tp)} must divide dp * cp * tp = {replicas * tp}; correct "
-            "one of them"
+            f"ep = {ep} must divide dp * cp * tp / etp = {held}; correct one of them"
         )
-    return stated(etp) if said or not etp else assumed(1, "etp missing: 1, as its recipes set it")
+    if etp == tp:
+        return stated(0)
+    return stated(etp) if said else assumed(etp, f"etp missing: {etp}, as its recipes set it")
 
 
 def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> Reading[int]:
