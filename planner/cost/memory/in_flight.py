@@ -56,7 +56,7 @@ def in_flight_on(stages: Stages) -> InFlight:
     layouts = stages.layouts
     merged = layouts.merges_passes(stages.question.framework)
     columns = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation, stages.stage)
-    first, which = distinct(*np.broadcast_arrays(*columns, merged))
+    first, which = distinct(*np.broadcast_arrays(*columns, merged, *layouts.dealing))
     pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
     counts = chunk_counts(stages.blocks, pairs, stage, stages.question.framework)
