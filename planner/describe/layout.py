@@ -22,6 +22,7 @@ from planner.errors import shorten
 __all__ = [
     "DEALING",
     "OFFLOAD",
+    "PAIRED",
     "RECOMPUTE",
     "SCHEDULES",
     "V_SHAPED",
@@ -39,11 +40,16 @@ __all__ = [
 Recompute = Literal["none", "selective", "full"]
 """What is computed again in backward instead of kept."""
 
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v"]
+Schedule = Literal[
+    "none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v", "dualpipe-v"
+]
 """Pipeline schedules; `none` without a pipeline."""
 
-V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v",)
+V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v", "dualpipe-v")
 """Schedules of two chunks a stage, through which the model runs down the stages and back up."""
+
+PAIRED: tuple[Schedule, ...] = ("dualpipe-v",)
+"""Schedules that run a forward and a backward pass of other micro-batches together."""
 
 Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme"]
 """What lives off the device: nothing, optimizer states, or states and parameters."""

@@ -8,7 +8,7 @@ from planner.choose.job import listed
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Mask
 from planner.cost.question import Question
-from planner.cost.schedules.bubble import defers_weight_gradients, interleaved
+from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import layers_on_stage, told_deal
 from planner.describe.layout import DEALING, RECOMPUTE, SCHEDULES, Layout, divisors
@@ -93,7 +93,8 @@ def _stages_message(q: Question, x: Layout) -> str:
 def _schedule(q: Question, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
     chunked = np.where(x.v_shaped, x.vpp == 2, (x.vpp > 1) == interleaved(x))
-    return scheduled & chunked & (~interleaved(x) | (x.grad_accumulation % x.pp == 0))
+    divided = ~interleaved(x) | (x.grad_accumulation % x.pp == 0)
+    return scheduled & chunked & divided & (x.num_microbatches >= fewest_micro_batches(x))
 
 
 def _schedule_message(q: Question, x: Layout) -> str:
@@ -111,6 +112,12 @@ def _schedule_message(q: Question, x: Layout) -> str:
         return (
             f"vpp = {x.vpp} with schedule {x.schedule!r}: only interleaved-1f1b has several chunks "
             "per stage; set vpp = 1 or that schedule"
+        )
+    fewest = int(fewest_micro_batches(Layouts.of(x)))
+    if x.grad_accumulation < fewest:
+        return (
+            f"grad_accumulation = {x.grad_accumulation} with schedule {x.schedule!r} of {x.pp} "
+            f"stages, which needs {fewest} micro-batches; change micro_batch or the schedule"
         )
     return (
         f"grad_accumulation = {x.grad_accumulation} is not a multiple of pp = {x.pp}, which the "

@@ -17,6 +17,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
     DEALING,
     OFFLOAD,
+    PAIRED,
     RECOMPUTE,
     SCHEDULES,
     V_SHAPED,
@@ -186,10 +187,11 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def merges_passes(self, framework: Framework) -> Mask:
         """Forward and backward of neighbouring micro-batches run together, so that each hides the
-        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand."""
+        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand, and
+        schedules that pair them (torchtitan's dual_pipe_v.py)."""
         piped = ~self.piped | (self.vpp > 1)
-        several = (self.num_microbatches > 1) & (self.ep > 1)
-        return several & piped & ~self.recomputes_layers & framework.communication.overlap_experts
+        several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.recomputes_layers
+        return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
         """How often a step gathers its weights for a forward pass, where layers are units: before
@@ -272,6 +274,11 @@ class Layouts(Sharding, Chunks, Arrays):
     def v_shaped(self) -> Mask:
         """The model turns at the last stage: the first one holds both of its ends."""
         return np.isin(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+
+    @property
+    def paired(self) -> Mask:
+        """The schedule itself runs forward and backward passes together."""
+        return np.isin(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
 
     def tokens(self, sequence_length: int) -> Float:
         """Tokens of one micro-batch on one context rank."""

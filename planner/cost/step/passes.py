@@ -112,8 +112,8 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     2.4
     """
     names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
-    if question.framework.communication.overlap_experts:
-        names += ["vpp", "grad_accumulation"]
+    if question.framework.communication.overlap_experts or np.any(layouts.paired):
+        names += ["vpp", "grad_accumulation", "schedule"]
     few, index = layouts.distinct(*names)
     groups = Groups.of(few, question.machine)
     return [_block_pass(question, block, few, groups).take(index) for block in blocks]
@@ -263,10 +263,13 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
 def _hops(layouts: Layouts) -> Int:
     """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
     run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
-    once more in the middle."""
-    whole = layouts.pp * layouts.vpp - 1
-    again = np.where(layouts.num_microbatches > layouts.pp, layouts.pp - 2, 0)
-    return np.where(layouts.v_shaped, whole - 1 + again, whole)
+    once more in the middle. Passes in pairs hand on together what they make, and wait for it at
+    all stages but one."""
+    pp, m = layouts.pp, layouts.num_microbatches
+    whole = pp * layouts.vpp - 1
+    again = np.where(m > pp, pp - 2, 0)
+    turned = np.where(layouts.paired, 2 * pp - 3 + m * (pp - 1) // pp, whole - 1 + again)
+    return np.where(layouts.v_shaped & layouts.piped, turned, whole)
 
 
 @dataclass(frozen=True, slots=True)

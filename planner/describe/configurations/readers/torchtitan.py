@@ -22,6 +22,7 @@ _SCHEDULES = {
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved-1f1b",
     "zbvzerobubble": "zero-bubble-v",
+    "dualpipev": "dualpipe-v",
 }
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
