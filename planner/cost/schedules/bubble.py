@@ -125,15 +125,15 @@ def defers_weight_gradients(layouts: Layouts) -> Mask:
 def fewest_micro_batches(layouts: Layouts) -> Int:
     """Micro-batches without which the schedule does not exist [1].
 
-    Counted: a number for each stage. Left out: multiples of the stages, which interleaving asks
+    Counted: two for each stage. Left out: multiples of the stages, which interleaving asks
     for. method.md#pipeline.
 
     >>> layouts = Layouts.broadcast(pp=4, vpp=2, schedule=6)
     >>> int(fewest_micro_batches(layouts))
     8
     """
-    fewest = [layouts.scheduled(s.name) * s.fewest_per_stage for s in KNOWN.values()]
-    return np.max(fewest, axis=0) * layouts.pp
+    names = [name for name, known in KNOWN.items() if known.needs_two_rounds]
+    return np.where(_any_of(layouts, names), 2 * layouts.pp, 1)
 
 
 def _any_of(layouts: Layouts, names: list[str]) -> Mask:

@@ -123,5 +123,5 @@ DUAL_PIPE_V = PipelineSchedule(
     waiting=_waiting,
     bubble_s=_bubble_s,
     defers_weight_gradients=True,
-    fewest_per_stage=2,
+    needs_two_rounds=True,
 )

@@ -102,8 +102,8 @@ class PipelineSchedule:
     """Whether chunks go round the stages, and micro-batches pass in groups of p."""
     defers_weight_gradients: bool = False
     """Whether weight gradients are passes of their own."""
-    fewest_per_stage: int = 0
-    """Fewest micro-batches of a step, for each stage."""
+    needs_two_rounds: bool = False
+    """Whether a step must have at least two micro-batches for each stage."""
     runs_forward_ahead: bool = False
     """Whether forward passes precede the last stage's backward: it keeps all their logits."""
     no_better_than: str = ""

@@ -180,7 +180,10 @@ def _deals(
 
 
 def told_deal(num_layers: int, layout: Layout, usual: Deal = _EVENLY) -> Deal:
-    """How a layout deals layers; `usual` where it says nothing.
+    """How a layout deals layers, in layers of every chunk or in those that the ends count for [1].
+
+    Counted: what the layout says; `usual` where it says nothing. Left out: whether it is legal.
+    method.md#pipeline.
 
     >>> told_deal(126, Layout(pp=4, first_layers=31, last_layers=29)).told
     (31, 33, 33, 29)

@@ -263,13 +263,11 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
 def _hops(layouts: Layouts) -> Int:
     """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
     run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
-    once more in the middle. Passes in pairs hand on together what they make, and wait for it at
-    all stages but one."""
-    pp, m = layouts.pp, layouts.num_microbatches
-    whole = pp * layouts.vpp - 1
-    again = np.where(m > pp, pp - 2, 0)
-    turned = np.where(layouts.paired, 2 * pp - 3 + m * (pp - 1) // pp, whole - 1 + again)
-    return np.where(layouts.v_shaped & layouts.piped, turned, whole)
+    once more in the middle, but in pairs. Left out: pairs that wait for transfers in the middle,
+    where no stage is slower than its neighbours."""
+    whole = layouts.pp * layouts.vpp - 1
+    again = np.where((layouts.num_microbatches > layouts.pp) & ~layouts.paired, layouts.pp - 2, 0)
+    return np.where(layouts.v_shaped, whole - 1 + again, whole)
 
 
 @dataclass(frozen=True, slots=True)
