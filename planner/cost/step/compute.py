@@ -251,8 +251,10 @@ def _gemm_times(
         return product + convert * batch * (m * k + k * n)
 
     element = float(workload.compute_bytes)
-    forward = time(m, n, k, element)
+    whole = batch * n * k / rates.memory
+    forward = time(m, n, k, element) + gemm.forward_weight_bytes * whole
     dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
+    dgrad = dgrad + gemm.backward_weight_bytes * whole
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     # a fused kernel adds into the gradient; otherwise it is written and added separately

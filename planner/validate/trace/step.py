@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.validate.sharding import adapter, models, shard
+from planner.validate.sharding import adapter, lowrank, models, shard
 from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import Direction, Live, Phase, Region, StorageTimeline
@@ -75,6 +75,8 @@ class _Step:
                 eager=self.workload.attention == "eager",
                 kernel=adapter.rms_norm,
             )
+            if self.workload.adapted:
+                lowrank.adapt(stage, self.workload, shard.compute_dtype(self.workload))
         shard.apply(stage, self.layout, self.workload, self.meshes)
         after: models.Part = "head" if stage.last else "output"
         stage.marks = partial(self._mark, ["embedding", *layers, after])
@@ -208,7 +210,8 @@ class _Step:
             self.run()
             return
         for param in self.modules.parameters():
-            param.grad = torch.empty_like(param)
+            if param.requires_grad:
+                param.grad = torch.empty_like(param)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
