@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Weight
+from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, Weight
 from planner.describe.model.weights import adapted
 from planner.describe.workload import BaseFormat, Workload
 
@@ -36,7 +35,7 @@ def stored_bytes(base: BaseFormat, columns: int) -> float:
 
 
 def trained(block: Block, workload: Workload) -> Block:
-    """The block with its frozen parts, adapters, and the format in which the frozen ones are stored.
+    """The block with its frozen parts, how they are stored, and adapters; itself where all trains.
 
     Counted: products without weight gradient, low-rank pairs and their sums, what dropout and DoRA
     keep, unpacking before both products. Left out: inputs that a program casts for its adapters.
@@ -60,6 +59,8 @@ def trained(block: Block, workload: Workload) -> Block:
     pairs = tuple(_gemm(block, w) for w in weights if w.trainable and w.matrix)
     matrices = tuple(w for w in block.weights if w.matrix in targets and w.columns > 1)
     base = workload.base_format if layer else "computed"
+    if layer:
+        block = _with_temporaries(block, targets)
     return replace(
         block,
         weights=tuple(_stored(weight, base) for weight in weights),
@@ -68,7 +69,6 @@ def trained(block: Block, workload: Workload) -> Block:
         saved=_kept(block, workload, targets)
         + tuple(item for w in matrices for item in _beside(block, w, workload)),
         deferred=tuple(_waiting(gemm, workload) for gemm in pairs),
-        **(_temporaries(block, targets) if layer else {}),
     )
 
 
@@ -88,9 +88,7 @@ def _stored(weight: Weight, base: BaseFormat) -> Weight:
     return replace(weight, stored_bytes=stored_bytes(base, weight.columns))
 
 
-def _frozen(
-    gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str, ...]
-) -> Gemm:
+def _frozen(gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str, ...]) -> Gemm:
     """A product of frozen weights, which are unpacked before it in both directions."""
     moved, norms = 0.0, 0.0
     if stored := stored_bytes(base, gemm.k):
@@ -124,8 +122,12 @@ def _summed(block: Block, weight: Weight, workload: Workload) -> Pointwise:
         kernels += 1
     if workload.dora:
         # both outputs scaled by the magnitudes, whose gradient reads them again
-        forward, backward, kernels = forward + 4 * e * weight.rows, backward + 6 * e * weight.rows, 5
-    split = "replicated" if weight.split == "replicated" else "sharded"
+        forward, backward, kernels = (
+            forward + 4 * e * weight.rows,
+            backward + 6 * e * weight.rows,
+            5,
+        )
+    split: Split = "replicated" if weight.split == "replicated" else "sharded"
     return Pointwise(f"{weight.name}.lora", forward * times, backward * times, split, kernels)
 
 
@@ -148,7 +150,7 @@ def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ..
     e, times = workload.compute_bytes, _share(block, weight)
     name = f"{weight.name}.lora"
     items = [Saved(f"{name}.middle", float(e * workload.lora_rank * times), "replicated")]
-    inside = "sharded" if weight.split == "row" else "gathered"
+    inside: Split = "sharded" if weight.split == "row" else "gathered"
     if workload.lora_dropout:
         # each pair drops from the input for itself: its result, and a mask of one byte
         dropped = float((e + 1) * weight.columns * times)
@@ -156,13 +158,13 @@ def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ..
     if workload.dora:
         # outputs of matrix and pair, which the magnitude's gradient reads
         both = float(2 * e * weight.rows * times)
-        outside = "sharded" if weight.split == "column" else "replicated"
+        outside: Split = "sharded" if weight.split == "column" else "replicated"
         items.append(Saved(f"{name}.outputs", both, outside))
     return tuple(items)
 
 
-def _temporaries(block: Block, targets: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
-    """Temporary tensors of backward: in the feed-forward's, and beside an unpacked matrix.
+def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
+    """The block with the temporary tensors of its backward, also those beside an unpacked matrix.
 
     Where the product of gate and up is not kept, its gradient takes no other's place.
     """
@@ -173,7 +175,7 @@ def _temporaries(block: Block, targets: tuple[str, ...]) -> dict[str, tuple[Any,
     unpacking = (one, replace(wide, bytes_per_token=width))
     beside = 0.0 if "down" in targets else width
     wide = replace(wide, bytes_per_token=wide.bytes_per_token + beside)
-    return {"unpacking": unpacking, "working": ((one, wide), attention)}
+    return replace(block, unpacking=unpacking, working=((one, wide), attention))
 
 
 def _waiting(gemm: Gemm, workload: Workload) -> Saved:

@@ -120,8 +120,6 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
         return (Saved("expert.input", size + exact, "dispatched"),)
     entering = size * sizes.product_input / sizes.element
     return (
-        Saved(
-            "expert.input", entering, "dispatched", input_of=("gate", "up"), for_weights=1.0
-        ),
+        Saved("expert.input", entering, "dispatched", input_of=("gate", "up"), for_weights=1.0),
         Saved("expert.output", size, "dispatched"),
     )

@@ -155,7 +155,9 @@ def adapted(
         if magnitudes:
             split: Split = "column" if weight.split == "column" else "replicated"
             name = f"{weight.name}.magnitude"
-            result.append(replace(weight, name=name, columns=1, split=split, matrix="", adapter=True))
+            result.append(
+                replace(weight, name=name, columns=1, split=split, matrix="", adapter=True)
+            )
     return tuple(result)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def condensed(lengths: Sequence[int]) -> tuple[int, ...]:
     if len(ordered) <= MOST_LENGTHS:
         return tuple(ordered)
     edges = [number * len(ordered) // MOST_LENGTHS for number in range(MOST_LENGTHS + 1)]
-    parts = (ordered[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    parts = (ordered[a:b] for a, b in itertools.pairwise(edges))
     return tuple(max(round(sum(part) / len(part)), 1) for part in parts)
 
 

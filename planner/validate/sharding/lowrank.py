@@ -68,7 +68,7 @@ class _Product(torch.autograd.Function):
         return F.linear(x, unpack(packed, columns))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (packed,) = ctx.saved_tensors
         return gradient @ unpack(packed, ctx.columns), None, None
 
@@ -113,11 +113,9 @@ class LowRank(nn.Module):
     @torch.no_grad()
     def _norms(self) -> Tensor:
         """Norm of every row of the sum of both, as a constant (DoRA, section 4.3)."""
-        base = self.base
-        if isinstance(base, Blockwise):
-            weight = unpack(base.packed, base.columns)
-        else:
-            weight = base.weight  # type: ignore[assignment]
+        base: Any = self.base
+        stored = isinstance(base, Blockwise)
+        weight = unpack(base.packed, base.columns) if stored else base.weight
         return torch.linalg.vector_norm(weight + self.b.weight @ self.a.weight * 2.0, dim=1)
 
 
