@@ -101,8 +101,8 @@ def _frozen(gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str
     return replace(
         gemm,
         weight_gradient=False,
-        forward_weight_bytes=moved + norms,
-        backward_weight_bytes=moved,
+        unpacked_bytes=moved,
+        norm_bytes=norms,
     )
 
 

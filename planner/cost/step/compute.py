@@ -233,9 +233,10 @@ def _gemm_times(
 
     element = float(workload.compute_bytes)
     whole = batch * n * k / rates.memory
-    forward = time(m, n, k, element) + gemm.forward_weight_bytes * whole
+    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * whole
+    forward = time(m, n, k, element) + unpack + gemm.norm_bytes * whole
     dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
-    dgrad = dgrad + gemm.backward_weight_bytes * whole
+    dgrad = dgrad + unpack * gemm.input_gradient
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     # a fused kernel adds into the gradient; otherwise it is written and added separately

@@ -104,11 +104,10 @@ class Gemm:
     input_gradient: bool = True
     quantizable: bool = True
     """Whether FP8 training runs it in FP8 (not the output projection)."""
-    forward_weight_bytes: float = 0.0
-    """Bytes moved per element of its weights before the forward product, to unpack them or to take
-    their norms."""
-    backward_weight_bytes: float = 0.0
-    """The same before the product of the input's gradient."""
+    unpacked_bytes: float = 0.0
+    """Bytes moved per element of its weights to unpack them, before each product with them."""
+    norm_bytes: float = 0.0
+    """Bytes moved per element of its weights to take their norms, before the forward product."""
 
 
 @dataclass(frozen=True, slots=True)
