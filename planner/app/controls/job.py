@@ -253,4 +253,6 @@ def _field(reading: Reading, name: str, model: Model, machine: Machine) -> Any:
         return reading.choice(key, options_of(Workload, name), usual)
     if kind is Kind.WORDS:
         return tuple(reading.words(key, options_of(Workload, name), usual))
+    if kind is Kind.TRUTH:
+        return reading.truth(key, usual)
     return reading.number(key, least, most or bounds(Workload, name)[1], usual, kind.number)
