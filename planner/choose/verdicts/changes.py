@@ -31,6 +31,7 @@ _CHANGES = (
     ("etp", 2),
     ("vpp", 1),
     ("tiles", 3),
+    ("embedding_slots", 1),
 )
 # what a change costs the user: a flag first, then sharding, offload, and parallel code last
 _OUTSIDE = 6
