@@ -112,12 +112,10 @@ def _drawn(name: str, draw: random.Random) -> Case:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
     told = _dealing(draw, model.num_layers, degrees["pp"], vpp) if framework.deals_as_told else {}
     split = framework.sequence_parallel
-    spread = bool(model.experts) and "ep" in framework.axes and draw.random() < 0.5
     layout = Layout(
         dp=rest,
         dp_shard=draw.choice(divisors(rest)) if draw.random() < 0.3 else 0,
-        ep=draw.choice(divisors(rest * degrees["tp"])) if spread else 1,
-        etp=draw.choice([0, 1]) if spread and degrees["tp"] > 1 else 0,
+        **_experts(draw, rest, degrees["tp"], spread=bool(model.experts)),
         **degrees,
         vpp=vpp,
         schedule=schedule,
@@ -136,6 +134,14 @@ def _drawn(name: str, draw: random.Random) -> Case:
         precision=draw.choice(["bf16", "bf16", "bf16", "fp16", "fp32"]),
     )
     return Case(Question(model, machine, workload, framework), layout, nodes)
+
+
+def _experts(draw: random.Random, rest: int, tp: int, *, spread: bool) -> dict[str, int]:
+    """How experts lie over the replicas and the ranks of tp."""
+    if not spread or draw.random() >= 0.5:
+        return {}
+    ep = draw.choice(divisors(rest * tp))
+    return {"ep": ep, "etp": draw.choice([0, 1]) if tp > 1 else 0}
 
 
 def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:
