@@ -265,7 +265,11 @@ def _gemm_times(
         return forward, dgrad, time(n, m, k, added, weight=False)
     accumulate = batch * n * k * (element + added) / rates.memory
     repeated = layouts.num_microbatches > 1
-    return forward, dgrad, time(n, m, k, element, weight=False) + np.where(repeated, accumulate, 0.0)
+    return (
+        forward,
+        dgrad,
+        time(n, m, k, element, weight=False) + np.where(repeated, accumulate, 0.0),
+    )
 
 
 def _attention_times(
