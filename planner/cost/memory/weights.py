@@ -103,9 +103,9 @@ def eight_bit_copies(stages: Stages) -> Float:
 
     Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
     from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits, unless
-    these are copies of fp32 shards, of which runs take as much as in 16 bits. Left out: embedding and
-    head, which run in 16 bits; scales; that norms have none; that per-tensor scaling needs no copy
-    by columns on Blackwell.
+    these are copies of fp32 shards, of which runs take as much as in 16 bits. Left out: embedding
+    and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling needs no
+    copy by columns on Blackwell.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
