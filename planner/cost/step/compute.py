@@ -219,8 +219,10 @@ def _gemm_times(
 
     eight_bit = rates.element == 1 and gemm.quantizable
     convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
+    # weights are converted once a step where their 8-bit copies are kept
+    once = framework.kernels.fp8_weight_bytes > 0
 
-    def time(m: Float, n: Float, k: Float, output_bytes: float) -> Float:
+    def time(m: Float, n: Float, k: Float, output_bytes: float, weight: bool = True) -> Float:
         product = gemm_s(
             m,
             n,
@@ -232,7 +234,8 @@ def _gemm_times(
             output_bytes=output_bytes,
             batch=batch,
         )
-        return product + convert * batch * (m * k + k * n)
+        second = 0.0 if weight and once else k * n
+        return product + convert * batch * (m * k + second)
 
     element = float(workload.compute_bytes)
     whole = batch * n * k / rates.memory
@@ -246,10 +249,14 @@ def _gemm_times(
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
     added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, added)
+        return forward, dgrad, time(n, m, k, added, weight=False)
     accumulate = batch * n * k * (element + added) / rates.memory
     repeated = layouts.num_microbatches > 1
-    return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
+    return (
+        forward,
+        dgrad,
+        time(n, m, k, element, weight=False) + np.where(repeated, accumulate, 0.0),
+    )
 
 
 def _attention_times(
