@@ -95,7 +95,7 @@ def test_a_legal_layout_passes() -> None:
         (
             {"framework": "fsdp2"},
             {"tp": 1, "dp": 4, "dp_shard": 2, "zero_stage": 0},
-            r"ZeRO stage 0: hybrid sharding shards gradients too; use stage 2 or 3",
+            r"ZeRO stage 0: hybrid sharding is of other stages in fsdp2; use zero_stage = 2, 3",
         ),
         (
             {"framework": "deepspeed"},

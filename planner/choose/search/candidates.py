@@ -47,6 +47,9 @@ def _degrees(grid: Grid, world: int) -> None:
     layers = model.num_layers + model.num_decoder_layers
     grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
     _context(grid, ways)
+    # where heads are all that it exchanges; other kinds are tried on what these candidates leave
+    alone = framework.context[0] == "ulysses"
+    grid.columns["ulysses"] = grid.columns["cp"] if alone else np.ones_like(grid.columns["cp"])
     used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
     # combinations whose product is not a divisor of the world are no layouts at all
     grid.filter(world % used == 0)
@@ -57,7 +60,7 @@ def _degrees(grid: Grid, world: int) -> None:
     grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
     experts = model.experts.num_experts if model.experts else 1
     grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
-    grid.apply("pp", "cp", "ep", "dp", "vpp")
+    grid.apply("pp", "cp", "ulysses", "ep", "dp", "vpp")
 
 
 def _context(grid: Grid, ways: list[int]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import expert_share
 
 __all__ = [
     "GatheredWeights",
@@ -17,6 +18,7 @@ __all__ = [
     "frozen",
     "gathered",
     "resident",
+    "second_shard_bytes",
     "unfreed",
 ]
 
@@ -51,6 +53,8 @@ def resident(stages: Stages) -> Resident:
     copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
     weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
+    kept = layouts.keeps_second_shards(framework)
+    weights = weights + np.where(kept, second_shard_bytes(stages, params.all_gathered), 0.0)
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
@@ -117,6 +121,29 @@ def eight_bit_copies(stages: Stages) -> Float:
     kept = question.framework.kernels.fp8_weight_bytes * (question.workload.precision == "fp8")
     layers = params.unsharded - params.embedding - (params.head - params.tied)
     return np.where(stages.layouts.shards_weights, 0.0, layers * kept)
+
+
+def second_shard_bytes(stages: Stages, elements: Float) -> Float:
+    """What a rank holds of gathered weights that stay sharded over fewer ranks (`reshard`) [B].
+
+    `elements` are weights that ZeRO-3 gathers. Counted: a rank's part of them as they compute,
+    experts over the ranks of the group that have the same ones. Left out: padding. Wang et al.
+    2023, arXiv:2306.10209, section 3.2; method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stages = Stages.every(job, Layout(dp=64, zero_stage=3, reshard=4))
+    >>> second_shard_bytes(stages, stages.params.unsharded).item() / model.num_params   # 2 / 4
+    0.5
+    """
+    layouts, element = stages.layouts, float(stages.question.workload.compute_bytes)
+    routed = np.where(layouts.ep > 1, expert_share(stages.blocks, layouts), 0.0)
+    second = layouts.num_second_shards
+    parts = (1 - routed) / second + routed / np.maximum(second // layouts.ep, 1)
+    there = layouts.shards_weights & (layouts.reshard > 0)
+    return np.where(there, elements * element * parts, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +218,9 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """Gathered weights that do not stay, through a step [B].
 
     `busy` are the other temporaries of a layer, which do not coincide with copies. Counted: the
-    layer that computes, those fetched ahead, a tied table, all of a pipeline that reduces once.
-    Left out: resident weights. method.md#memory-per-device.
+    layer that computes, those fetched ahead, a tied table, all of a pipeline that reduces once;
+    the others' second shards, from a forward pass to its backward pass. Left out: resident weights.
+    method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
@@ -216,18 +244,24 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     kept = layouts.piped & layouts.sums_gradients(question.framework)
     copying = everything + np.maximum(2 * params.copied_in - busy / element, 0.0)
     reduced = everything - np.maximum(layer, params.embedding)
+    stays = layouts.keeps_second_shards(question.framework)
+    # the passes' last layer has not been sharded again, that of backward is no longer
+    others = everything - params.largest_layer - head * (params.tied == 0)
+    front = np.minimum(params.embedding * (params.tied == 0), everything)
 
-    def bytes_of(elements: Float) -> Float:
-        return np.where(layouts.shards_weights, elements * element, 0.0)
+    def bytes_of(elements: Float, beside: Float | float = 0.0) -> Float:
+        """Gathered elements, and second shards of those that are not."""
+        second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(beside, 0.0)))
+        return np.where(layouts.shards_weights, elements * element, 0.0) + second
 
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     flat = np.where(copies, 2 * layer + params.copied_in, 0.0)
     return GatheredWeights(
-        in_forward=bytes_of(window) + flat * element,
-        window=bytes_of(window),
-        head=bytes_of(head),
-        in_second_layer=bytes_of(np.where(kept, everything, window)),
-        in_first_layer=bytes_of(np.where(kept, copying, window)),
+        in_forward=bytes_of(window, others) + flat * element,
+        window=bytes_of(window, others),
+        head=bytes_of(head, everything - head),
+        in_second_layer=bytes_of(np.where(kept, everything, window), front),
+        in_first_layer=bytes_of(np.where(kept, copying, window), front),
         in_embedding=bytes_of(np.where(kept, everything, params.tied)),
         in_reduction=bytes_of(np.where(kept, reduced, 0.0)),
     )

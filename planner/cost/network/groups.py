@@ -35,17 +35,22 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """
     tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
     pipeline = tp * replicas
+    second, ulysses = layouts.num_second_shards, layouts.ulysses
     # ranks that share the states of an expert; what is left of its replicas holds them again
     expert_shards = np.maximum(shards // layouts.ep, 1)
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
+        "heads": (ulysses, tp),
+        "ring": (layouts.ring, tp * ulysses),
         "data": (replicas, tp),
         "shard": (shards, tp),
+        "second_shard": (second, tp),
         "replica": (replicas // shards, tp * shards),
         "expert": (layouts.ep, tp),
         "expert_data": (layouts.expert_dp, tp * layouts.ep),
         "expert_shard": (expert_shards, tp * layouts.ep),
+        "expert_second_shard": (np.maximum(second // layouts.ep, 1), tp * layouts.ep),
         "expert_replica": (layouts.expert_dp // expert_shards, tp * layouts.ep * expert_shards),
         "pipeline": (layouts.pp, pipeline),
     }
@@ -57,10 +62,16 @@ class Groups(Arrays):
 
     tensor: GroupView
     context: GroupView
+    heads: GroupView
+    """Context ranks that exchange tokens for heads (Ulysses)."""
+    ring: GroupView
+    """Those between which keys and values travel: one of each such group."""
     data: GroupView
     """All replicas, context ranks included (they share weights)."""
     shard: GroupView
     """Ranks that ZeRO or FSDP shards over."""
+    second_shard: GroupView
+    """Those of them over which weights stay sharded from forward to backward."""
     replica: GroupView
     """Ranks that hold the same shard (hybrid sharding)."""
     expert: GroupView
@@ -68,6 +79,8 @@ class Groups(Arrays):
     """Replicas of one expert."""
     expert_shard: GroupView
     """Those of them that share one expert's states."""
+    expert_second_shard: GroupView
+    """Those over which its weights stay sharded from forward to backward."""
     expert_replica: GroupView
     """Those that hold the same shard of it (hybrid sharding)."""
     pipeline: GroupView

@@ -38,8 +38,10 @@ class Layouts(Sharding, Chunks, Arrays):
     pp: Int
     vpp: Int
     cp: Int
+    ulysses: Int
     ep: Int
     zero_stage: Int
+    reshard: Int
     micro_batch: Int
     grad_accumulation: Int
     recompute: Int
@@ -129,6 +131,16 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.dp_shard * self.cp
 
     @property
+    def num_second_shards(self) -> Int:
+        """Ranks over which weights stay sharded from a forward pass to its backward pass."""
+        return np.where(self.reshard > 0, self.reshard, self.num_shards)
+
+    @property
+    def ring(self) -> Int:
+        """Groups of context ranks between which keys and values travel."""
+        return self.cp // self.ulysses
+
+    @property
     def expert_dp(self) -> Int:
         """Replicas of each expert: dp * cp / ep."""
         return self.dp * self.cp // self.ep
@@ -168,6 +180,11 @@ class Layouts(Sharding, Chunks, Arrays):
         freed = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
         kept = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
+
+    def keeps_second_shards(self, framework: Framework) -> Mask:
+        """Weights stay sharded over fewer ranks from a step's first forward pass to its end."""
+        second = self.shards_weights & (self.reshard > 0)
+        return second & framework.communication.second_shards_stay
 
     def gathers_again_per_step(self, framework: Framework) -> Int:
         """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once

@@ -237,6 +237,7 @@ def _layout(job: BatchJob) -> Iterator[str]:
     """Context, stages, sharding and recompute."""
     layout, overlaps = job.layout, job.framework.communication
     yield f"--context-parallel-size {layout.cp}"
+    yield from _context(job)
     yield from _stages(job)
     if layout.zero_stage == 1:
         yield "--use-distributed-optimizer"
@@ -249,6 +250,19 @@ def _layout(job: BatchJob) -> Iterator[str]:
     if layout.recompute == "full":
         yield "--recompute-method uniform"
         yield "--recompute-num-layers 1"
+
+
+def _context(job: BatchJob) -> Iterator[str]:
+    """How context ranks attend to each other's tokens, where it is not Megatron-LM's default."""
+    layout = job.layout
+    if layout.ulysses == layout.cp > 1:
+        yield "--cp-comm-type a2a"
+    elif layout.ulysses > 1:
+        yield "--cp-comm-type a2a+p2p"
+        outer = layout.cp // layout.ulysses
+        yield f"--hierarchical-context-parallel-sizes {layout.ulysses} {outer}"
+    elif layout.cp > 1 and job.framework.kernels.context_exchange != "pass":
+        yield "--cp-comm-type all_gather"
 
 
 def _stages(job: BatchJob) -> Iterator[str]:

@@ -33,13 +33,14 @@ _NOT_COUNTED = {
     "wall_clock_breakdown": "its timers wait for the device",
 }
 _NOT_COUNTED_IN_ZERO = {
-    "mics_shard_size": "states are taken as sharded over all replicas",
-    "zero_hpz_partition_size": "a second copy of the weights in each group takes memory",
-    "zero_quantized_weights": "weights are taken as gathered in 16 bit",
-    "zero_quantized_gradients": "gradients are taken as reduced in full",
     "round_robin_gradients": "copies to the host are taken as on one rank",
     "zenflow": "the host's part of the step is taken as awaited",
 }
+_QUANTISED = {
+    "zero_quantized_weights": ("communication.gather_bytes", 1.0005),
+    "zero_quantized_gradients": ("communication.scatter_bytes", 0.5),
+}
+"""Bytes of an element on its way, scales included."""
 _USUAL_IN_ZERO = {
     "stage3_prefetch_bucket_size": 5e7,
     "stage3_param_persistence_threshold": 1e5,
@@ -178,8 +179,17 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
     if stage < 3:
         said.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
     else:
+        _groups(said, zero)
         live = zero.number("stage3_max_live_parameters")
         said.changes({"buffers.live_elements": live})
+
+
+def _groups(said: Statement, zero: Table) -> None:
+    """MiCS and ZeRO++: smaller groups, and what is quantised on its way."""
+    second = zero.number("zero_hpz_partition_size") or 0
+    said.layout(dp_shard=zero.number("mics_shard_size"), reshard=second if second > 1 else None)
+    for key, (trait, size) in _QUANTISED.items():
+        said.changes({trait: size if zero.flag(key) else None})
 
 
 def _elements(zero: Table, key: str) -> float | str | None:

@@ -37,7 +37,6 @@ _NOT_COUNTED = {
     "decoder-first-pipeline-num-layers": "layers are dealt as evenly as they go",
     "decoder-last-pipeline-num-layers": "layers are dealt as evenly as they go",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
-    "ds-sequence-parallel-size": "Ulysses' sequence parallelism is not described",
     "cuda-graph-impl": "kernels are taken as launched one by one",
     "enable-cuda-graph": "kernels are taken as launched one by one",
     "external-cuda-graph": "kernels are taken as launched one by one",
@@ -112,15 +111,34 @@ def _degrees(said: Statement, given: Table) -> None:
     said.layout(
         tp=tp,
         pp=pp,
-        cp=given.number("context-parallel-size"),
+        cp=given.number("context-parallel-size", "ds-sequence-parallel-size"),
         ep=given.number("expert-model-parallel-size"),
         sequence_parallel=split,
     )
+    _context(said, given)
     if pp > 1:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
         _dealing(said, given)
+
+
+def _context(said: Statement, given: Table) -> None:
+    """How context ranks attend to each other's tokens."""
+    kind, sizes = given.word("cp-comm-type"), given.get("hierarchical-context-parallel-sizes")
+    cp = given.number("context-parallel-size") or 1
+    if kind == "a2a":
+        said.layout(ulysses=cp)
+    elif kind == "a2a+p2p":
+        first = str(sizes or "").replace("[", " ").replace(",", " ").split()[:1]
+        if not first or not first[0].isdigit():
+            raise said.refused(
+                "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes; write both of "
+                "its degrees"
+            )
+        said.layout(ulysses=int(first[0]))
+    elif kind == "all_gather":
+        said.changes({"kernels.context_exchange": "gather"})
 
 
 def _dealing(said: Statement, given: Table) -> None:
