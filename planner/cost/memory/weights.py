@@ -245,8 +245,8 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     copying = everything + np.maximum(2 * params.copied_in - busy / element, 0.0)
     reduced = everything - np.maximum(layer, params.embedding)
     stays = layouts.keeps_second_shards(question.framework)
-    # the passes' last layer has not been sharded again, that of backward is no longer
-    others = everything - params.largest_layer - head * (params.tied == 0)
+    # neither the layer that computes is sharded again nor the head, or the table that it shares
+    others = everything - params.largest_layer - np.minimum(params.head, everything)
     front = np.minimum(params.embedding * (params.tied == 0), everything)
 
     def bytes_of(elements: Float, beside: Float | float = 0.0) -> Float:
