@@ -299,9 +299,9 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, rules = question.framework.buffers, question.framework.communication
-    element = float(question.workload.compute_bytes)
     buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
+<<<<<<< HEAD
     first = (groups.shard, groups.expert_shard)
     units = num_units(stages)
     ahead_s = _weights_s(stages, first, units)
@@ -309,6 +309,12 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
     updates = _pieces(stages, bucket)
     updated = _gathered_s(stages, first, updates, params.trainable * element)
+=======
+    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * stages.element)
+    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
+    updates = _pieces(stages, bucket)
+    updated = _gathered_s(stages, groups, updates, params.trainable * stages.element)
+>>>>>>> wt-knobs
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
     ahead = layouts.shards_weights | by_layer

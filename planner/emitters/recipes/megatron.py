@@ -16,7 +16,7 @@ from planner.emitters.text import arguments_text
 __all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
 
 _FRAMEWORK = "Megatron-LM"
-SAYS = Says(axes=("tp", "pp", "cp", "ep"), recompute=("none", "selective", "full"))
+SAYS = Says(axes=("tp", "pp", "cp", "ep"), recompute=("none", "selective", "full"), ulysses=True)
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
@@ -259,8 +259,10 @@ def _context(job: BatchJob) -> Iterator[str]:
         yield "--cp-comm-type a2a"
     elif layout.ulysses > 1:
         yield "--cp-comm-type a2a+p2p"
-        outer = layout.cp // layout.ulysses
-        yield f"--hierarchical-context-parallel-sizes {layout.ulysses} {outer}"
+        # several values of one option stand in lines of their own
+        yield "--hierarchical-context-parallel-sizes"
+        yield f"{layout.ulysses}"
+        yield f"{layout.cp // layout.ulysses}"
     elif layout.cp > 1 and job.framework.kernels.context_exchange != "pass":
         yield "--cp-comm-type all_gather"
 
