@@ -71,12 +71,12 @@ def test_a_legal_layout_passes() -> None:
         (
             {},
             {"tp": 4, "cp": 4, "ulysses": 4},
-            r"tp \* ulysses = 16 ranks share num_heads = 32 and num_kv_heads = 8 evenly; .* 1, 2, 4",
+            r"tp \* ulysses = 16 ranks share num_heads = 32 and num_kv_heads = 8 evenly",
         ),
         (
             {"sequence_length": 4104},
             {"tp": 1, "cp": 16},
-            r"4104 tokens is cut into 2 \* cp pieces; use a cp whose double divides it, such as 1, 2",
+            r"cut into 2 \* cp pieces; use a cp whose double divides it, such as 1, 2",
         ),
         (
             {"framework": "megatron-deepspeed", "sequence_length": 4104},

@@ -301,20 +301,12 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     buffers, rules = question.framework.buffers, question.framework.communication
     buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
-<<<<<<< HEAD
-    first = (groups.shard, groups.expert_shard)
-    units = num_units(stages)
+    first, units = (groups.shard, groups.expert_shard), num_units(stages)
     ahead_s = _weights_s(stages, first, units)
     again_s = _weights_s(stages, (groups.second_shard, groups.expert_second_shard), units)
     bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
     updates = _pieces(stages, bucket)
-    updated = _gathered_s(stages, first, updates, params.trainable * element)
-=======
-    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * stages.element)
-    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
-    updates = _pieces(stages, bucket)
-    updated = _gathered_s(stages, groups, updates, params.trainable * stages.element)
->>>>>>> wt-knobs
+    updated = _gathered_s(stages, first, updates, params.trainable * stages.element)
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
     ahead = layouts.shards_weights | by_layer
@@ -352,8 +344,7 @@ def _gathered_s(
 
 def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
     """Gathering a stage's weights for a pass, in as few bytes as the framework sends [s]."""
-    element = float(stages.question.workload.compute_bytes)
-    sent = stages.question.framework.communication.gather_bytes or element
+    sent = stages.question.framework.communication.gather_bytes or stages.element
     return _gathered_s(stages, groups, count, stages.params.unsharded * sent)
 
 

@@ -98,17 +98,13 @@ def _zero(job: BatchJob) -> dict[str, Any]:
 
 
 def _groups(job: BatchJob) -> dict[str, Any]:
-    """MiCS and ZeRO++: smaller groups, and what is quantised on its way."""
-    layout, rules = job.layout, job.framework.communication
+    """MiCS and ZeRO++'s hpZ: smaller groups."""
+    layout = job.layout
     found: dict[str, Any] = {}
     if layout.dp_shard not in (0, layout.dp):
         found["mics_shard_size"] = layout.dp_shard * layout.cp
     if layout.reshard:
         found["zero_hpz_partition_size"] = layout.reshard
-    if rules.gather_bytes:
-        found["zero_quantized_weights"] = True
-    if rules.scatter_bytes:
-        found["zero_quantized_gradients"] = True
     return found
 
 

@@ -263,8 +263,6 @@ def _context(job: BatchJob) -> Iterator[str]:
         yield "--hierarchical-context-parallel-sizes"
         yield f"{layout.ulysses}"
         yield f"{layout.cp // layout.ulysses}"
-    elif layout.cp > 1 and job.framework.kernels.context_exchange != "pass":
-        yield "--cp-comm-type all_gather"
 
 
 def _stages(job: BatchJob) -> Iterator[str]:

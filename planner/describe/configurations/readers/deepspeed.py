@@ -36,11 +36,6 @@ _NOT_COUNTED_IN_ZERO = {
     "round_robin_gradients": "copies to the host are taken as on one rank",
     "zenflow": "the host's part of the step is taken as awaited",
 }
-_QUANTISED = {
-    "zero_quantized_weights": ("communication.gather_bytes", 1.0005),
-    "zero_quantized_gradients": ("communication.scatter_bytes", 0.5),
-}
-"""Bytes of an element on its way, scales included."""
 _USUAL_IN_ZERO = {
     "stage3_prefetch_bucket_size": 5e7,
     "stage3_param_persistence_threshold": 1e5,
@@ -189,11 +184,9 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
 
 
 def _groups(said: Statement, zero: Table) -> None:
-    """MiCS and ZeRO++: smaller groups, and what is quantised on its way."""
+    """MiCS and ZeRO++'s hpZ: smaller groups."""
     second = zero.number("zero_hpz_partition_size") or 0
     said.layout(dp_shard=zero.number("mics_shard_size"), reshard=second if second > 1 else None)
-    for key, (trait, size) in _QUANTISED.items():
-        said.changes({trait: size if zero.flag(key) else None})
 
 
 def _elements(zero: Table, key: str) -> float | str | None:

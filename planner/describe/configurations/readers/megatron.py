@@ -130,8 +130,6 @@ def _context(said: Statement, given: Table) -> None:
                 "its degrees"
             )
         said.layout(ulysses=int(first[0]))
-    elif kind == "all_gather":
-        said.changes({"kernels.context_exchange": "gather"})
 
 
 def _dealing(said: Statement, given: Table) -> None:
