@@ -182,7 +182,7 @@ class Axis:
 _CARRIES = {
     "tp": ("activations of every layer", ("tensor_parallel",)),
     "ep": ("tokens to experts and back", ("expert_parallel",)),
-    "cp": ("keys and values around the ring", ("context_parallel",)),
+    "cp": ("keys and values, or tokens for heads", ("context_parallel",)),
     "dp": (
         "gradients, weights where sharded",
         ("gradient_reduction", "parameter_gathering", "parameter_update_gathering"),

@@ -353,6 +353,9 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
     rules = stages.question.framework.communication
     sent = rules.scatter_bytes / stages.states.reduce_bytes
+    # of every reduction's share where replicas sum up but once a step
+    often = stages.layouts.reductions_per_step(stages.question.framework)
+    often = often if rules.replicas_once else np.ones_like(often)
     whole, split = np.zeros_like(amount), np.zeros_like(amount)
     for size, every, shard, replica in (
         (amount * (1 - routed), groups.data, groups.shard, groups.replica),
@@ -366,7 +369,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
             far = stages.layouts.shards_weights & (shard.nodes > 1)
             scatter = np.where(far, phased, scatter)
         split = split + scatter
-        split = split + _times(count, all_reduce_s, replica, size / shard.size)
+        split = split + _times(count, all_reduce_s, replica, size / shard.size) / often
     alike = np.isin(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
     return np.where(scattered, split, whole)

@@ -295,6 +295,9 @@ class Communication(Description):
     scatter_bytes: BytesPerElement = 0
     """Bytes per element of gradients that ZeRO-3 reduces by all-to-alls, inside the nodes and then
     between them, where they are quantised for it; 0: they are reduced and scattered [B]."""
+    replicas_once: bool = False
+    """Whether ranks that hold the same shard (hybrid sharding) sum their gradients once a step and
+    not with every reduction (MiCS)."""
     second_shards_stay: bool = False
     """Whether weights that are sharded over fewer ranks after a forward pass (`reshard`) stay so
     until the optimizer changes them (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""

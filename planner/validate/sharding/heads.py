@@ -1,7 +1,7 @@
 """Heads: context parallelism that exchanges tokens for heads (Ulysses), around torch's attention.
 
-Jacobs et al. 2023, arXiv:2309.14509, figure 2: an all-to-all of queries, keys and values gives every
-rank the whole sequence of a part of the heads, one of the output gives it its tokens back.
+Jacobs et al. 2023, arXiv:2309.14509, figure 2: an all-to-all of queries, keys and values gives
+every rank the whole sequence of a part of the heads, one of the output gives it its tokens back.
 """
 
 from __future__ import annotations
