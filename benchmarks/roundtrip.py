@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from planner.choose.given.completing import Completed, complete
 from planner.choose.legality import check
@@ -25,7 +26,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text
-from planner.describe.layout import Layout, divisors
+from planner.describe.layout import Layout, divisors, format_split
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import EmitError, LayoutError
@@ -37,6 +38,8 @@ MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
 NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.py")
 """What a folder holds besides scripts and the framework's own files."""
 _ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
+_ALWAYS |= {"lora_dropout", "dora", "base_format"}
+_ALWAYS |= {"samples", "epochs", "document_lengths", "packing"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
 """What a user's own program does."""
 UNSAID = {
@@ -106,6 +109,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
     schedule = "none"
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
+    told = _dealing(draw, model.num_layers, degrees["pp"], vpp) if framework.deals_as_told else {}
     split = framework.sequence_parallel
     layout = Layout(
         dp=rest,
@@ -121,6 +125,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
         grad_accumulation=draw.choice([1, 2, 3, 8, 16]),
         recompute=draw.choice(framework.recompute),
         offload=draw.choice(["none", "none", "optimizer-cpu", "all-cpu", "all-nvme"]),
+        **told,
     )
     workload = Workload(
         sequence_length=draw.choice([512, 1024]),
@@ -128,6 +133,18 @@ def _drawn(name: str, draw: random.Random) -> Case:
         precision=draw.choice(["bf16", "bf16", "bf16", "fp16", "fp32"]),
     )
     return Case(Question(model, machine, workload, framework), layout, nodes)
+
+
+def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:
+    """Sometimes ends that count as layers, or layers of every chunk that nobody deals so."""
+    if pp == 1 or draw.random() < 0.5:
+        return {}
+    if draw.random() < 0.5 or layers < 4 * pp * vpp:
+        return {"embedding_slots": 1, "head_slots": 1}
+    counts = [layers // (pp * vpp)] * (pp * vpp)
+    counts[-1] += layers % (pp * vpp) + 2
+    counts[0] -= 2
+    return {"split": format_split(counts)}
 
 
 def _written(case: Case) -> Emitted | None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from planner.choose.legality import check
 from planner.cost.question import Question
-from planner.describe.layout import Layout
+from planner.describe.layout import DEALING, Layout
 from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
@@ -78,6 +78,8 @@ class Says:
     """Whether context ranks may exchange tokens for heads."""
     tiles: bool = False
     """Whether a layer may be tiled."""
+    stages: bool = False
+    """Whether layers may be dealt to stages otherwise than usual."""
 
     def check(self, layout: Layout, framework: str) -> None:
         """Raise EmitError for what would be lost in the files."""
@@ -97,6 +99,10 @@ class Says:
             raise not_written(f"ulysses = {layout.ulysses}", framework, "ulysses = 1")
         if layout.tiles > 1 and not self.tiles:
             raise not_written(f"tiles = {layout.tiles}", framework, "tiles = 1")
+        told = layout.model_dump(include=set(DEALING), exclude_defaults=True)
+        for name, value in told.items():
+            if not self.stages:
+                raise not_written(f"{name} = {shorten(str(value))}", framework, "none")
 
 
 def check_job(job: BatchJob, says: Says) -> None:

@@ -54,9 +54,10 @@ def in_flight_on(stages: Stages) -> InFlight:
     ([5.5, 4.5, 3.5, 2.5], [15.0, 18.0, 14.0, 10.0])
     """
     layouts = stages.layouts
-    merged = layouts.merges_passes(stages.question.framework)
+    # schedules that pair passes count the one more themselves
+    merged = layouts.merges_passes(stages.question.framework) & ~layouts.paired
     columns = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation, stages.stage)
-    first, which = distinct(*np.broadcast_arrays(*columns, merged))
+    first, which = distinct(*np.broadcast_arrays(*columns, merged, *layouts.dealing))
     pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
     counts = chunk_counts(stages.blocks, pairs, stage, stages.question.framework)

@@ -100,7 +100,7 @@ def forward(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.all,
         gathered_parameters=w.gathered.in_forward,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
         communication_buffers=w.stage_buffers + w.reduction.buckets,
     )
@@ -111,7 +111,7 @@ def loss(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.all,
         gathered_parameters=w.gathered.head,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.kept.kept,
         logits_and_loss=w.kept.logits,
         communication_buffers=w.loss_buffers + w.reduction.buckets + w.reduction.in_loss,
@@ -123,7 +123,7 @@ def backward(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_head,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.kept.kept,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers + w.reduction.in_last_layer,
@@ -135,7 +135,7 @@ def next_to_last_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
@@ -147,7 +147,7 @@ def layer_before_last(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
         working_set=w.ending,
         communication_buffers=w.stage_buffers + w.reduction.after_last_layer,
@@ -160,7 +160,7 @@ def second_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_second_layer,
-        gradients=w.reduction.at_end + w.deferred.pending,
+        gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others + own,
         working_set=w.ending,
         communication_buffers=w.stage_buffers_after + w.reduction.in_second_layer,
@@ -175,7 +175,7 @@ def first_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_first_layer,
-        gradients=w.reduction.at_end + w.deferred.pending,
+        gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers_after + w.reduction.in_first_layer,
@@ -187,7 +187,7 @@ def embedding(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_embedding,
-        gradients=w.reduction.at_end + w.deferred.pending,
+        gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others,
         communication_buffers=w.kept.buffers.receive + w.reduction.in_embedding,
     )

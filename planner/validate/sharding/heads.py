@@ -23,10 +23,16 @@ def heads_attention(q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
     """Causal attention of this rank's tokens to those of all ranks of a group, as (batch, token,
     head, width)."""
     ranks = dist.get_world_size(group)
-    whole = [_to_heads(x, group, ranks).transpose(1, 2) for x in (q, k, v)]
-    grouped = whole[1].shape[1] < whole[0].shape[1]
-    out = F.scaled_dot_product_attention(*whole, is_causal=True, enable_gqa=grouped)
-    return _to_tokens(out.transpose(1, 2), group, ranks)
+    out = _attention(*(_to_heads(x, group, ranks) for x in (q, k, v)))
+    return _to_tokens(out, group, ranks)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    grouped = k.shape[1] < q.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(
+        1, 2
+    )
 
 
 def _to_heads(x: Tensor, group: Any, ranks: int) -> Tensor:
@@ -64,16 +70,14 @@ def on_ranks(rank: Any, payload: dict[str, Any], send: Any) -> dict[str, Any]:
     with joined(rank):
         own = [x.chunk(rank.world, dim=1)[rank.rank].clone().requires_grad_() for x in whole]
         with CollectiveRecorder() as recorder:
-            out = heads_attention(*own, dist.group.WORLD)
+            out = heads_attention(own[0], own[1], own[2], dist.group.WORLD)
             out.square().sum().backward()
         for x in whole:
             x.requires_grad_()
-        alone = F.scaled_dot_product_attention(
-            *(x.transpose(1, 2) for x in whole), is_causal=True, enable_gqa=keys < heads
-        ).transpose(1, 2)
+        alone = _attention(*whole)
         alone.square().sum().backward()
-        pairs = [(out, alone), *((mine.grad, x.grad) for mine, x in zip(own, whole, strict=True))]
         part = slice(rank.rank * tokens // rank.world, (rank.rank + 1) * tokens // rank.world)
-        error = max(float((mine - x[:, part]).abs().max()) for mine, x in pairs)
+        pairs = [(out, alone), *((mine.grad, x.grad) for mine, x in zip(own, whole, strict=True))]
+        error = max(float((mine - x[:, part]).abs().max()) for mine, x in pairs if x is not None)
         sent = [(item.name, item.count, item.bytes) for item in recorder.operations()]
     return {"sent": sent, "error": error}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
+from planner.describe.configurations.stages import dealing
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
 
@@ -34,8 +36,6 @@ _FP8 = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _NOT_COUNTED = {
     "cpu-offloading": "activations are taken as on the device",
-    "decoder-first-pipeline-num-layers": "layers are dealt as evenly as they go",
-    "decoder-last-pipeline-num-layers": "layers are dealt as evenly as they go",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
@@ -113,6 +113,7 @@ def _degrees(said: Statement, given: Table) -> None:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
+        said.layout(**_told(given))
         _dealing(said, given)
 
 
@@ -130,6 +131,31 @@ def _context(said: Statement, given: Table) -> None:
                 "its degrees"
             )
         said.layout(ulysses=int(first[0]))
+
+
+def _told(given: Table) -> dict[str, Any]:
+    """Layers of stages, in the three ways in which Megatron is told."""
+    spelled = given.get("pipeline-model-parallel-layout")
+    if spelled:
+        return dealing([_layers_of(stage) for stage in _stages_of(str(spelled))])
+    slots = {
+        "embedding_slots": given.flag("account-for-embedding-in-pipeline-split"),
+        "head_slots": given.flag("account-for-loss-in-pipeline-split"),
+    }
+    ends = {
+        "first_layers": given.number("decoder-first-pipeline-num-layers"),
+        "last_layers": given.number("decoder-last-pipeline-num-layers"),
+    }
+    return {name: int(value) for name, value in {**slots, **ends}.items() if value}
+
+
+def _layers_of(stage: str) -> int:
+    """Decoder layers of a stage in Megatron's notation.
+
+    >>> [_layers_of(stage) for stage in ("Et*3", "tt", "t,tL", "m", "")]
+    [3, 2, 2, 0, 0]
+    """
+    return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
 def _dealing(said: Statement, given: Table) -> None:
@@ -162,10 +188,12 @@ def _chunks(said: Statement, given: Table, pp: int) -> int:
     total = given.number("num-layers")
     if not layers or not total:
         return 1
+    ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+    total += sum(bool(given.flag(end)) for end in ends)
     if layers < 1 or total % (pp * layers):
         raise said.refused(
             f"--num-layers-per-virtual-pipeline-stage {layers} on {pp} stages does not divide the "
-            f"{total} layers; use a divisor of {total // pp}"
+            f"{total} layers, ends that count as layers included; use a divisor of {total // pp}"
         )
     return total // (pp * layers)
 
