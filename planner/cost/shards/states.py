@@ -83,7 +83,7 @@ def largest_matrix(question: Question, block: Block, layouts: Layouts, names: st
     `names` is "stored" for those that are stored in fewer bits, "targeted" for the others.
     Counted: one expert of a layer's, split over tp. Left out: sharding. Definition.
 
-    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> job = Workload(lora_rank=8, base_format="nf4")
     >>> asked = load_model("llama-3-8b"), load_machine("polaris"), job, load_framework("ddp")

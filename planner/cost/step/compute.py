@@ -270,20 +270,20 @@ def _attention_times(
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
-        # ring attention cuts the sequence into two pieces per context rank
-        piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
+        # a ring cuts the sequence into two pieces per rank that keys and values pass
+        piece = sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
             forward = _documents_s(attention, tokens, workload, piece) / heads / rates.attention
         else:
             flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
             forward = flop / (rates.attention * _reach(attention, piece))
         if attention.causal and rates.uneven_context:
-            # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
-            forward = forward * (2 - 1 / layouts.cp)
+            # the last rank sees all blocks but half of its own: (n - 1/2) of an even n / 2
+            forward = forward * (2 - 1 / layouts.ring)
         ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
         return forward, ratio * forward / efficiency
-    batch = layouts.micro_batch * attention.num_heads / heads
-    rows = sequence / layouts.cp
+    batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
+    rows = sequence / layouts.ring
     # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
     head_bytes = attention.qk_dim * workload.compute_bytes
