@@ -1,7 +1,10 @@
-"""Heads: context parallelism that exchanges tokens for heads (Ulysses), around torch's attention.
+"""Context: attention of ranks that share a sequence, by a ring or by heads that are dealt out.
 
-Jacobs et al. 2023, arXiv:2309.14509, figure 2: an all-to-all of queries, keys and values gives
-every rank the whole sequence of a part of the heads, one of the output gives it its tokens back.
+torch runs its own ring attention with the kernels of accelerators alone; here it gets one that runs
+on a CPU and on fake tensors. Keys and values are gathered once in each direction, as torchtitan
+does by default. Dealing heads out (Ulysses; Jacobs et al. 2023, arXiv:2309.14509, figure 2) takes an
+all-to-all of queries, keys and values, which gives every rank the whole sequence of a part of the
+heads, and one of the output, which gives it its tokens back.
 """
 
 from __future__ import annotations
@@ -13,10 +16,58 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from planner.validate.sharding import adapter
 from planner.validate.sharding.adapter import all_to_all
+from planner.validate.sharding.flash import flash_attention, flash_gradients
 from planner.validate.sharding.recorder import CollectiveRecorder
 
-__all__ = ["heads_attention", "on_ranks"]
+__all__ = ["heads_attention", "on_ranks", "ring_attention"]
+
+_SEQUENCE = 2
+"""Dimension of tokens in (batch, head, token, width)."""
+
+
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
+    """Causal attention of this rank's tokens to those of all ranks of a group."""
+    out: Tensor = _Ring.apply(q, k, v, group)
+    return out
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
+    out, rows = flash_attention(q, k, v, is_causal, [])
+    return out, rows
+
+
+def _backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    is_causal: bool,
+    grad_out: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    saved = [query, key, value, out, logsumexp]
+    of_query, of_key, of_value = flash_gradients(grad_out, None, saved, is_causal, [])
+    return of_query, of_key, of_value
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
+        forward, _ = adapter.ring_templates()
+        out, rows = forward(group, _SEQUENCE, _forward, q, k, v, is_causal=True)
+        ctx.save_for_backward(q, k, v, out, rows)
+        ctx.group = group
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _, backward = adapter.ring_templates()
+        found = backward(
+            ctx.group, _SEQUENCE, _backward, gradient, "grad_out", *ctx.saved_tensors, True
+        )
+        return *found, None
 
 
 def heads_attention(q: Tensor, k: Tensor, v: Tensor, group: Any) -> Tensor:
