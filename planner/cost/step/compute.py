@@ -15,7 +15,7 @@ from planner.cost.arrays import Arrays, Float
 from planner.cost.operators.operations import attention_flop
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import split_over
+from planner.cost.shards.split import expert_load, split_over
 from planner.cost.step.constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
@@ -33,7 +33,7 @@ def gemm_s(
     n: ArrayLike,
     k: ArrayLike,
     *,
-    flop_per_s: float,
+    flop_per_s: ArrayLike,
     bytes_per_s: float,
     num_units: float,
     element_bytes: float = 2,
@@ -53,7 +53,7 @@ def gemm_s(
     True
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
-    unit_rate = flop_per_s / num_units
+    unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
     best = np.full(m.shape, np.inf)
     found = constants().gemm
     overhead = found.tile_overhead.value
@@ -203,16 +203,19 @@ def _gemm_times(
     """Output, input-gradient and weight-gradient time of one product [s]."""
     framework, workload = question.framework, question.workload
     tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
-    if gemm.experts and not framework.expert_tensor_parallel:
-        tp = np.where(layouts.ep > 1, 1, tp)
+    tp = layouts.expert_tp if gemm.experts else tp
     n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
     k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
     batch: Float = np.ones_like(tokens)
     m = tokens
     if gemm.experts:
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
-        m = tokens * gemm.top_k / batch
-    rate = rates.grouped if gemm.experts else rates.gemm if gemm.quantizable else rates.head
+        m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
+        m = m * expert_load(workload, layouts)
+    rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+    if gemm.experts:
+        # one expert alone is an ordinary product
+        rate = np.where(batch > 1, rates.grouped, rates.gemm)
 
     eight_bit = rates.element == 1 and gemm.quantizable
     convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
@@ -267,20 +270,20 @@ def _attention_times(
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
-        # ring attention cuts the sequence into two pieces per context rank
-        piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
+        # a ring cuts the sequence into two pieces per rank that keys and values pass
+        piece = sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
             forward = _documents_s(attention, tokens, workload, piece) / heads / rates.attention
         else:
             flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
             forward = flop / (rates.attention * _reach(attention, piece))
         if attention.causal and rates.uneven_context:
-            # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
-            forward = forward * (2 - 1 / layouts.cp)
+            # the last rank sees all blocks but half of its own: (n - 1/2) of an even n / 2
+            forward = forward * (2 - 1 / layouts.ring)
         ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
         return forward, ratio * forward / efficiency
-    batch = layouts.micro_batch * attention.num_heads / heads
-    rows = sequence / layouts.cp
+    batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
+    rows = sequence / layouts.ring
     # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
     head_bytes = attention.qk_dim * workload.compute_bytes
@@ -322,6 +325,8 @@ def _pointwise_times(
 ) -> tuple[Float, Float]:
     units = tokens * (question.workload.sequence_length if operator.scores else 1)
     moved = units / split_over(operator.split, layouts)
+    if operator.split == "expert":
+        moved = moved * expert_load(question.workload, layouts)
     return (
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,
