@@ -48,6 +48,8 @@ def layout_words(layout: Layout) -> str:
         f"{getattr(layout, a)} x {word}" for a, word in _AXES.items() if getattr(layout, a) > 1
     ]
     words = [", ".join(degrees) + " parallel" if degrees else "one device"]
+    if layout.ulysses > 1:
+        words.append(f"heads dealt to {layout.ulysses} context ranks")
     if layout.sequence_parallel:
         words.append("sequence parallel")
     if layout.etp:
@@ -57,7 +59,8 @@ def layout_words(layout: Layout) -> str:
     if layout.zero_stage:
         hybrid = layout.dp_shard not in (0, layout.dp)
         within = f" within {layout.dp_shard} replicas" if hybrid else ""
-        words.append(f"ZeRO-{layout.zero_stage}{within}")
+        kept = f" with second shards over {layout.reshard} ranks" if layout.reshard else ""
+        words.append(f"ZeRO-{layout.zero_stage}{within}{kept}")
     words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
     if layout.recompute != "none":
         words.append(f"{layout.recompute} recompute")
@@ -95,6 +98,7 @@ CODE = {
     "pp8": "8 pipeline stages",
     "vpp2": "2 chunks of layers per stage (interleaved schedule)",
     "cp2": "every sequence is cut over 2 devices (context parallel)",
+    "(ulysses 2)": "which exchange their tokens for heads around attention",
     "ep8": "experts are spread over 8 devices (expert parallel)",
     "zero1": "the ZeRO stage: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 weights too",
     "embedding1 head1": "embedding and head count as a layer each when stages get their layers",

@@ -597,7 +597,7 @@ def test_constants_are_shown_with_their_sources(capsys: pytest.CaptureFixture[st
 
 DEEPSPEED_FILE = """{
   "train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
-  "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "mics_shard_size": 8}
+  "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "round_robin_gradients": true}
 }"""
 
 
@@ -613,7 +613,7 @@ def test_estimate_from_a_file(capsys: Captured, tmp_path: Path) -> None:
     assert data["layout"]["grad_accumulation"] == 4
     assert data["framework"] == "deepspeed"
     assert data["better"]["step_time_s"] < data["step_time_s"]
-    assert any("mics_shard_size = 8 is not counted" in note for note in data["notes"])
+    assert any("round_robin_gradients is not counted" in note for note in data["notes"])
     # the same by hand
     by_hand = (
         "estimate llama-3.2-1b --machine polaris --nodes 1 --seq-length 2048 --zero 3 "
@@ -623,7 +623,7 @@ def test_estimate_from_a_file(capsys: Captured, tmp_path: Path) -> None:
     assert alone["step_time_s"] == data["step_time_s"]
     assert "better" not in alone
     text = run(capsys, *f"estimate {job}".split())[1]
-    assert "mics_shard_size = 8 is not counted" in text
+    assert "round_robin_gradients is not counted" in text
     assert "Your layout: " in text
 
 

@@ -71,7 +71,7 @@ def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
         pytest.skip("described for comparison only")
     says = recipes()[framework.configuration].says
     assert set(framework.recompute) <= set(says.recompute)
-    assert not framework.hybrid_sharding or says.hybrid
+    assert not framework.hybrid_stages or says.hybrid
     assert not framework.tiling or says.tiles
     code = framework.code.models or (None,)
     for built in code:

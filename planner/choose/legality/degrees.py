@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.choose.job import listed
+from planner.choose.legality.context import CONTEXT
 from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
 from planner.cost.question import Question
@@ -103,16 +104,7 @@ DIVISIONS: tuple[Rule, ...] = (
             f"{listed(divisors(q.machine.node.num_devices))}"
         ),
     ),
-    Rule(
-        "cp does not divide the sequence",
-        ("cp",),
-        lambda q, x: (x.cp == 1) | (q.workload.sequence_length % (2 * x.cp) == 0),
-        lambda q, x: (
-            f"cp = {x.cp}: the sequence of {q.workload.sequence_length} tokens is cut into 2 * cp "
-            f"pieces; use a cp whose double divides it, such as "
-            f"{listed([d for d in divisors(q.workload.sequence_length // 2) if d <= 64])}"
-        ),
-    ),
+    *CONTEXT,
     Rule(
         "the loss does not divide the sequence",
         ("cp",),

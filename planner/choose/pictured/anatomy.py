@@ -183,7 +183,7 @@ _CARRIES = {
     "tp": ("activations of every layer", ("tensor_parallel",)),
     "etp": ("tokens at experts that are split", ()),
     "ep": ("tokens to experts and back", ("expert_parallel",)),
-    "cp": ("keys and values around the ring", ("context_parallel",)),
+    "cp": ("keys and values, or tokens for heads", ("context_parallel",)),
     "dp": (
         "gradients, weights where sharded",
         ("gradient_reduction", "parameter_gathering", "parameter_update_gathering"),

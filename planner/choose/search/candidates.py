@@ -47,6 +47,9 @@ def _degrees(grid: Grid, world: int) -> None:
     layers = model.num_layers + model.num_decoder_layers
     grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
     _context(grid, ways)
+    # where heads are all that it exchanges; other kinds are tried on what these candidates leave
+    alone = framework.context[0] == "ulysses"
+    grid.columns["ulysses"] = grid.columns["cp"] if alone else np.ones_like(grid.columns["cp"])
     used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
     # combinations whose product is not a divisor of the world are no layouts at all
     grid.filter(world % used == 0)
@@ -58,7 +61,7 @@ def _degrees(grid: Grid, world: int) -> None:
     experts = model.experts.num_experts if model.experts else 1
     grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
     _whole_experts(grid)
-    grid.apply("pp", "cp", "ep", "etp", "dp", "vpp")
+    grid.apply("pp", "cp", "ulysses", "ep", "etp", "dp", "vpp")
 
 
 def _whole_experts(grid: Grid) -> None:

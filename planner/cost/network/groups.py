@@ -44,16 +44,21 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     pipeline = tp * replicas
     # experts are laid over the same ranks in an order of their own: etp, ep, replicas
     experts, expert_shards = layouts.expert_tp * layouts.ep, layouts.expert_shards
+    second, ulysses = layouts.num_second_shards, layouts.ulysses
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
+        "heads": (ulysses, tp),
+        "ring": (layouts.ring, tp * ulysses),
         "data": (replicas, tp),
         "shard": (shards, tp),
+        "second_shard": (second, tp),
         "replica": (replicas // shards, tp * shards),
         "expert": (layouts.ep, layouts.expert_tp),
         "expert_tensor": (layouts.expert_tp, np.ones_like(tp)),
         "expert_data": (layouts.expert_dp, experts),
         "expert_shard": (expert_shards, experts),
+        "expert_second_shard": (layouts.expert_second_shards, experts),
         "expert_replica": (layouts.expert_dp // expert_shards, experts * expert_shards),
         "pipeline": (layouts.pp, pipeline),
     }
@@ -65,10 +70,16 @@ class Groups(Arrays):
 
     tensor: GroupView
     context: GroupView
+    heads: GroupView
+    """Context ranks that exchange tokens for heads (Ulysses)."""
+    ring: GroupView
+    """Those between which keys and values travel: one of each such group."""
     data: GroupView
     """All replicas, context ranks included (they share weights)."""
     shard: GroupView
     """Ranks that ZeRO or FSDP shards over."""
+    second_shard: GroupView
+    """Those of them over which weights stay sharded from forward to backward."""
     replica: GroupView
     """Ranks that hold the same shard (hybrid sharding)."""
     expert: GroupView
@@ -78,6 +89,8 @@ class Groups(Arrays):
     """Replicas of one expert."""
     expert_shard: GroupView
     """Those of them that share one expert's states."""
+    expert_second_shard: GroupView
+    """Those over which its weights stay sharded from forward to backward."""
     expert_replica: GroupView
     """Those that hold the same shard of it (hybrid sharding)."""
     pipeline: GroupView

@@ -36,7 +36,8 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
     gemms, qk_dim, v_dim, latent = _projections(sizes, name)
     eager = sizes.workload.attention == "eager"
-    keys = heads if eager and sizes.kernels.transformers_blocks else kv
+    repeats = sizes.kernels.repeats_kv_heads or (eager and sizes.kernels.transformers_blocks)
+    keys = heads if repeats else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
     saved = [
         Saved(

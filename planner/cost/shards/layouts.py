@@ -40,9 +40,11 @@ class Layouts(Sharding, Chunks, Arrays):
     pp: Int
     vpp: Int
     cp: Int
+    ulysses: Int
     ep: Int
     etp: Int
     zero_stage: Int
+    reshard: Int
     micro_batch: Int
     grad_accumulation: Int
     recompute: Int
@@ -174,6 +176,16 @@ class Layouts(Sharding, Chunks, Arrays):
         return np.where(self.etp > 0, self.etp, self.tp)
 
     @property
+    def num_second_shards(self) -> Int:
+        """Ranks over which weights stay sharded from a forward pass to its backward pass."""
+        return np.where(self.reshard > 0, self.reshard, self.num_shards)
+
+    @property
+    def ring(self) -> Int:
+        """Groups of context ranks between which keys and values travel."""
+        return self.cp // self.ulysses
+
+    @property
     def expert_dp(self) -> Int:
         """Replicas of each expert: dp * cp * tp / (ep * etp)."""
         return self.dp * self.cp * self.tp // (self.ep * self.expert_tp)
@@ -182,6 +194,11 @@ class Layouts(Sharding, Chunks, Arrays):
     def expert_shards(self) -> Int:
         """Those of them that share its states: as far as ranks that shard reach."""
         return np.maximum(self.num_shards * self.tp // (self.ep * self.expert_tp), 1)
+
+    @property
+    def expert_second_shards(self) -> Int:
+        """Ranks over which they stay sharded from a forward pass to its backward pass."""
+        return np.maximum(self.num_second_shards * self.tp // (self.ep * self.expert_tp), 1)
 
     @property
     def spreads_experts(self) -> Mask:
@@ -224,6 +241,11 @@ class Layouts(Sharding, Chunks, Arrays):
         freed = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
         kept = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
+
+    def keeps_second_shards(self, framework: Framework) -> Mask:
+        """Weights stay sharded over fewer ranks from a step's first forward pass to its end."""
+        second = self.shards_weights & (self.reshard > 0)
+        return second & framework.communication.second_shards_stay
 
     def gathers_again_per_step(self, framework: Framework) -> Int:
         """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once

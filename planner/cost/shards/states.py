@@ -83,7 +83,7 @@ def largest_matrix(question: Question, block: Block, layouts: Layouts, names: st
     `names` is "stored" for those that are stored in fewer bits, "targeted" for the others.
     Counted: one expert of a layer's, split over tp. Left out: sharding. Definition.
 
-    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> job = Workload(lora_rank=8, base_format="nf4")
     >>> asked = load_model("llama-3-8b"), load_machine("polaris"), job, load_framework("ddp")
@@ -141,7 +141,7 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     Counted: every tensor, split over tp, ep and the ranks that shard. Left out: what a pipeline
     stage holds of other blocks. method.md#parameters.
 
-    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
@@ -221,7 +221,7 @@ def stage_params(
     Counted: a tied output projection once without a pipeline; with one the last stage keeps its
     own copy, as Megatron-LM does. Left out: buffers. method.md#parameters.
 
-    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))

@@ -219,8 +219,10 @@ def _gemm_times(
 
     eight_bit = rates.element == 1 and gemm.quantizable
     convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
+    # weights are converted once a step where their 8-bit copies are kept
+    once = framework.kernels.fp8_weight_bytes > 0
 
-    def time(m: Float, n: Float, k: Float, output_bytes: float) -> Float:
+    def time(m: Float, n: Float, k: Float, output_bytes: float, weight: bool = True) -> Float:
         product = gemm_s(
             m,
             n,
@@ -232,7 +234,8 @@ def _gemm_times(
             output_bytes=output_bytes,
             batch=batch,
         )
-        return product + convert * batch * (m * k + k * n)
+        second = 0.0 if weight and once else k * n
+        return product + convert * batch * (m * k + second)
 
     element = float(workload.compute_bytes)
     whole = batch * n * k / rates.memory
@@ -246,10 +249,14 @@ def _gemm_times(
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
     added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, added)
+        return forward, dgrad, time(n, m, k, added, weight=False)
     accumulate = batch * n * k * (element + added) / rates.memory
     repeated = layouts.num_microbatches > 1
-    return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
+    return (
+        forward,
+        dgrad,
+        time(n, m, k, element, weight=False) + np.where(repeated, accumulate, 0.0),
+    )
 
 
 def _attention_times(
@@ -263,20 +270,20 @@ def _attention_times(
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
-        # ring attention cuts the sequence into two pieces per context rank
-        piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
+        # a ring cuts the sequence into two pieces per rank that keys and values pass
+        piece = sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
             forward = _documents_s(attention, tokens, workload, piece) / heads / rates.attention
         else:
             flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
             forward = flop / (rates.attention * _reach(attention, piece))
         if attention.causal and rates.uneven_context:
-            # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
-            forward = forward * (2 - 1 / layouts.cp)
+            # the last rank sees all blocks but half of its own: (n - 1/2) of an even n / 2
+            forward = forward * (2 - 1 / layouts.ring)
         ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
         return forward, ratio * forward / efficiency
-    batch = layouts.micro_batch * attention.num_heads / heads
-    rows = sequence / layouts.cp
+    batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
+    rows = sequence / layouts.ring
     # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
     head_bytes = attention.qk_dim * workload.compute_bytes

@@ -140,9 +140,12 @@ class Kernels(Description):
     scores_inside_experts: bool = False
     """Whether the experts' activation weights them in passing (Megatron Core from 0.13 on), so that
     no output is kept to be weighted."""
-    gathers_context: bool = False
-    """Whether keys and values of all context ranks are gathered at once, and only their gradients
-    passed around, in fp32 (torch); else both pass around, as attention gets to them."""
+    context_exchange: Literal["pass", "gather", "gather-pass"] = "pass"
+    """How keys and values travel between context ranks: passed around as attention gets to them;
+    gathered before it and their gradients reduced; gathered behind the first piece and their
+    gradients passed around, in fp32 (torch)."""
+    repeats_kv_heads: bool = False
+    """Whether keys and values are repeated for every head before attention, and kept so."""
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""
@@ -289,6 +292,18 @@ class Communication(Description):
     every_layer_alone: bool = False
     """Whether every layer is a unit that gathers its weights and reduces its gradients in one
     collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
+    gather_bytes: BytesPerElement = 0
+    """Bytes per element of weights that ZeRO-3 gathers, where they are quantised for it; 0: as they
+    compute [B]."""
+    scatter_bytes: BytesPerElement = 0
+    """Bytes per element of gradients that ZeRO-3 reduces by all-to-alls, inside the nodes and then
+    between them, where they are quantised for it; 0: they are reduced and scattered [B]."""
+    replicas_once: bool = False
+    """Whether ranks that hold the same shard (hybrid sharding) sum their gradients once a step and
+    not with every reduction (MiCS)."""
+    second_shards_stay: bool = False
+    """Whether weights that are sharded over fewer ranks after a forward pass (`reshard`) stay so
+    until the optimizer changes them (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     all_reduced_stages: tuple[ZeroStage, ...] = ()

@@ -20,7 +20,10 @@ __all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneve
 
 _FRAMEWORK = "Megatron-LM"
 SAYS = Says(
-    axes=("tp", "pp", "cp", "ep", "etp"), recompute=("none", "selective", "full"), stages=True
+    axes=("tp", "pp", "cp", "ep", "etp"),
+    recompute=("none", "selective", "full"),
+    ulysses=True,
+    stages=True,
 )
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
@@ -246,6 +249,7 @@ def _layout(job: BatchJob) -> Iterator[str]:
     """Context, stages, sharding and recompute."""
     layout, overlaps = job.layout, job.framework.communication
     yield f"--context-parallel-size {layout.cp}"
+    yield from _context(job)
     yield from _stages(job)
     if layout.zero_stage == 1:
         yield "--use-distributed-optimizer"
@@ -258,6 +262,19 @@ def _layout(job: BatchJob) -> Iterator[str]:
     if layout.recompute == "full":
         yield "--recompute-method uniform"
         yield "--recompute-num-layers 1"
+
+
+def _context(job: BatchJob) -> Iterator[str]:
+    """How context ranks attend to each other's tokens, where it is not Megatron-LM's default."""
+    layout = job.layout
+    if layout.ulysses == layout.cp > 1:
+        yield "--cp-comm-type a2a"
+    elif layout.ulysses > 1:
+        yield "--cp-comm-type a2a+p2p"
+        # several values of one option stand in lines of their own
+        yield "--hierarchical-context-parallel-sizes"
+        yield f"{layout.ulysses}"
+        yield f"{layout.cp // layout.ulysses}"
 
 
 def _stages(job: BatchJob) -> Iterator[str]:

@@ -6,6 +6,7 @@ default that the row then carries.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from planner.describe.framework.framework import Framework
@@ -100,6 +101,8 @@ def layout_of(
             "micro_batch": batches.value.micro_batch,
             "grad_accumulation": batches.value.grad_accumulation,
             "schedule": "none" if pp == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b",
+            "ulysses": cp if framework.context[0] == "ulysses" else 1,
+            "reshard": _second_shards(cells, framework),
             **choices.value,
         },
         where="layout",
@@ -226,6 +229,13 @@ def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int)
     if said > 3:
         raise PlannerError(f"zero_stage = {said} must be 0, 1, 2 or 3; correct the cell")
     return stated(said)
+
+
+def _second_shards(cells: Cells, framework: Framework) -> int:
+    """Ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ), where the row
+    says so."""
+    said = re.search(r"\bhpz\b\D*(\d+)", normalised(cells.text("fsdp_sharding")))
+    return int(said[1]) if said and framework.second_shards else 0
 
 
 def _sequence_parallel(

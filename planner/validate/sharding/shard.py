@@ -130,7 +130,7 @@ def apply(
         _groups(stage, meshes, partial(replicate, mp_policy=policy), {}, {})
     else:
         shard = partial(fully_shard, mp_policy=policy)
-        layers = {"reshard_after_forward": layout.shards_weights}
+        layers = {"reshard_after_forward": layout.reshard or layout.shards_weights}
         _groups(stage, meshes, shard, layers, {"reshard_after_forward": False})
     if meshes.expert is not None:
         _prefetch(stage)

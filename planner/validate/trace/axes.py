@@ -11,6 +11,7 @@ __all__ = ["axis_of", "axis_of_kind"]
 _NAMES = {
     "data": "dp",
     "shard": "dp_shard",
+    "second_shard": "reshard",
     "replica": "dp_replicate",
     "context": "cp",
     "expert": "ep",

@@ -144,6 +144,11 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
         elif layout.shards_weights and not group.stays:
             # a backward pass leaves the weights gathered for the forward pass after it
             gathers = passes + 1
+        if layout.reshard and not group.stays:
+            # what a forward pass gathered is sharded over fewer ranks, its backward pass's own
+            near = axis_of_kind(layout, "second_shard")
+            sums.add("all_gather", near, count * passes, elements * element)
+            gathers = passes
         if ranks > 1:
             sums.add("all_gather", axis, count * gathers, elements * element)
             sums.add("reduce_scatter", axis, count * often, trained * reduce_bytes)

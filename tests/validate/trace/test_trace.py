@@ -271,6 +271,27 @@ def test_families_and_axes(tracer: Tracer, name: str, degrees: dict[str, Any]) -
 
 
 @pytest.mark.slow
+def test_weights_sharded_over_fewer_ranks_until_backward(tracer: Tracer) -> None:
+    """fully_shard's reshard_after_forward = N: a part of each gathered layer is kept, the backward
+    pass gathers it from N ranks. The head stays gathered."""
+    reshard = 4
+    layout = Layout(dp=16, dp_shard=8, zero_stage=3, reshard=reshard, recompute="full")
+    model = load_model("llama-3-8b").replaced(dropout=0.0)
+    asked = question(model, sequence_length=4096, global_batch=layout.global_batch)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    parts = {part.name: part for part in comparison.parts}
+    for part in comparison.parts[:3]:
+        assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    # the trace counts whatever lives from forward to backward as activations
+    copies = 2 * (model.num_params - model.vocab_size * model.hidden_size) / reshard
+    kept = parts["activations"].traced_bytes - parts["activations"].estimated_bytes
+    assert kept == pytest.approx(copies, rel=1e-3)
+    assert abs(parts["peak"].error) < 0.02, report_text(comparison)
+    for item in comparison.collectives:
+        assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
+
+
+@pytest.mark.slow
 def test_a_working_set_lets_go_of_the_last_product(tracer: Tracer) -> None:
     """Many tokens of few layers: the peak is one feed-forward's gradients."""
     layout = Layout(dp=4, zero_stage=2, micro_batch=32, recompute="full")

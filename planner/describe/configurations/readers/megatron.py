@@ -37,7 +37,6 @@ _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params"
 _NOT_COUNTED = {
     "cpu-offloading": "activations are taken as on the device",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
-    "ds-sequence-parallel-size": "Ulysses' sequence parallelism is not described",
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
@@ -108,16 +107,33 @@ def _degrees(said: Statement, given: Table) -> None:
         etp=split_experts if split_experts != tp else None,
         tp=tp,
         pp=pp,
-        cp=given.number("context-parallel-size"),
+        cp=given.number("context-parallel-size", "ds-sequence-parallel-size"),
         ep=given.number("expert-model-parallel-size"),
         sequence_parallel=split,
     )
+    _context(said, given)
     if pp > 1:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
         said.layout(**_told(given))
         _dealing(said, given)
+
+
+def _context(said: Statement, given: Table) -> None:
+    """How context ranks attend to each other's tokens."""
+    kind, sizes = given.word("cp-comm-type"), given.get("hierarchical-context-parallel-sizes")
+    cp = given.number("context-parallel-size") or 1
+    if kind == "a2a":
+        said.layout(ulysses=cp)
+    elif kind == "a2a+p2p":
+        first = str(sizes or "").replace("[", " ").replace(",", " ").split()[:1]
+        if not first or not first[0].isdigit():
+            raise said.refused(
+                "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes; write both of "
+                "its degrees"
+            )
+        said.layout(ulysses=int(first[0]))
 
 
 def _told(given: Table) -> dict[str, Any]:

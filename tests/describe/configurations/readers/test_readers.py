@@ -279,8 +279,9 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             "precision": "bf16",
             "optimizer": "adamw",
             "buffers.reduce_bucket_elements": WIDTH_SQUARED,
+            "reshard": 8,
         },
-        ("zero_hpz_partition_size = 8 is not counted",),
+        (),
     ),
     "fsdp1": (
         FSDP1,
