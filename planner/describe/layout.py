@@ -2,11 +2,12 @@
 
     world = dp * tp * pp * cp        global_batch = micro_batch * grad_accumulation * dp
 
-`ep` subdivides dp * cp. `dp_shard` is the group over which ZeRO or FSDP shards (dp, or less
-with hybrid sharding), `reshard` the one over which weights stay sharded between forward and
-backward. `ulysses` of the cp ranks deal heads out; keys and values travel between such groups.
-Ranks are numbered with tp fastest, then cp, dp and pp, the order of Megatron-LM and torchtitan's
-mesh; a group's stride follows from that.
+Experts lie on the same ranks in degrees of their own: `etp` ranks split each expert, `ep` ranks
+hold different ones, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO or
+FSDP shards (dp, or less with hybrid sharding), `reshard` the one over which weights stay sharded
+between forward and backward. `ulysses` of the cp ranks deal heads out; keys and values travel
+between such groups. Ranks are numbered with tp fastest, then cp, dp and pp, the order of
+Megatron-LM and torchtitan's mesh; a group's stride follows from that.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class Layout(Sharding, Chunks, Description):
     neighbours that pass keys and values on (two-level); 1: keys and values alone travel."""
     ep: int = Field(default=1, ge=1, le=100_000)
     """Expert-parallel degree."""
+    etp: int = Field(default=0, ge=0, le=100_000)
+    """Tensor-parallel degree inside each expert; 0: as the framework does unasked."""
     zero_stage: int = Field(default=0, ge=0, le=3)
     """ZeRO stage; FSDP full shard is 3."""
     reshard: int = Field(default=0, ge=0, le=10_000_000)
@@ -268,6 +271,8 @@ class Layout(Sharding, Chunks, Description):
                 parts.append(f"{name}{getattr(self, name)}")
             if name == "cp" and self.ulysses > 1:
                 parts[-1] += f"(ulysses {self.ulysses})"
+        if self.etp:
+            parts.append(f"etp{self.etp}")
         if self.sequence_parallel:
             parts.append("sp")
         parts.append(f"zero{self.zero_stage}")

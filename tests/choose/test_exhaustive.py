@@ -70,6 +70,7 @@ def every_layout(question: Question, world: int) -> Layouts:
     for name, values in {
         "ulysses": divisors(world),
         "ep": divisors(experts),
+        "etp": [0, *divisors(world)] if experts > 1 else [0],
         "sequence_parallel": [0, 1],
         "zero_stage": [0, 1, 2, 3],
         "dp_shard": divisors(world),

@@ -24,7 +24,7 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
-from planner.cost.step.experts import expert_s
+from planner.cost.step.experts import expert_s, split_expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 
@@ -67,15 +67,18 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     """
     stages = Stages.candidates(question, Layouts.of(layout))
     sent = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
-    places = geometry(Layouts.of(layout))
+    places = geometry(Layouts.of(layout).settled(question.framework))
     found = {}
     for axis, whole in AXES.items():
-        if places[whole][0] == 1:
+        kinds = _KINDS.get(axis, (whole,))
+        total = np.ravel(sum(sent[kind] for kind in kinds))
+        # experts that are split as the layers around them exchange nothing of their own
+        if places[whole][0] == 1 or (axis == "etp" and not np.any(total)):
             continue
-        most = np.argmax(np.ravel(sum(sent[kind] for kind in _KINDS.get(axis, (whole,)))))
+        most = np.argmax(total)
         parts = [
             _placed(kind, float(np.ravel(sent[kind])[most]), places[kind], question.machine)
-            for kind in _KINDS.get(axis, (whole,))
+            for kind in kinds
         ]
         found[axis] = AxisTraffic(
             sum(part.device_bytes for part in parts),
@@ -105,7 +108,8 @@ def _activations(stages: Stages) -> dict[str, Float]:
     [B]."""
     question, layouts, groups = stages.question, stages.layouts, Groups.unit(stages.layouts)
     full = layouts.recomputes_layers
-    sent = {kind: np.zeros(stages.shape) for kind in ("tensor", "ring", "heads", "expert")}
+    kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
+    sent = {kind: np.zeros(stages.shape) for kind in kinds}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         ahead, back = tensor_s(question, block, layouts, groups)
         again = repeated_tensor_s(question, block, layouts, ahead)
@@ -114,8 +118,9 @@ def _activations(stages: Stages) -> dict[str, Float]:
             ahead, back = traffic_s(question, block, layouts, groups)
             sent[kind] = sent[kind] + count * (ahead + back + np.where(full, ahead, 0.0))
         if block.dispatch_top_k:
-            ahead, back = expert_s(question, block, layouts, groups)
-            sent["expert"] = sent["expert"] + count * (ahead + back + np.where(full, ahead, 0.0))
+            for kind, exchange in (("expert", expert_s), ("expert_tensor", split_expert_s)):
+                ahead, back = exchange(question, block, layouts, groups)
+                sent[kind] = sent[kind] + count * (ahead + back + np.where(full, ahead, 0.0))
     return {kind: layouts.num_microbatches * one for kind, one in sent.items()}
 
 

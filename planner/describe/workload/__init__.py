@@ -1,6 +1,6 @@
 """Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
 
-from planner.describe.workload.documents import parse_documents
+from planner.describe.workload.documents import parse_documents, read_documents
 from planner.describe.workload.workload import (
     ATTENTIONS,
     OPTIMIZERS,
@@ -30,4 +30,5 @@ __all__ = [
     "Workload",
     "parse_documents",
     "parse_tokens",
+    "read_documents",
 ]
