@@ -2,9 +2,9 @@
 
 torch runs its own ring attention with the kernels of accelerators alone; here it gets one that runs
 on a CPU and on fake tensors. Keys and values are gathered once in each direction, as torchtitan
-does by default. Dealing heads out (Ulysses; Jacobs et al. 2023, arXiv:2309.14509, figure 2) takes an
-all-to-all of queries, keys and values, which gives every rank the whole sequence of a part of the
-heads, and one of the output, which gives it its tokens back.
+does by default. Dealing heads out (Ulysses; Jacobs et al. 2023, arXiv:2309.14509, figure 2) takes
+an all-to-all of queries, keys and values, which gives every rank the whole sequence of a part of
+the heads, and one of the output, which gives it its tokens back.
 """
 
 from __future__ import annotations
