@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from planner.describe.base import Description
 
 __all__ = [
     "OFFLOAD",
     "RECOMPUTE",
+    "RECOMPUTE_MODULES",
     "SCHEDULES",
     "V_SHAPED",
     "Chunks",
     "Layout",
+    "Module",
     "Offload",
     "Recompute",
     "Schedule",
@@ -31,6 +33,11 @@ __all__ = [
 
 Recompute = Literal["none", "selective", "full"]
 """What is computed again in backward instead of kept."""
+
+Module = Literal[
+    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"
+]
+"""Parts of a layer that selective recompute may repeat, by the names of Megatron Core."""
 
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v"]
 """Pipeline schedules; `none` without a pipeline."""
@@ -42,6 +49,7 @@ Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvm
 """What lives off the device: nothing, optimizer states, or states and parameters."""
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+RECOMPUTE_MODULES: tuple[Module, ...] = get_args(Module)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 OFFLOAD: tuple[Offload, ...] = get_args(Offload)
 
@@ -139,6 +147,16 @@ class Layout(Sharding, Chunks, Description):
     """Passes per step."""
     recompute: Recompute = "none"
     """Activation recompute."""
+    recompute_layers: int = Field(default=0, ge=0, le=10_000)
+    """Layers of every stage's chunk that full recompute repeats, the first ones; 0: all."""
+    recompute_every: int = Field(default=1, ge=1, le=10_000)
+    """Full recompute repeats every n-th layer of a stage; 1: all."""
+    recompute_span: int = Field(default=1, ge=1, le=10_000)
+    """Layers that full recompute repeats from one checkpoint."""
+    recompute_modules: tuple[Module, ...] = ()
+    """What selective recompute repeats; empty: what the framework's policy names."""
+    offload_activations: bool = False
+    """Whether activations of layers wait for backward in host memory."""
     schedule: Schedule = "none"
     """Pipeline schedule."""
     offload: Offload = "none"
@@ -155,10 +173,36 @@ class Layout(Sharding, Chunks, Description):
             )
         return self
 
+    @field_validator("recompute_modules")
+    @classmethod
+    def _once(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:
+        """A set: each once, in the order of the table."""
+        return tuple(name for name in RECOMPUTE_MODULES if name in names)
+
     @property
     def v_shaped(self) -> bool:
         """The model turns at the last stage: the first one holds both of its ends."""
         return self.schedule in V_SHAPED
+
+    @property
+    def recomputed(self) -> str:
+        """What is computed again, in words; empty where nothing is.
+
+        >>> Layout(recompute="full", recompute_layers=3).recomputed
+        'full recompute of 3 layers'
+        """
+        if self.recompute == "none":
+            return ""
+        parts = [f"{self.recompute} recompute"]
+        if self.recompute_modules:
+            parts.append(f"of {'+'.join(self.recompute_modules)}")
+        if self.recompute_layers:
+            parts.append(f"of {self.recompute_layers} layers")
+        if self.recompute_every > 1:
+            parts.append(f"of 1 in {self.recompute_every} layers")
+        if self.recompute_span > 1:
+            parts.append(f"by {self.recompute_span} layers")
+        return " ".join(parts)
 
     @property
     def world(self) -> int:
@@ -181,12 +225,14 @@ class Layout(Sharding, Chunks, Description):
             parts.append("sp")
         parts.append(f"zero{self.zero_stage}")
         parts.append(f"mb{self.micro_batch}x{self.grad_accumulation}")
-        if self.recompute != "none":
-            parts.append(f"{self.recompute} recompute")
+        if self.recomputed:
+            parts.append(self.recomputed)
         if self.schedule not in ("none", "1f1b", "interleaved-1f1b"):
             parts.append(self.schedule)
         if self.offload != "none":
             parts.append(f"offload {self.offload}")
+        if self.offload_activations:
+            parts.append("offload activations")
         if self.tiles > 1:
             parts.append(f"{self.tiles} tiles")
         return " ".join(parts)

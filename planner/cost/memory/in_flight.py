@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, distinct
 from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
-from planner.cost.shards.pipeline import chunk_counts
+from planner.cost.shards.pipeline import chunk_counts, parts_columns
 from planner.cost.shards.stages import Stages
 
 __all__ = ["InFlight", "in_flight_on"]
@@ -56,6 +56,7 @@ def in_flight_on(stages: Stages) -> InFlight:
     layouts = stages.layouts
     merged = layouts.merges_passes(stages.question.framework)
     columns = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation, stages.stage)
+    columns += parts_columns(layouts)
     first, which = distinct(*np.broadcast_arrays(*columns, merged))
     pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Gemm, Pointwise, Saved
 from planner.describe.model.shapes import Experts
@@ -30,7 +32,8 @@ def dense(sizes: Sizes, width: int) -> Operators:
     94208
     """
     entering = Saved("mlp.input", sizes.product_input * sizes.model.hidden_size, "gathered")
-    return Operators(saved=(entering,)) + _products(sizes, width, "mlp", until_ffn=True)
+    products = _products(sizes, width, "mlp", until_ffn=True)
+    return Operators(saved=(entering,)) + products.again_with("mlp")
 
 
 def routed(sizes: Sizes, experts: Experts) -> Operators:
@@ -53,6 +56,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     activation = _activation(sizes, width, "expert.activation", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
+    outside = Operators(saved=(Saved("mlp.input", e * h, "gathered", again_with=("layernorm",)),))
     found = Operators(
         gemms=(
             Gemm("router", num, h, quantizable=False),
@@ -60,21 +64,22 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Gemm("expert.down", h, experts.ffn_size, "row", 0, num, k),
         ),
         pointwise=(
-            *activation.pointwise,
+            *(replace(operator, again_with=("moe_act",)) for operator in activation.pointwise),
             Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
             # copy every token to its experts' order and back
             Pointwise("dispatch", moved, moved, num_kernels=8),
         ),
         saved=(
-            Saved("mlp.input", e * h, "gathered"),
             Saved("router", 3 * routing, "dispatched"),
             *_dispatched(sizes, e * h * k),
-            *activation.saved,
+            activation.saved[0],
+            replace(activation.saved[1], again_with=("moe_act",)),
         ),
     )
     # the shared expert reads the same input as the routed ones
-    shared = shared_size(experts)
-    return found + _products(sizes, shared, "shared_expert") if shared else found
+    if shared := shared_size(experts):
+        found += _products(sizes, shared, "shared_expert").again_with("shared_experts")
+    return outside + found.again_with("moe")
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:

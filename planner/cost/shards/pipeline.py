@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,9 @@ __all__ = [
     "candidate_stages",
     "chunk_counts",
     "layers_on_stage",
+    "parted",
+    "parts_columns",
+    "repeated_of",
     "stage_counts",
 ]
 
@@ -82,6 +85,8 @@ def stage_counts(
     >>> [int(n) for n in stage_counts(llama, Layouts.of(Layout(pp=4)), 0, megatron)]
     [1, 8, 0]
     """
+    if any(block.kept_whole for block in blocks):
+        return _parted_counts(blocks, layouts, np.asarray(stage), framework)
     total, ends = _total_and_ends(blocks, framework)
     pp, turned, stage = np.broadcast_arrays(layouts.pp, layouts.v_shaped, np.asarray(stage))
     # few pairs of pp and stage differ, however many layouts there are
@@ -94,6 +99,59 @@ def stage_counts(
         both = zip(few, down, up, strict=True)
         few = [np.where(turned, ahead + back, plain) for plain, ahead, back in both]
     return [count[which] for count in few]
+
+
+def _parted_counts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
+) -> list[Float]:
+    """The same with the layers that a partial recompute repeats and leaves, chunk by chunk."""
+    columns = (layouts.pp, layouts.vpp, layouts.schedule, *parts_columns(layouts), stage)
+    shape = np.broadcast_shapes(*(np.shape(column) for column in columns))
+    spread = [np.broadcast_to(column, shape) for column in columns]
+    first, which = distinct(*spread)
+    few = layouts.map(lambda values: np.broadcast_to(values, shape).ravel()[first])
+    counts = chunk_counts(blocks, few, spread[-1].ravel()[first], framework)
+    return [np.sum(count, axis=0)[which] for count in counts]
+
+
+def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Blocks with every kind of layer twice: as it is repeated, and as a partial recompute leaves
+    it, which counts with the one before it.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> [(block.kind, block.kept_whole, block.count) for block in parted(llama)][1:3]
+    [('layer', False, 32), ('layer', True, 0)]
+    """
+    pairs = (
+        (block, replace(block, kept_whole=True, count=0)) if block.kind == "layer" else (block,)
+        for block in blocks
+    )
+    return tuple(block for pair in pairs for block in pair)
+
+
+def parts_columns(layouts: Layouts) -> tuple[Int, Int]:
+    """What tells which layers of a chunk a partial recompute repeats."""
+    partly = layouts.recomputes_partly
+    layers = np.where(partly, layouts.recompute_layers, 0)
+    return layers, np.where(partly, layouts.recompute_every, 1)
+
+
+def repeated_of(layouts: Layouts, layers: Float) -> Float:
+    """How many of the first `layers` layers of a chunk are repeated [1].
+
+    Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
+    nothing; all of them with full recompute of all. method.md#recompute.
+
+    >>> from planner import Layout
+    >>> some = Layouts.of(Layout(recompute="full", recompute_every=2))
+    >>> float(repeated_of(some, np.asarray(5.0)))
+    2.0
+    """
+    most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
+    some = np.floor(np.minimum(layers, most) / layouts.recompute_every)
+    return np.where(layouts.recomputes_partly, some, layers)
 
 
 def chunk_counts(
@@ -118,7 +176,11 @@ def chunk_counts(
     pp = np.broadcast_to(layouts.pp * layouts.vpp, (most, *np.shape(stage)))
     there = number < layouts.vpp
     chunk = np.where(there, layouts.chunk(stage, number), 0)
-    found = _counts_of(blocks, pp.ravel(), chunk.ravel(), total, ends)
+    if any(block.kept_whole for block in blocks):
+        wide = layouts.map(lambda values: np.broadcast_to(values, pp.shape).ravel())
+        found = _counts_of(blocks, pp.ravel(), chunk.ravel(), total, ends, wide)
+    else:
+        found = _counts_of(blocks, pp.ravel(), chunk.ravel(), total, ends)
     return [np.where(there, count.reshape(pp.shape), 0.0) for count in found]
 
 
@@ -192,17 +254,24 @@ def _counts_of(
     stage: Int,
     total: int,
     ends: EndLayers,
+    partly: Layouts | None = None,
 ) -> list[Float]:
-    """Blocks on the stages of distinct pairs of pp and stage."""
+    """Blocks on the stages of distinct pairs of pp and stage; with the layouts of a partial
+    recompute, layers apart that it repeats and that it leaves."""
     start, count = layers_on_stage(total, pp, stage, ends)
-    counts, passed = [], 0
+    counts, before, passed = [], 0, 0
     for block in blocks:
         if block.kind == "embedding":
             counts.append(np.where(stage == 0, 1.0, 0.0))
         elif block.kind == "head":
             counts.append(np.where(stage == pp - 1, 1.0, 0.0))
+        elif block.kept_whole and partly is not None:
+            first, last = (np.clip(at - start, 0.0, count) for at in (before, passed))
+            again = repeated_of(partly, last) - repeated_of(partly, first)
+            counts.append(counts[-1] - again)
+            counts[-2] = again
         else:
             below = np.minimum(start + count, passed + block.count)
             counts.append(np.maximum(below - np.maximum(start, passed), 0.0))
-            passed += block.count
+            before, passed = passed, passed + block.count
     return counts

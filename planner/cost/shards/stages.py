@@ -15,7 +15,7 @@ from planner.cost.arrays import Float, Int
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import candidate_stages, stage_counts
+from planner.cost.shards.pipeline import candidate_stages, parted, repeated_of, stage_counts
 from planner.cost.shards.states import (
     OPTIMIZER_BYTES,
     StageParams,
@@ -52,6 +52,8 @@ class Stages:
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
+        if np.any(layouts.recomputes_partly):
+            blocks = parted(blocks)
         counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
         moving = tuple(without_frozen(block) for block in blocks)
@@ -133,6 +135,22 @@ class Stages:
         ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
         extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
         return self.updated * per_param + extra
+
+    def seen_by(self, block: Block) -> Layouts:
+        """The layouts as a block sees them: without recompute where a partial one leaves it."""
+        return self.layouts.keeping() if block.kept_whole else self.layouts
+
+    def of_model(self, figures: list[Float]) -> Float:
+        """A figure per block, summed over the blocks of the whole model."""
+        layers = sum(block.count for block in self.blocks if block.kind == "layer")
+        deep = np.ceil(layers / (self.layouts.pp * self.layouts.vpp))
+        again = repeated_of(self.layouts, deep) / deep
+        total, kind = np.zeros(()), 0
+        for figure, block in zip(figures, self.blocks, strict=True):
+            kind = kind if block.kept_whole else block.count
+            share = 1 - again if block.kept_whole else again if block.kind == "layer" else 1.0
+            total = total + figure * kind * share
+        return np.asarray(total)
 
     def total(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of each stage."""

@@ -114,9 +114,14 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
     if question.framework.communication.overlap_experts:
         names += ["vpp", "grad_accumulation"]
+    names += ["recompute_layers", "recompute_every", "recompute_span", "recompute_modules"]
     few, index = layouts.distinct(*names)
     groups = Groups.of(few, question.machine)
-    return [_block_pass(question, block, few, groups).take(index) for block in blocks]
+    kept = few.keeping() if any(block.kept_whole for block in blocks) else few
+    return [
+        _block_pass(question, block, kept if block.kept_whole else few, groups).take(index)
+        for block in blocks
+    ]
 
 
 def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
@@ -207,7 +212,7 @@ def _expert(
         nothing = np.zeros_like(compute.forward_s)
         return _Axis(nothing, nothing, nothing, nothing)
     ahead, back = expert_s(question, block, layouts, groups)
-    back = back + np.where(layouts.recomputes_layers, ahead, 0.0)
+    back = back + np.where(layouts.exchanges_again, ahead, 0.0)
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
     left = exposed_experts_s(question, layouts, sent, busy_s)
     part = left / np.maximum(sent, np.finfo(float).tiny)

@@ -88,10 +88,11 @@ def _placed(axis: str, sent: float, size: int, stride: int, machine: Machine) ->
 
 def _activations(stages: Stages) -> dict[str, Float]:
     """Tensor, context and expert axes: the layers' own traffic, all micro-batches [B]."""
-    question, layouts, groups = stages.question, stages.layouts, Groups.unit(stages.layouts)
-    full = layouts.recomputes_layers
+    question, groups = stages.question, Groups.unit(stages.layouts)
     sent = {axis: np.zeros(stages.shape) for axis in ("tp", "cp", "ep")}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
+        layouts = stages.seen_by(block)
+        full = layouts.recomputes_layers
         ahead, back = tensor_s(question, block, layouts, groups)
         again = repeated_tensor_s(question, block, layouts, ahead)
         sent["tp"] = sent["tp"] + count * (ahead + back + again)
@@ -99,8 +100,9 @@ def _activations(stages: Stages) -> dict[str, Float]:
         sent["cp"] = sent["cp"] + count * (ahead + back + np.where(full, ahead, 0.0))
         if block.dispatch_top_k:
             ahead, back = expert_s(question, block, layouts, groups)
-            sent["ep"] = sent["ep"] + count * (ahead + back + np.where(full, ahead, 0.0))
-    return {axis: layouts.num_microbatches * one for axis, one in sent.items()}
+            again = np.where(layouts.exchanges_again, ahead, 0.0)
+            sent["ep"] = sent["ep"] + count * (ahead + back + again)
+    return {axis: stages.layouts.num_microbatches * one for axis, one in sent.items()}
 
 
 def _parameters(stages: Stages) -> Float:

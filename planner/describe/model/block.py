@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.describe.layout import Module
+
 __all__ = ["Attention", "Block", "Gemm", "Matrix", "Part", "Pointwise", "Saved", "Split", "Weight"]
 
 Split = Literal[
@@ -102,6 +104,8 @@ class Gemm:
     input_gradient: bool = True
     quantizable: bool = True
     """Whether FP8 training runs it in FP8 (not the output projection)."""
+    again_with: tuple[Module, ...] = ()
+    """Modules that run it again where selective recompute names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,8 @@ class Attention:
     causal: bool
     window: int = 0
     """Keys that a query sees at most; 0 for all."""
+    again_with: tuple[Module, ...] = ("core_attn",)
+    """Modules that run it again where selective recompute names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,8 @@ class Pointwise:
     num_kernels: int = 1
     scores: bool = False
     """Whether the bytes are per token and per key (attention scores)."""
+    again_with: tuple[Module, ...] = ()
+    """Modules that run it again where selective recompute names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,8 @@ class Saved:
     """Whether it exists only in a pipeline."""
     only_batched: bool = False
     """Whether it exists only where a micro-batch has several sequences."""
+    again_with: tuple[Module, ...] = ()
+    """Modules that make it again, and do not keep it, where selective recompute names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,8 @@ class Block:
     """Temporary tensors when full recompute has repeated the block to its end."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors when the gradients of the feed-forward's weights are complete."""
+    kept_whole: bool = False
+    """Whether it is what a partial recompute leaves of its kind, counted with the one before it."""
     deferred: tuple[Saved, ...] = ()
     """Gradients that are kept where those of the weights are computed in a pass of their own."""
 
