@@ -168,7 +168,7 @@ class Layouts(Sharding, Chunks, Arrays):
         other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand."""
         piped = ~self.piped | (self.vpp > 1)
         several = (self.num_microbatches > 1) & (self.ep > 1)
-        return several & piped & ~self.recomputes_layers & framework.communication.overlap_experts
+        return several & piped & ~self.exchanges_again & framework.communication.overlap_experts
 
     def gathers_per_step(self, framework: Framework) -> Int:
         """How often a step gathers its weights for a forward pass, where layers are units: before

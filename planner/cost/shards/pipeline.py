@@ -17,6 +17,7 @@ __all__ = [
     "candidate_stages",
     "chunk_counts",
     "layers_on_stage",
+    "model_counts",
     "parted",
     "parts_columns",
     "repeated_of",
@@ -112,6 +113,35 @@ def _parted_counts(
     few = layouts.map(lambda values: np.broadcast_to(values, shape).ravel()[first])
     counts = chunk_counts(blocks, few, spread[-1].ravel()[first], framework)
     return [np.sum(count, axis=0)[which] for count in counts]
+
+
+def model_counts(
+    blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
+) -> list[Float] | list[int]:
+    """How many of each block the model holds [1].
+
+    Counted: layers that a partial recompute repeats and leaves, chunk by chunk. Left out: nothing.
+    method.md#recompute.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
+    >>> [float(count) for count in model_counts(llama, two, megatron)]
+    [1.0, 8.0, 24.0, 1.0]
+    """
+    if not any(block.kept_whole for block in blocks):
+        return [block.count for block in blocks]
+    total, ends = _total_and_ends(blocks, framework)
+    columns = np.broadcast_arrays(layouts.pp, layouts.vpp, *parts_columns(layouts))
+    first, which = distinct(*columns)
+    few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
+    chunks = few.pp * few.vpp
+    row = np.repeat(np.arange(len(first)), chunks)
+    chunk = np.arange(len(row)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    found = _counts_of(blocks, chunks[row], chunk, total, ends, few.take(row))
+    return [np.bincount(row, count, len(first))[which] for count in found]
 
 
 def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

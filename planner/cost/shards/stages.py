@@ -15,7 +15,7 @@ from planner.cost.arrays import Float, Int
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import candidate_stages, parted, repeated_of, stage_counts
+from planner.cost.shards.pipeline import candidate_stages, model_counts, parted, stage_counts
 from planner.cost.shards.states import (
     OPTIMIZER_BYTES,
     StageParams,
@@ -142,15 +142,8 @@ class Stages:
 
     def of_model(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of the whole model."""
-        layers = sum(block.count for block in self.blocks if block.kind == "layer")
-        deep = np.ceil(layers / (self.layouts.pp * self.layouts.vpp))
-        again = repeated_of(self.layouts, deep) / deep
-        total, kind = np.zeros(()), 0
-        for figure, block in zip(figures, self.blocks, strict=True):
-            kind = kind if block.kept_whole else block.count
-            share = 1 - again if block.kept_whole else again if block.kind == "layer" else 1.0
-            total = total + figure * kind * share
-        return np.asarray(total)
+        counts = model_counts(self.blocks, self.layouts, self.question.framework)
+        return np.asarray(sum(x * count for x, count in zip(figures, counts, strict=True)))
 
     def total(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of each stage."""

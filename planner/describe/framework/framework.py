@@ -19,7 +19,7 @@ from planner.describe.framework.traits import (
     Stall,
     States,
 )
-from planner.describe.layout import RECOMPUTE, Recompute, Schedule
+from planner.describe.layout import RECOMPUTE, Module, Recompute, Schedule
 from planner.describe.machine import Requirements, Runtime
 from planner.describe.model.decoders import Axis
 from planner.describe.model.model import Model
@@ -76,6 +76,11 @@ class Framework(Description):
     """Pipeline schedules."""
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
+    recompute_by: tuple[Literal["layers", "every", "span"], ...] = ()
+    """What full recompute can be told of layers: the first ones of a stage, every n-th, or how many
+    are repeated from one checkpoint."""
+    recompute_modules: tuple[Module, ...] = ()
+    """What selective recompute can be told to repeat instead of its policy's choice."""
     deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
     """Those that go with schedules whose weight gradients are passes of their own."""
     deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -93,6 +98,8 @@ class Framework(Description):
     """Where parameters can live (ZeRO-3)."""
     offload_stages: tuple[ZeroStage, ...] = (1, 2, 3)
     """ZeRO stages at which the optimizer can be offloaded."""
+    offload_activations: tuple[Recompute, ...] = ()
+    """Recompute modes beside which activations can wait in host memory."""
     tiling: bool = False
     """Whether the largest layer can be split into tiles (memory-centric tiling)."""
     uneven_stages: bool = False
