@@ -34,9 +34,7 @@ __all__ = [
 Recompute = Literal["none", "selective", "full"]
 """What is computed again in backward instead of kept."""
 
-Module = Literal[
-    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"
-]
+Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 """Parts of a layer that selective recompute may repeat, by the names of Megatron Core."""
 
 Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v"]

@@ -9,7 +9,6 @@ import pytest
 
 from planner.choose.legality import legal
 from planner.choose.search import search
-from planner.choose.search.found import order
 from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import footprints
 from planner.cost.operators.backward import FREES_NOTHING

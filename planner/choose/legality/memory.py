@@ -66,12 +66,8 @@ def _modules_message(q: Question, x: Layout) -> str:
 def _there(q: Question) -> tuple[Module, ...]:
     """Modules that the framework names and that some layer of the model has."""
     layers = [block for block in blocks_of(q) if block.kind == "layer"]
-    had = {
-        name
-        for block in layers
-        for item in (*block.saved, *block.gemms, *block.attentions, *block.pointwise)
-        for name in item.again_with
-    }
+    had = {name for block in layers for item in block.saved for name in item.again_with}
+    had |= {name for block in layers for core in block.attentions for name in core.again_with}
     return tuple(name for name in q.framework.recompute_modules if name in had)
 
 

@@ -90,6 +90,8 @@ class Activations(Arrays):
     """Of layers, on the host for all micro-batches in flight."""
     layer: LayerActivations
     """The largest of the layers whose backward comes first."""
+    following: LayerActivations
+    """Of those whose backward follows."""
     first: LayerActivations
     """The largest of those whose backward comes last: they differ with partial recompute."""
     logits: Float
@@ -127,6 +129,7 @@ def stage_activations(stages: Stages) -> Activations:
         in_flight=flight.micro_batches,
         moved=sums.moved,
         layer=sums.layer,
+        following=sums.following,
         first=sums.first,
         logits=sums.logits,
         loss=sums.loss,
@@ -149,6 +152,7 @@ class _Sums(Arrays):
     logits: Float
     loss: Float
     layer: LayerActivations
+    following: LayerActivations
     first: LayerActivations
 
 
@@ -157,8 +161,7 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
     question, layouts = stages.question, stages.layouts
     zero, one = np.zeros(stages.shape), np.ones(stages.shape)
     kept, once, moved, logits, loss = zero, zero, zero, zero, zero
-    last = first = LayerActivations(zero, zero, zero, zero, zero, one, one)
-    kept_last, repeated_first = _apart(stages)
+    last = following = first = LayerActivations(zero, zero, zero, zero, zero, one, one)
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
             waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
@@ -170,8 +173,10 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
             continue
         if block.kind == "layer":
             layer = _layer(question, block, stages.seen_by(block))
-            last = last.or_larger(layer, (count > 0) & (block.kept_whole | ~kept_last))
-            first = first.or_larger(layer, (count > 0) & ~(block.kept_whole & repeated_first))
+            ends = _at_ends(stages, block)
+            last = last.or_larger(layer, (count > 0) & ends[0])
+            following = following.or_larger(layer, (count > 0) & ends[1])
+            first = first.or_larger(layer, (count > 0) & ends[2])
             size = layer.kept
             moved = moved + flight.blocks[number] * layer.moved
         else:
@@ -179,19 +184,26 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
         kept = kept + flight.blocks[number] * size
         once = once + flight.smallest[number] * size
     passing = question.framework.offloading.activation_layers * last.moved
-    return _Sums(kept, once, moved, passing, logits, loss, last, first)
+    return _Sums(kept, once, moved, passing, logits, loss, last, following, first)
 
 
-def _apart(stages: Stages) -> tuple[Mask, Mask]:
-    """Where partial recompute leaves the last layers of a stage, and repeats the first ones."""
+def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
+    """Whether the last layer of a chunk, the one before it and the first are of a kind, where a
+    partial recompute repeats some and leaves others."""
+    layouts = stages.layouts
+    if not any(other.kept_whole for other in stages.blocks):
+        return True, True, True
     left, again = np.zeros(stages.shape), np.zeros(stages.shape)
-    for block, count in zip(stages.blocks, stages.counts, strict=True):
-        if block.kept_whole:
-            left = left + count
-        elif block.kind == "layer":
-            again = again + count
-    in_order = stages.layouts.recomputes_partly & (stages.layouts.recompute_every == 1)
-    return in_order & (left > 0), in_order & (again > 0)
+    for other, count in zip(stages.blocks, stages.counts, strict=True):
+        left = left + count * other.kept_whole
+        again = again + count * (other.kind == "layer" and not other.kept_whole)
+    deep, every = np.round((left + again) / layouts.vpp), layouts.recompute_every
+    kept = (
+        np.where(every > 1, deep % every > 0, left > 0),
+        np.where(every > 1, (deep - 1) % every > 0, left > layouts.vpp),
+        np.where(every > 1, left > 0, again == 0),
+    )
+    return tuple(~layouts.recomputes_partly | (each == block.kept_whole) for each in kept)
 
 
 def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) -> Float:
@@ -315,9 +327,7 @@ def _kept_and_repeated(
     """What a layer keeps, and what is repeated for the feed-forward's and attention's backward."""
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
     span = np.minimum(layouts.recompute_span, np.ceil(_num_layers(question) / _chunks(layouts)))
-    selected = saved_bytes(
-        question, tuple(item for item in block.saved if item.selective), layouts
-    )
+    selected = saved_bytes(question, tuple(item for item in block.saved if item.selective), layouts)
     kept = np.where(selective, selected, everything)
     kept = np.where(full, entering / span, kept)
     repeated = np.where(full, span * everything - entering, 0.0)

@@ -55,8 +55,8 @@ def in_flight_on(stages: Stages) -> InFlight:
     """
     layouts = stages.layouts
     merged = layouts.merges_passes(stages.question.framework)
-    columns = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation, stages.stage)
-    columns += parts_columns(layouts)
+    counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
+    columns = (*counted, *parts_columns(layouts), stages.stage)
     first, which = distinct(*np.broadcast_arrays(*columns, merged))
     pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]

@@ -136,7 +136,7 @@ def next_to_last_layer(w: Worksheet) -> Alive:
         gathered_parameters=w.gathered.window,
         gradients=w.reduction.before + w.deferred.pending,
         activations=w.without_one_layer,
-        working_set=w.kept.layer.working,
+        working_set=w.kept.following.working,
         communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
     )
 

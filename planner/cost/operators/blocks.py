@@ -137,5 +137,5 @@ def _norms(sizes: Sizes, count: int, alone: int) -> Operators:
         pointwise=(replace(norm, again_with=("layernorm",)),) * alone
         + (norm,) * (count - alone)
         + (add,) * additions,
-        saved=(kept,) * inputs + dropped
+        saved=(kept,) * inputs + dropped,
     )

@@ -115,9 +115,7 @@ def _parted_counts(
     return [np.sum(count, axis=0)[which] for count in counts]
 
 
-def model_counts(
-    blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
-) -> list[Float] | list[int]:
+def model_counts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:
     """How many of each block the model holds [1].
 
     Counted: layers that a partial recompute repeats and leaves, chunk by chunk. Left out: nothing.
@@ -132,7 +130,7 @@ def model_counts(
     [1.0, 8.0, 24.0, 1.0]
     """
     if not any(block.kept_whole for block in blocks):
-        return [block.count for block in blocks]
+        return [np.asarray(float(block.count)) for block in blocks]
     total, ends = _total_and_ends(blocks, framework)
     columns = np.broadcast_arrays(layouts.pp, layouts.vpp, *parts_columns(layouts))
     first, which = distinct(*columns)
@@ -141,7 +139,8 @@ def model_counts(
     row = np.repeat(np.arange(len(first)), chunks)
     chunk = np.arange(len(row)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
     found = _counts_of(blocks, chunks[row], chunk, total, ends, few.take(row))
-    return [np.bincount(row, count, len(first))[which] for count in found]
+    sums = [np.bincount(row, count, len(first)).astype(float) for count in found]
+    return [count[which] for count in sums]
 
 
 def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

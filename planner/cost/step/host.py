@@ -8,7 +8,7 @@ from planner.cost.arrays import Float
 from planner.cost.network.groups import Groups
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.model.block import Block
+from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 
 __all__ = ["awaited_s", "host_pass_s", "num_kernels"]
 
@@ -73,7 +73,7 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
     if not np.any(layouts.recompute_modules):
         return total
     cores = 1 if attention == "flash" else 3
-    counts = (
+    counts: tuple[tuple[Gemm | Attention | Pointwise, int], ...] = (
         *((gemm, 1) for gemm in block.gemms),
         *((core, cores) for core in block.attentions),
         *((operator, operator.num_kernels) for operator in block.pointwise),

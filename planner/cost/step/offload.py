@@ -153,7 +153,8 @@ def activation_transfer_s(stages: Stages) -> Float:
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(recompute="full", offload_activations=True)
-    >>> round(1e3 * activation_transfer_s(Stages.every(job, layout)).item(), 1)  # 0.54 GB at 25 GB/s
+    >>> seconds = activation_transfer_s(Stages.every(job, layout)).item()
+    >>> round(1e3 * seconds, 1)                             # 0.54 GB at 25 GB/s
     21.5
     """
     return moved_bytes(stages) / stages.question.machine.node.host_link_bytes_per_s.value
@@ -163,8 +164,8 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     """What transfers add to one micro-batch's passes, which take `forward_s`, `backward_s` [s].
 
     Counted: weights up before forward and backward, gradients; activations down and up; hidden
-    behind the passes where the framework does not wait for them. Left out: kernels queued before a copy that is waited for.
-    method.md#host-memory-loading-offload.
+    behind the passes where the framework does not wait for them. Left out: kernels queued before a
+    copy that is waited for. method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
