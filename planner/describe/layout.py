@@ -171,6 +171,12 @@ class Layout(Sharding, Chunks, Description):
             )
         return self
 
+    @field_validator("recompute_modules", mode="before")
+    @classmethod
+    def _apart(cls, names: Any) -> Any:
+        """Words of an address: layernorm+mlp."""
+        return tuple(names.split("+")) if isinstance(names, str) else names
+
     @field_validator("recompute_modules")
     @classmethod
     def _once(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:

@@ -7,10 +7,9 @@ import numpy as np
 from planner.choose.legality.offloading import offload_message, offloads
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Mask
-from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import RECOMPUTE, RECOMPUTE_MODULES, Layout, Module
+from planner.describe.layout import RECOMPUTE, RECOMPUTE_MODULES, Layout
 from planner.units import either
 
 __all__ = ["OFFLOADED", "RECOMPUTED"]
@@ -40,7 +39,7 @@ def _by_layers_message(q: Question, x: Layout) -> str:
 
 
 def _modules(q: Question, x: Layouts) -> Mask:
-    refused = tuple(name for name in RECOMPUTE_MODULES if name not in _there(q))
+    refused = tuple(x for x in RECOMPUTE_MODULES if x not in q.framework.recompute_modules)
     named = x.recompute_modules > 0
     return ~named | (x.recomputes_selectively & ~x.recomputes_module(refused))
 
@@ -56,19 +55,10 @@ def _modules_message(q: Question, x: Layout) -> str:
             f"recompute_modules = {'+'.join(x.recompute_modules)} with recompute {x.recompute}: "
             "modules are named for selective recompute; use that"
         )
-    absent = [name for name in x.recompute_modules if name not in _there(q)]
     return (
-        f"recompute_modules names {either(absent)}, which the layers of {q.model.name} do not "
-        f"have; use {either(_there(q))}"
+        f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} knows "
+        f"{either(q.framework.recompute_modules)}; use these"
     )
-
-
-def _there(q: Question) -> tuple[Module, ...]:
-    """Modules that the framework names and that some layer of the model has."""
-    layers = [block for block in blocks_of(q) if block.kind == "layer"]
-    had = {name for block in layers for item in block.saved for name in item.again_with}
-    had |= {name for block in layers for core in block.attentions for name in core.again_with}
-    return tuple(name for name in q.framework.recompute_modules if name in had)
 
 
 def _moves(q: Question, x: Layouts) -> Mask:
@@ -94,6 +84,14 @@ def _moves_message(q: Question, x: Layout) -> str:
     )
 
 
+def _spans(q: Question, x: Layouts) -> Mask:
+    return (x.recompute_span == 1) | (_num_layers(q) % (x.pp * x.vpp * x.recompute_span) == 0)
+
+
+def _num_layers(q: Question) -> int:
+    return q.model.num_layers + q.model.num_decoder_layers
+
+
 RECOMPUTED: tuple[Rule, ...] = (
     coded("recompute", RECOMPUTE, "recompute", "none"),
     Rule(
@@ -101,6 +99,15 @@ RECOMPUTED: tuple[Rule, ...] = (
         ("recompute", "recompute_layers", "recompute_every", "recompute_span"),
         _by_layers,
         _by_layers_message,
+    ),
+    Rule(
+        "layers of a checkpoint do not divide those of a chunk",
+        ("recompute_span", "pp", "vpp"),
+        _spans,
+        lambda q, x: (
+            f"recompute_span = {x.recompute_span} does not divide the layers of a chunk, "
+            f"{_num_layers(q)} over {x.pp * x.vpp}; use a divisor of them"
+        ),
     ),
     Rule(
         "recompute of modules is not offered",

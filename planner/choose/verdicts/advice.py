@@ -147,8 +147,13 @@ def idle_recompute(question: Question, layout: Layout) -> list[str]:
     >>> idle_recompute(job, Layout(recompute="selective"))[0][:38]
     'Selective recompute is none in memory:'
     """
-    named = layout.recompute != "selective" or layout.recompute_modules
-    if named or not selective_frees_nothing(question):
+    if layout.recompute_modules:
+        items = [item for block in blocks_of(question) for item in block.saved]
+        freed = {name for item in items for name in item.again_with}
+        idle = [name for name in layout.recompute_modules if name not in freed]
+        said = f"Recompute of {either(idle)} frees nothing in the layers of {question.model.name}."
+        return [said] if idle else []
+    if layout.recompute != "selective" or not selective_frees_nothing(question):
         return []
     also = question.framework.recompute_modules
     other = ", or name modules (--recompute-modules)" if also else ""

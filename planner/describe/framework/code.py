@@ -35,6 +35,8 @@ class Code(Description):
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
+    recompute_by: tuple[Literal["layers", "every", "span"], ...] | None = None
+    """As `Framework.recompute_by`, of its files; none stated: all that it offers."""
     axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, of its files."""
 

@@ -221,6 +221,8 @@ class Framework(Description):
         built = code.builds(model, workload)
         if built is not None and built.axes is not None:
             changes["axes"] = tuple(axis for axis in self.axes if axis in built.axes)
+        if code.recompute_by is not None:
+            changes["recompute_by"] = code.recompute_by
         if code.models and built is None:
             plain = tuple(mode for mode in self.recompute if mode != "selective")
             changes |= {"axes": (), "recompute": plain}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import layers_on_stage
+from planner.describe.layout import Layout
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import Says, Words, built
 from planner.emitters.queue import slot_of
@@ -16,7 +17,13 @@ from planner.emitters.text import arguments_text
 __all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneven_stages"]
 
 _FRAMEWORK = "Megatron-LM"
-SAYS = Says(axes=("tp", "pp", "cp", "ep"), recompute=("none", "selective", "full"))
+SAYS = Says(
+    axes=("tp", "pp", "cp", "ep"),
+    recompute=("none", "selective", "full"),
+    recompute_by=("layers", "span"),
+    modules=True,
+    activations=True,
+)
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 )
@@ -244,11 +251,21 @@ def _layout(job: BatchJob) -> Iterator[str]:
         yield "--overlap-grad-reduce"
         if layout.zero_stage == 1 and overlaps.overlap_parameters:
             yield "--overlap-param-gather"
+    yield from _recompute(layout)
+    if layout.offload_activations:
+        # the last layer's are needed at once
+        yield f"--cpu-offloading-num-layers {job.model.num_layers - 1}"
+
+
+def _recompute(layout: Layout) -> Iterator[str]:
+    """Layers of every chunk of a stage, or modules of every layer."""
     if layout.recompute != "none":
         yield f"--recompute-granularity {layout.recompute}"
     if layout.recompute == "full":
-        yield "--recompute-method uniform"
-        yield "--recompute-num-layers 1"
+        yield f"--recompute-method {'block' if layout.recompute_layers else 'uniform'}"
+        yield f"--recompute-num-layers {layout.recompute_layers or layout.recompute_span}"
+    if layout.recompute_modules:
+        yield f"--recompute-modules {' '.join(layout.recompute_modules)}"
 
 
 def _stages(job: BatchJob) -> Iterator[str]:

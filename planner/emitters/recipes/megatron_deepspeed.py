@@ -14,7 +14,9 @@ from planner.emitters.recipes.megatron import START, arguments_file, common_opti
 __all__ = ["SAYS", "recipe"]
 
 _FRAMEWORK = "Megatron-DeepSpeed"
-SAYS = Says(axes=("tp", "pp"), offload=("none", "optimizer-cpu", "optimizer-nvme"))
+SAYS = Says(
+    axes=("tp", "pp"), offload=("none", "optimizer-cpu", "optimizer-nvme"), activations=True
+)
 _OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
 _PRECISIONS: Words[tuple[str, ...]] = Words(
     "precision",
@@ -89,3 +91,5 @@ def _layout(job: BatchJob, config: str) -> Iterator[str]:
         yield "--deepspeed-activation-checkpointing"
         yield "--checkpoint-activations"
         yield "--checkpoint-num-layers 1"
+    if layout.offload_activations:
+        yield "--checkpoint-in-cpu"

@@ -315,7 +315,8 @@ def _recompute(stage: Stage, layout: Layout) -> None:
         if number % layout.recompute_every or number > (layout.recompute_layers or number):
             continue
         if layout.recompute_modules:
-            layer.ffn = checkpoint_wrapper(layer.ffn, **settings)
+            part = layer.get_submodule("ffn")
+            layer.register_module("ffn", checkpoint_wrapper(part, **settings))
         elif layout.recompute == "full":
             stage.layers[name] = checkpoint_wrapper(layer, **settings)
         else:
