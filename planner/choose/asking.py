@@ -143,15 +143,11 @@ def left_out(
 
 def frameworks_for(chosen: Sequence[str | Framework], machine: Machine) -> list[Framework]:
     """The chosen frameworks, or those that are searched by default and run on the machine."""
-    runtime = machine.device.runtime
     if chosen:
         frameworks = [f if isinstance(f, Framework) else load_framework(f) for f in chosen]
         for framework in frameworks:
-            if runtime not in framework.runtimes:
-                raise LayoutError(
-                    f"{framework.name} does not run on {runtime} devices ({machine.name}); use "
-                    "another framework"
-                )
+            if why := framework.refuses(machine):
+                raise LayoutError(why)
         return frameworks
     running = _running(machine)
     here = {framework.name for framework in running}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,17 @@ from planner.cli.options import AsJson, Overrides
 from planner.describe.base import Description
 from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.files import read_toml
+from planner.describe.framework.switches import split_name
 from planner.errors import UnknownNameError
 from planner.units import format_count
 
 __all__ = ["register"]
+
+_INDENTED: dict[str, Any] = {
+    "initial_indent": " " * 21,
+    "subsequent_indent": " " * 21,
+    "break_on_hyphens": False,
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -73,13 +81,26 @@ def machines_command(as_json: AsJson = False) -> int:
 
 
 def frameworks_command(as_json: AsJson = False) -> int:
-    """List the frameworks that are described."""
+    """List the frameworks that are described, each with its switches (`-f fsdp2+compile`)."""
     frameworks = [load_framework(name) for name in names("framework")]
     if as_json:
-        print(json.dumps([{"name": f.name, "title": f.title} for f in frameworks], indent=1))
+        listed = [
+            {
+                "name": framework.name,
+                "title": framework.title,
+                "switches": {name: switch.does for name, switch in framework.switches.items()},
+            }
+            for framework in frameworks
+        ]
+        print(json.dumps(listed, indent=1))
         return 0
+    from planner.show.frameworks import spelled
+
     for framework in frameworks:
         print(f"{framework.name:20} {framework.title}")
+        switches = [spelled(*one) for one in framework.switches.items()]
+        if switches:
+            print(textwrap.fill(" ".join(switches), 100, **_INDENTED))
     return 0
 
 
@@ -111,15 +132,18 @@ def _show_constants(as_json: bool) -> int:
 
 
 def show_command(
-    name: Annotated[str, typer.Argument(help="Machine, model, framework, or `constants`.")],
+    name: Annotated[
+        str, typer.Argument(help="Machine, model, framework[+SWITCH...] or `constants`.")
+    ],
     as_json: AsJson = False,
     overrides: Overrides = None,
 ) -> int:
     """Show everything known about a machine, a model, a framework, or the model's constants."""
     if name == "constants":
         return _show_constants(as_json)
-    kind = _kind_of_file(name)
-    if name in names("framework") or kind == "framework":
+    plain, _ = split_name(name)
+    kind = _kind_of_file(plain)
+    if plain in names("framework") or kind == "framework":
         described: Any = load_framework(name)
     elif name in names("model") or kind == "model":
         described = load_model(name)
@@ -137,6 +161,11 @@ def show_command(
         from planner.show.report import console, show_machine
 
         show_machine(described, console())
+    elif hasattr(described, "switches"):
+        from planner.show.frameworks import show_framework
+        from planner.show.report import console
+
+        show_framework(described, console())
     else:
         for field, value in described.model_dump(exclude_defaults=True).items():
             print(f"{field}: {value}")

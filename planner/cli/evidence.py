@@ -17,6 +17,7 @@ from planner.cli.options import (
     REFUSED_ROWS,
     AsJson,
     Files,
+    FrameworkName,
     MachineName,
     NetworkName,
     machine_of,
@@ -188,7 +189,7 @@ def compare_command(
     ] = None,
     files: Files = None,
     model: Annotated[str | None, typer.Option(help="Model, where the file states none.")] = None,
-    framework: Annotated[str | None, typer.Option("--framework", "-f")] = None,
+    framework: FrameworkName = None,
     seq_length: Annotated[int | None, typer.Option("--seq-length")] = None,
     precision: Annotated[
         TrainingPrecision | None, typer.Option(help="Precision, where the file states none.")

@@ -18,7 +18,8 @@ import typer
 
 from planner.cost.question.experience import Experience
 from planner.describe.base import Description, field_docs
-from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, load_model
+from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, load_model, names
+from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_tokens
@@ -39,6 +40,7 @@ __all__ = [
     "AsJson",
     "FieldsOf",
     "Files",
+    "FrameworkName",
     "Job",
     "LeaveFree",
     "MachineName",
@@ -113,6 +115,41 @@ Measured = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+
+_FRAMEWORK = "NAME[+SWITCH...]"
+_FRAMEWORK_HELP = (
+    "Framework or TOML file, and what is switched on: fsdp2+compile, deepspeed+bucket=5e7; "
+    "`planner frameworks` lists all"
+)
+
+
+def _completed(incomplete: str) -> list[str]:
+    """Names that begin as what was typed: frameworks, or their switches behind a plus.
+
+    >>> _completed("deepspeed+no"), _completed("fsdp2+compile+as")
+    (['deepspeed+no-overlap'], ['fsdp2+compile+async-tp'])
+    """
+    before, plus, _ = incomplete.rpartition("+")
+    known: list[str] = list(names("framework"))
+    if plus:
+        try:
+            switches = load_framework(split_name(before)[0]).switches
+        except PlannerError:
+            return []
+        known = [f"{before}+{name}{'=' * bool(one.takes)}" for name, one in switches.items()]
+    return [name for name in known if name.startswith(incomplete)]
+
+
+FrameworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        "-f",
+        metavar=_FRAMEWORK,
+        help=f"{_FRAMEWORK_HELP}.",
+        autocompletion=_completed,
+    ),
+]
 
 _FLAGS = {
     "sequence_length": ("--seq-length", "--sequence-length"),
@@ -311,7 +348,14 @@ class Job:
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes.")] = 1
     workload: Annotated[dict[str, Any], FieldsOf(Workload, otherwise=OWN_SEQUENCE)]
     framework: Annotated[
-        list[str] | None, typer.Option("--framework", "-f", help="Framework (repeatable).")
+        list[str] | None,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar=_FRAMEWORK,
+            help=f"{_FRAMEWORK_HELP} (repeatable).",
+            autocompletion=_completed,
+        ),
     ] = None
     network: NetworkName = None
     overrides: Overrides = None

@@ -140,7 +140,8 @@ def load_framework(name: str) -> Any:
     is_path = _is_path("framework", name)
     plain, switches = split_name(name)
     if is_path or plain.endswith(".toml"):
-        found = _load(Framework, Path(os.path.expanduser(plain)))
+        path = Path(os.path.expanduser(plain))
+        found: Framework = _load(Framework, path).with_checked_switches()
     else:
         found = _named(Framework, "framework", plain)
     return found.with_switches(*switches) if switches else found

@@ -20,6 +20,7 @@ def readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> 
     parts = [
         f"# {job.name} on {slug(job.machine.name)}\n\n`{job.what}`",
         _files(files),
+        _switches(job),
         _submit(job, recipe),
         _queue(job, slot),
         _checkpoints(recipe, slot),
@@ -33,6 +34,12 @@ def readme(job: BatchJob, recipe: Recipe, slot: Slot, files: Iterable[File]) -> 
 def _files(files: Iterable[File]) -> str:
     rows = sorted(f"- `{file.name}`: {file.meaning}" for file in files)
     return "## Files\n\n" + "\n".join(rows)
+
+
+def _switches(job: BatchJob) -> str:
+    on = job.framework.on_by_name.items()
+    rows = [f"- `{word}`: {switch.does}" for word, switch in on]
+    return "\n\n".join(["## Switched on", "\n".join(rows)]) if rows else ""
 
 
 def _submit(job: BatchJob, recipe: Recipe) -> str:

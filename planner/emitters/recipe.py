@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-__all__ = ["OWN_PROGRAM", "File", "Recipe", "Resume", "from_checkout"]
+from planner.describe.framework.framework import Framework
+from planner.describe.framework.switches import Switch
+from planner.emitters.text import with_lines
+
+__all__ = ["OWN_PROGRAM", "File", "Recipe", "Resume", "from_checkout", "switched_on"]
 
 OWN_PROGRAM = "train.py"
 """The user's own program, where a framework brings none."""
@@ -63,6 +67,8 @@ class Recipe:
     """How it is told to go on; None where it finds the last checkpoint by itself."""
     notes: tuple[str, ...] = ()
     """What the files cannot say: sentences of the README."""
+    tells: bool = False
+    """Whether its files say already which switches are on."""
 
 
 def from_checkout(program: str, owner: str) -> str:
@@ -72,3 +78,29 @@ def from_checkout(program: str, owner: str) -> str:
     "`run_train.py` is nanotron's own: run from its checkout, or set PROGRAM to its path."
     """
     return f"`{program}` is {owner}: run from its checkout, or set PROGRAM to its path."
+
+
+def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
+    """The recipe with what its files and the job's environment are told for switches that are on.
+
+    A line of a switch goes into the file that it names (`FILE: LINE`), else into the first one;
+    what no file takes is left to the user's program, in a sentence.
+    """
+    for word, switch in framework.on_by_name.items():
+        for line in () if recipe.tells else switch.told(word):
+            recipe = _told(recipe, word, switch, line)
+    return replace(recipe, environment={**recipe.environment, **framework.environment})
+
+
+def _told(recipe: Recipe, word: str, switch: Switch, line: str) -> Recipe:
+    """The recipe with one line more in a file, or with a sentence where none takes it."""
+    files = list(recipe.files)
+    place, colon, rest = line.partition(": ")
+    name, asked = (place, rest) if colon else (files[0].name if files else "", line)
+    for index, file in enumerate(files):
+        text = with_lines(name, file.text, [asked]) if file.name == name else None
+        if text is not None:
+            files[index] = replace(file, text=text)
+            return replace(recipe, files=tuple(files))
+    said = f"Switch `{word}` ({switch.does}) is up to your program, in its own words."
+    return replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, said))))

@@ -18,7 +18,7 @@ from planner.describe.framework.framework import Framework
 from planner.emitters import recipes as folder
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.limits import Says, check_job
-from planner.emitters.recipe import Recipe
+from planner.emitters.recipe import Recipe, switched_on
 from planner.errors import EmitError, shorten
 
 __all__ = ["NO_FILES", "Writer", "recipes", "writer_of"]
@@ -34,7 +34,7 @@ class Writer:
     def __call__(self, job: BatchJob) -> Recipe:
         """The recipe of a job; raises EmitError where the files cannot say it."""
         check_job(job, self.says)
-        return self.recipe(job)
+        return switched_on(self.recipe(job), job.framework)
 
 
 NO_FILES = "none"

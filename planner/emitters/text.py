@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tomlkit
 import yaml
 from tomlkit.items import Array
 
-__all__ = ["arguments_text", "json_text", "toml_text", "yaml_text"]
+from planner.describe.framework.switches import merged
+
+__all__ = ["arguments_text", "assigned", "json_text", "toml_text", "with_lines", "yaml_text"]
+
+
+def assigned(tables: Mapping[str, Any], lines: Iterable[str]) -> dict[str, Any]:
+    """Tables after assignments to dotted keys, in TOML's notation.
+
+    >>> assigned({"compile": {"enable": False}}, ["compile.enable = true", "a = 5"])
+    {'compile': {'enable': True}, 'a': 5}
+    """
+    found = dict(tables)
+    for line in lines:
+        found = merged(found, tomllib.loads(line))
+    return found
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
@@ -69,3 +84,30 @@ def arguments_text(options: Iterable[str]) -> str:
     '--bf16\\n--num-layers=32\\n'
     """
     return "".join(option.replace(" ", "=", 1) + "\n" for option in options)
+
+
+def _arguments_with(text: str, lines: Iterable[str]) -> str:
+    """An argument file with further options, each in the place of the same one or at the end."""
+    options = {line.partition("=")[0]: line for line in text.splitlines()}
+    plain = arguments_text(line.replace(" = ", "=") for line in lines)
+    options |= {line.partition("=")[0]: line for line in plain.splitlines()}
+    return "".join(f"{line}\n" for line in options.values())
+
+
+_FORMS: dict[str, Callable[[str, Iterable[str]], str]] = {
+    ".args": _arguments_with,
+    ".json": lambda text, lines: json_text(assigned(json.loads(text), lines)),
+    ".yaml": lambda text, lines: yaml_text(assigned(yaml.safe_load(text), lines)),
+}
+"""How lines are added to a file, by how its name ends."""
+
+
+def with_lines(name: str, text: str, lines: Iterable[str]) -> str | None:
+    """A file's text with further options or assignments; None where its form takes none.
+
+    >>> with_lines("a.args", "--x=1", ["--x 2", "--y"])
+    '--x=2\\n--y\\n'
+    >>> with_lines("a.py", "", ["x = 1"])
+    """
+    form = _FORMS.get(name[name.rfind(".") :])
+    return None if form is None else form(text, lines)

@@ -243,10 +243,41 @@ def test_lists(capsys: Captured) -> None:
         rows = json.loads(run(capsys, kind, "--json")[1])
         assert code == FITS
         assert len(rows) >= least
-        assert len(out.splitlines()) == len(rows)
+        # switches stand below their framework
+        assert len([line for line in out.splitlines() if line[0] != " "]) == len(rows)
         assert all(row["name"] in out for row in rows)
     machines = {row["name"]: row for row in json.loads(run(capsys, "machines", "--json")[1])}
     assert machines["polaris"]["num_devices"] == 2240
+
+
+def test_switches_are_listed_shown_and_named(capsys: Captured) -> None:
+    _, out, _ = run(capsys, "frameworks")
+    assert "+compile +async-tp +chunked-loss=VALUE" in out
+    rows = {row["name"]: row for row in json.loads(run(capsys, "frameworks", "--json")[1])}
+    assert rows["deepspeed"]["switches"]["liger"].startswith("Liger kernels")
+    code, out, _ = run(capsys, "show", "megatron-lm+cuda-graphs")
+    assert code == FITS
+    assert "+cuda-graphs (on)" in out
+    assert "--cuda-graph-impl local" in out
+    assert "estimated only: no file is told" in out
+    code, _, error = run(capsys, "show", "fsdp2+compil")
+    assert code == WRONG_USE
+    assert error.count("did you mean compile?") == 1
+    assert json.loads(run(capsys, "show", "fsdp2+compile", "--json")[1])["switched"] == ["compile"]
+
+
+def test_an_answer_names_its_switches_and_is_emitted_with_them(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    job = "gpt2 -m polaris --global-batch 64 --seq-length 1024 -f deepspeed+liger -f ddp+compile"
+    code, out, _ = run(capsys, *f"plan {job} --json".split())
+    answer = json.loads(out)
+    assert code == FITS
+    assert {row["framework"] for row in answer["ranked"]} == {"deepspeed+liger", "ddp+compile"}
+    code, _, _ = run(capsys, *f"emit {job} -o {tmp_path / 'job'}".split())
+    assert code == FITS
+    written = json.loads((tmp_path / "job" / "layout.json").read_text())
+    assert written["framework"] == answer["recommended"]["framework"]
 
 
 def test_show(capsys: Captured) -> None:

@@ -7,7 +7,7 @@ sentence, and what contradicts itself is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +80,10 @@ def complete(
             # what no other rank holds is not sent
             if shape.dp * shape.cp > 1 or not key.startswith("communication.")
         }
+        chosen, said = _switched(chosen, files.switches, files.name)
+        chosen, turned = _as_switches(chosen, changes, files.name)
         chosen, changed = _changed(chosen, changes, described.precision, model)
-        notes += changed
+        notes += [*said, *turned, *changed]
     return Completed(shape, described, chosen, tuple(notes))
 
 
@@ -242,6 +244,38 @@ def _shape_notes(files: Configuration, model: Model) -> list[str]:
         return []
     sizes = ", ".join(f"{name} = {size} not {getattr(model, name)}" for name, size in other.items())
     return [f"{files.name} is for another model than {model.name} ({sizes}), which is estimated"]
+
+
+def _switched(
+    framework: Framework, switches: Sequence[str], files: str
+) -> tuple[Framework, list[str]]:
+    """The framework with what files turn on, as far as it has such switches."""
+    named = {word: word.partition("=")[0] for word in switches}
+    on = [word for word, name in named.items() if name in framework.switches]
+    notes = [
+        f"{word} of {files} is not counted: {framework.name} has no such switch"
+        for word in switches
+        if word not in on
+    ]
+    notes += [f"{files} turns on {word}: {framework.switches[named[word]].does}" for word in on]
+    return (framework.with_switches(*on) if on else framework), notes
+
+
+def _as_switches(framework: Framework, changes: Changes, files: str) -> tuple[Framework, list[str]]:
+    """The framework with the switches that say what files change, where there are such."""
+    different = {
+        path: value
+        for path, value in changes.items()
+        if not path.startswith("states.") and framework.trait(path) not in (None, value)
+    }
+    notes = []
+    for name, switch in framework.switches.items():
+        word = switch.saying(name, different, changes)
+        if word and name not in framework.on_by_name:
+            framework = framework.with_switches(word)
+            notes.append(f"{files} turns on {word}: {switch.does}")
+            different = {p: v for p, v in different.items() if framework.trait(p) != v}
+    return framework, notes
 
 
 def _changed(

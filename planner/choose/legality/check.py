@@ -50,12 +50,8 @@ def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, 
 def check(question: Question, layout: Layout) -> None:
     """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
     one = Layouts.of(layout)
-    runtime = question.machine.device.runtime
-    if runtime not in question.framework.runtimes:
-        raise LayoutError(
-            f"{question.framework.name} does not run on {runtime} devices "
-            f"({question.machine.name}); use a framework for {runtime}"
-        )
+    if why := question.framework.refuses(question.machine):
+        raise LayoutError(why)
     check_sequence(question)
     for rule in RULES:
         if not np.all(rule.holds(question, one)):

@@ -50,6 +50,8 @@ class Configuration:
     """Sizes of the model that they state, by the names of a model's fields."""
     changes: Changes = field(default_factory=dict)
     """What they set otherwise than the framework's description."""
+    switches: tuple[str, ...] = ()
+    """Switches of the framework that they turn on."""
     left_to: Mapping[str, str] = field(default_factory=dict)
     """Fields that a file leaves to another, with the other's name."""
     notes: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ def _both(first: Configuration, second: Configuration) -> Configuration:
         framework=_framework(first, second),
         usual_framework=first.usual_framework or second.usual_framework,
         hosts=first.hosts + second.hosts,
+        switches=tuple(dict.fromkeys(first.switches + second.switches)),
         shards_per_node=first.shards_per_node or second.shards_per_node,
         usual={**second.usual, **first.usual},
         left_to={**first.left_to, **second.left_to},

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from planner.describe.catalogue import names
 from planner.describe.configurations.configuration import Configuration
+from planner.describe.configurations.switched import switches_in
 from planner.describe.configurations.table import Table
 from planner.errors import CatalogueError, shorten
 
@@ -31,6 +33,7 @@ class Statement:
             name: {} for name in ("layout", "workload", "usual", "shape", "changes", "left_to")
         }
         self.notes: list[str] = []
+        self.on: list[str] = []
 
     def layout(self, **values: Any) -> None:
         """Fields of the layout."""
@@ -55,6 +58,16 @@ class Statement:
     def is_(self, **values: Any) -> None:
         """Further parts of the configuration: framework, world, replicas."""
         self.single.update({k: v for k, v in values.items() if v})
+
+    def turned_on(self, *switches: str) -> None:
+        """Switches of the framework, where the words of its description do not find them."""
+        self.on += switches
+
+    def switches(self) -> tuple[str, ...]:
+        """Switches that the file turns on."""
+        framework = self.single.get("framework") or self.single.get("usual_framework")
+        found = switches_in(framework, self.table) if framework in names("framework") else ()
+        return tuple(dict.fromkeys((*found, *self.on)))
 
     def note(self, sentence: str) -> None:
         """A sentence for the user."""
@@ -98,10 +111,13 @@ class Statement:
 
     def configuration(self, *, hides: Callable[[str], bool] | None = None) -> Configuration:
         """What was gathered, with a note on what was not read."""
+        on = self.switches()
         rest = [key for key in self.table.unread() if hides is None or not hides(key)]
         if rest:
             shown = ", ".join(rest[:_MOST_NAMED])
             more = f" and {len(rest) - _MOST_NAMED} more" if len(rest) > _MOST_NAMED else ""
             self.note(f"not read: {shown}{more}")
         said: dict[str, Any] = {**self.fields, **self.single}
-        return Configuration((self.file,), (self.kind,), notes=tuple(self.notes), **said)
+        return Configuration(
+            (self.file,), (self.kind,), notes=tuple(self.notes), switches=on, **said
+        )

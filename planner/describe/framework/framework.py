@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import functools
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
 from planner.describe.base import Description, ZeroStage
 from planner.describe.framework.code import Code
-from planner.describe.framework.switches import Switch, family, switched
+from planner.describe.framework.switches import (
+    Switch,
+    check_path,
+    family,
+    merged,
+    switched,
+)
 from planner.describe.framework.traits import (
     Buffers,
     Communication,
@@ -20,10 +27,11 @@ from planner.describe.framework.traits import (
     States,
 )
 from planner.describe.layout import RECOMPUTE, Module, Recompute, Schedule
-from planner.describe.machine import Requirements, Runtime
+from planner.describe.machine import Machine, Requirements, Runtime
 from planner.describe.model.decoders import Axis
 from planner.describe.model.model import Model
 from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload
+from planner.errors import UnknownNameError, shorten
 
 __all__ = ["Framework"]
 
@@ -164,22 +172,65 @@ class Framework(Description):
         """
         plain = {**self.model_dump(), "name": self.name.removesuffix(self._said)}
         changed = switched(plain, (*self.switched, *words))
-        return type(self).described(changed, where="switches")
+        return type(self).described(changed, where=shorten(changed["name"]))
+
+    def with_checked_switches(self) -> Framework:
+        """It, where its switches change traits that there are.
+
+        Raises DescriptionError, UnknownNameError for the first that does not.
+        """
+        plain = self.model_dump()
+        for name, switch in self.switches.items():
+            where = f"switches.{name}"
+            for other in (*switch.needs, *switch.excludes):
+                if other not in self.switches:
+                    raise UnknownNameError("switch", other, self.switches, f"of {where}")
+            for path in switch.takes:
+                check_path(plain, path, where)
+            type(self).described(merged(plain, switch.changes), where=f"{where}.changes")
+        return self
+
+    def refuses(self, machine: Machine) -> str:
+        """Why it does not run on a machine's devices as it is switched; empty where it does."""
+        runtime, where = machine.device.runtime, f"({machine.name})"
+        if runtime not in self.runtimes:
+            return (
+                f"{self.name} does not run on {runtime} devices {where}; use a framework for "
+                f"{runtime}"
+            )
+        for word, switch in self.on_by_name.items():
+            if why := switch.refuses(machine.device):
+                return f"switch {word} of {self.family} {why} {where}; leave it out"
+        return ""
+
+    def trait(self, path: str) -> Any:
+        """The trait of a dotted name.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> load_framework("deepspeed").trait("buffers.num_reduce_buckets")
+        2
+        """
+        return functools.reduce(getattr, path.split("."), self)
+
+    @property
+    def on_by_name(self) -> dict[str, Switch]:
+        """Its switches that are on, by how they were named."""
+        return {word: self.switches[word.partition("=")[0]] for word in self.switched}
 
     @property
     def told(self) -> tuple[str, ...]:
         """What its files are told for the switches that are on, in the recipe's own words."""
-        return tuple(
-            line.format(value=word.partition("=")[2])
-            for word in self.switched
-            for line in self.switches[word.partition("=")[0]].arguments or ()
-        )
+        return tuple(line for word, one in self.on_by_name.items() for line in one.told(word))
 
     @property
     def untold(self) -> tuple[str, ...]:
         """Switches that are on and that its files cannot be told."""
-        names = (word.partition("=")[0] for word in self.switched)
-        return tuple(name for name in names if self.switches[name].arguments is None)
+        return tuple(word for word, one in self.on_by_name.items() if one.arguments is None)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the job's environment for the switches that are on."""
+        return {k: v for one in self.on_by_name.values() for k, v in one.environment.items()}
 
     @property
     def _said(self) -> str:

@@ -7,15 +7,30 @@ switches can be.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from planner.describe.base import Description
-from planner.errors import DescriptionError, UnknownNameError, shorten
+from planner.describe.machine import Device, Runtime
+from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
 from planner.units import parse_quantity
 
-__all__ = ["Switch", "family", "merged", "split_name", "switched"]
+__all__ = ["Switch", "check_path", "family", "merged", "split_name", "switched"]
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) and value else value or ()
+
+
+def _dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of tables in tables by its dotted name."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{before}{key}.")
+        else:
+            yield before + key, value
 
 
 class Switch(Description):
@@ -27,17 +42,64 @@ class Switch(Description):
     """Where that was read."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Traits that it changes, in the tables of the description."""
-    takes: str = ""
-    """The trait that its value is, as `buffers.reduce_bucket_elements`; empty: it takes none."""
+    takes: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    """The traits that its value is, as `buffers.reduce_bucket_elements`; none: no value."""
     excludes: tuple[str, ...] = ()
     """Switches that it does not go with."""
+    needs: tuple[str, ...] = ()
+    """Switches that it goes only with."""
+    runtimes: tuple[Runtime, ...] = get_args(Runtime)
+    """Device runtimes that know it."""
+    devices: tuple[str, ...] = ()
+    """Parts of the names of the devices that it is for; none: all of these runtimes."""
     saves_memory: bool = False
     """Whether it is tried where nothing fits without it."""
     arguments: tuple[str, ...] | None = None
-    """What the framework's files are told, a line each in the recipe's own words; `{value}` stands
-    for its value. None: they cannot be told, and it is only estimated."""
+    """What the framework's files are told, a line each in the recipe's own words, behind the name
+    of a file (`FILE: LINE`) where it is not the recipe's first; `{value}` stands for its value.
+    Empty: they follow from its traits. None: they cannot be told, and it is only estimated."""
+    read_as: tuple[str, ...] = ()
+    """Other words for it in users' files, such as those of older releases; one of them suffices."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the job's environment."""
+
+    def refuses(self, device: Device) -> str:
+        """Why it is not for a device; empty where it is."""
+        known = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
+        named = not self.devices or any(name in device.name for name in self.devices)
+        fits = named and device.runtime in self.runtimes
+        return "" if fits else f"does nothing on {device.name}{known}"
+
+    def saying(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+        """Its word where it says just what a file states otherwise; empty where it does not.
+
+        `different` are the stated traits, dotted, that the framework has otherwise.
+
+        >>> quiet = Switch(does="waits for it", source="here",
+        ...                changes={"communication": {"overlap_gradients": False}})
+        >>> stated = {"communication.overlap_gradients": False}
+        >>> quiet.saying("no-overlap", stated, stated), quiet.saying("no-overlap", {}, stated)
+        ('no-overlap', '')
+        """
+        changes = dict(_dotted(self.changes))
+        if not all(stated.get(path, value) == value for path, value in changes.items()):
+            return ""
+        if not self.takes:
+            return name if changes.keys() & different.keys() else ""
+        values = {different.get(path) for path in self.takes}
+        value = values.pop() if len(values) == 1 else None
+        return f"{name}={value:.0f}" if isinstance(value, (int, float)) else ""
+
+    def told(self, word: str) -> tuple[str, ...]:
+        """What files are told for it as a user named it, with its value as a plain number.
+
+        >>> bucket = Switch(does="sets a bucket", source="here", takes="buffers.x",
+        ...                 arguments=["--bucket {value}"])
+        >>> bucket.told("bucket=5e7")
+        ('--bucket 50000000',)
+        """
+        value = _number(*word.split("=", 1)) if self.takes else ""
+        return tuple(line.format(value=value) for line in self.arguments or ())
 
 
 def split_name(text: str) -> tuple[str, tuple[str, ...]]:
@@ -93,6 +155,16 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
     return {**found, "name": "+".join((fields["name"], *words)), "switched": tuple(words)}
 
 
+def check_path(fields: dict[str, Any], path: str, where: str) -> None:
+    """Raise UnknownNameError where a framework has no trait of a dotted name."""
+    table: Any = fields
+    for part in path.split("."):
+        known = table if isinstance(table, dict) else {}
+        if part not in known:
+            raise UnknownNameError("trait", path, known, f"`takes` of {where}")
+        table = known[part]
+
+
 def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
     if names.count(name) > 1:
         raise DescriptionError(f"switch {name!r} is named twice; name it once")
@@ -101,20 +173,36 @@ def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
         raise DescriptionError(
             f"switch {name!r} does not go with {against[0]!r}; leave one of them out"
         )
+    lacking = [other for other in switch.get("needs", ()) if other not in names]
+    if lacking:
+        raise DescriptionError(
+            f"switch {name!r} goes only with {lacking[0]!r}; write {lacking[0]}+{name}"
+        )
 
 
 def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:
     """What a switch changes, with the value that the user gives it."""
     name, equals, text = word.partition("=")
-    path, changes = switch.get("takes", ""), dict(switch.get("changes", {}))
-    if bool(path) != bool(equals):
-        example = f"write {name}=VALUE" if path else f"write {name} alone"
+    paths, changes = switch.get("takes", ()), dict(switch.get("changes", {}))
+    if bool(paths) != bool(equals):
+        example = f"write {name}=VALUE" if paths else f"write {name} alone"
         raise DescriptionError(
-            f"switch {shorten(word)!r} {'takes a value' if path else 'takes no value'}; {example}"
+            f"switch {shorten(word)!r} {'takes a value' if paths else 'takes no value'}; {example}"
         )
-    if not path:
-        return changes
-    value: Any = parse_quantity(text)
-    for part in reversed(path.split(".")):
-        value = {part: value}
-    return merged(changes, value)
+    for path in paths:
+        value: Any = _number(name, text)
+        for part in reversed(path.split(".")):
+            value = {part: value}
+        changes = merged(changes, value)
+    return changes
+
+
+def _number(name: str, text: str) -> int | float:
+    """The value of a switch, whole where it is a whole number."""
+    try:
+        value = parse_quantity(text)
+    except PlannerError:
+        raise DescriptionError(
+            f"switch {name}: {shorten(text)!r} is no number; write {name}=NUMBER, such as 8 or 5e7"
+        ) from None
+    return int(value) if value.is_integer() else value

@@ -18,7 +18,7 @@ from planner.emitters.limits import TORCH_DTYPES, Says, Words
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File, Recipe
 from planner.emitters.recipes import fully_shard
-from planner.emitters.text import toml_text
+from planner.emitters.text import assigned, toml_text
 
 __all__ = ["SAYS", "recipe"]
 
@@ -60,6 +60,7 @@ _OLD_ARGUMENTS = (
     '--optimizer.lr "${LEARNING_RATE}"',
     '--lr_scheduler.warmup_steps "${WARMUP_STEPS}"',
 )
+_COMPILE, _ASYNC = "compile", "enable_async_tensor_parallel"
 _OLD_HEAD, _HEAD = "output", "lm_head"
 """Name of the output layer in 0.2.2, and in 0.3.0."""
 
@@ -92,6 +93,7 @@ def recipe(job: BatchJob) -> Recipe:
         variables=_VARIABLES,
         saves=True,
         notes=tuple(notes),
+        tells=True,
     )
 
 
@@ -177,7 +179,7 @@ def plan() -> Trainer.Config:
         optimizer=default_adamw(lr=float(os.environ["LEARNING_RATE"])),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=int(os.environ["WARMUP_STEPS"])),
         dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
-        compile=CompileConfig(enable=False),
+        compile=CompileConfig({compiled}),
     )
 {settings}
     return config
@@ -225,6 +227,7 @@ def _python(job: BatchJob, module: str, flavor: str) -> str:
         imports="\n".join(_imports(job, module, flavor)),
         model=f'model_registry("{flavor}")' if flavor else "sized()",
         loss=_loss(job),
+        compiled=", ".join(f"{key}={_literal(value)}" for key, value in _compile(job).items()),
         settings="\n".join(f"    config.{line}" for line in _settings(job)),
     )
     return text if flavor else text + _sizes(job)
@@ -260,11 +263,13 @@ def _imports(job: BatchJob, module: str, flavor: str) -> list[str]:
 def _settings(job: BatchJob) -> list[str]:
     """Assignments of what the layout decides."""
     tables: _Tables = {
-        # the estimate counts eager kernels, and 0.3.0 refuses to capture a pipeline
-        "training": {**_training(job), "disable_cuda_graphs": True},
+        # 0.3.0 refuses to capture a pipeline
+        "training": {**_training(job), "disable_cuda_graphs": job.framework.host.graphed is None},
         "parallelism": _parallelism(job, _HEAD),
         "checkpoint": _checkpoint(job),
     }
+    told = assigned(tables, job.framework.told)
+    tables = {name: table for name, table in told.items() if name != _COMPILE}
     lines = [
         f"{section}.{key} = {_literal(value)}"
         for section, table in tables.items()
@@ -273,6 +278,12 @@ def _settings(job: BatchJob) -> list[str]:
     checkpointing = _CHECKPOINTING[job.layout.recompute]
     kind = f"{checkpointing}.Config()" if checkpointing else "None"
     return [*lines, f"activation_checkpoint = {kind}"]
+
+
+def _compile(job: BatchJob) -> dict[str, Any]:
+    """What is compiled, as the switches that are on say."""
+    found = assigned({_COMPILE: {"enable": False}}, job.framework.told)[_COMPILE]
+    return dict(found)
 
 
 def _literal(value: str | int | bool | list[list[str]]) -> str:
@@ -321,9 +332,13 @@ def _old_files(job: BatchJob, flavor: str) -> list[File]:
         "training": {"dataset": "c4", **_training(job)},
         "parallelism": _parallelism(job, _OLD_HEAD),
         "checkpoint": _checkpoint(job),
-        "compile": {"enable": False},
+        _COMPILE: {"enable": False},
         "activation_checkpoint": checkpointing,
     }
+    tables = assigned(tables, job.framework.told)
+    if _ASYNC in tables[_COMPILE]:
+        # the older release has it among the degrees
+        tables["parallelism"][_ASYNC] = tables[_COMPILE].pop(_ASYNC)
     if not known:
         tables["experimental"] = {"custom_import": "torchtitan_model"}
     text = toml_text(tables, "torchtitan 0.2.2 and older; newer ones read no TOML")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -199,7 +200,7 @@ def test_a_better_layout_of_the_same_framework_is_found() -> None:
         "llama-3.2-1b", "polaris", config, nodes=1, workload={"sequence_length": 2048}
     )
     assert found.better is not None
-    assert found.better.framework == "deepspeed"
+    assert found.better.framework == "deepspeed+no-overlap"  # its own default without ZeRO-3
     assert found.better.step_time_s < found.estimate.step_time_s
     assert found.better.layout.global_batch == 32
 
@@ -229,3 +230,27 @@ def test_a_v_has_two_chunks_unless_more_are_stated() -> None:
     assert (found.schedule, found.vpp) == ("zero-bubble-v", 2)
     found = complete(MODEL, MACHINE, nodes=8, layout={**stated, "vpp": 3}, framework="fsdp2").layout
     assert found.vpp == 3  # refused by the rules, not mended
+
+
+def test_files_turn_switches_on_by_their_words_and_by_what_they_set() -> None:
+    zero = '"stage": 1, "overlap_comm": false, "reduce_bucket_size": 5e7, '
+    zero += '"allgather_bucket_size": 5e7'
+    found = _completed(_deepspeed(SIZES, zero), nodes=2)
+    assert found.framework is not None
+    assert found.framework.name == "deepspeed+bucket=50000000+no-overlap"
+    assert any(
+        "turns on no-overlap: gradients are reduced bucket by bucket" in n for n in found.notes
+    )
+    text = "--num-layers=32\n--hidden-size=4096\n--seq-length=4096\n--micro-batch-size=1\n"
+    text += "--tensor-model-parallel-size=4\n--tp-comm-overlap\n--cross-entropy-fusion-impl=te\n"
+    found = _completed(read_configuration_text(text, "m.args"), nodes=2)
+    assert found.framework is not None
+    switched = ("tp-comm-overlap", "loss-fusion-te", "no-overlap-grad-reduce")
+    assert found.framework.switched == switched
+
+
+def test_a_switch_that_the_framework_lacks_is_said() -> None:
+    text = "--num-layers=32\n--hidden-size=4096\n--seq-length=4096\n--micro-batch-size=1\n"
+    asked = replace(read_configuration_text(text, "m.args"), switches=("liger",))
+    notes = _completed(asked, nodes=1).notes
+    assert "liger of m.args is not counted: megatron-lm has no such switch" in notes

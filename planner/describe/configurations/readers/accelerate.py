@@ -30,8 +30,6 @@ _HARMLESS_IN_DEEPSPEED = (
     "gradient_clipping", "deepspeed_hostfile",
 )  # fmt: skip
 _NOT_COUNTED = {
-    "dynamo_config": "compiled kernels keep and move less",
-    "dynamo_backend": "compiled kernels keep and move less",
     "fp8_config": "FP8 products are taken with scaling by tensor",
     "parallelism_config_sp_size": "Ulysses' sequence parallelism is not described",
 }
@@ -69,6 +67,9 @@ def read(document: Document) -> Configuration:
     _mesh(said, table.table("parallelism_config"))
     table.number("num_machines")
     said.not_counted(table, _NOT_COUNTED)
+    backend = table.table("dynamo_config").word("dynamo_backend") or table.word("dynamo_backend")
+    if backend not in (None, "no"):
+        said.turned_on("compile")
     return said.configuration(hides=lambda key: not key.startswith(_SECTIONS))
 
 

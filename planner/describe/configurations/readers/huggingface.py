@@ -35,14 +35,11 @@ _TARGETS = {
 }  # fmt: skip
 _RANKS = ("lora_rank", "lora_r")
 _NOT_COUNTED = {
-    "torch_compile": "compiled kernels keep and move less",
     "load_in_4bit": "weights are taken as 16 bit",
     "load_in_8bit": "weights are taken as 16 bit",
     "quantization_bit": "weights are taken as 16 bit",
     "tensor_model_parallel_size": "degrees of Megatron are not read here; say --tp",
     "pipeline_model_parallel_size": "degrees of Megatron are not read here; say --pp",
-    "use_liger_kernel": "its fused kernels keep less",
-    "enable_liger_kernel": "its fused kernels keep less",
     "packing": "every sequence is taken as full",
     "neftune_noise_alpha": "noise takes a copy of the embedded tokens",
     "optim_target_modules": "gradients are taken as whole",
@@ -80,6 +77,10 @@ def read(document: Document) -> Configuration:
     _adapters(said, given)
     _sharding(said, given)
     said.not_counted(given, _NOT_COUNTED)
+    if given.flag("torch_compile"):
+        said.turned_on("compile")
+    if given.flag("use_liger_kernel", "enable_liger_kernel"):
+        said.turned_on("liger")
     return said.configuration(hides=lambda key: True)
 
 

@@ -40,9 +40,8 @@ _NOT_COUNTED = {
     "decoder-last-pipeline-num-layers": "layers are dealt as evenly as they go",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
     "ds-sequence-parallel-size": "Ulysses' sequence parallelism is not described",
-    "cuda-graph-impl": "kernels are taken as launched one by one",
-    "enable-cuda-graph": "kernels are taken as launched one by one",
-    "external-cuda-graph": "kernels are taken as launched one by one",
+    "cuda-graph-modules": "all kernels of a layer are taken as captured",
+    "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
     "fp8-param-gather": "weights are taken as gathered in 16 bit",
     "main-grads-dtype": "main gradients are taken as fp32",
@@ -52,7 +51,6 @@ _NOT_COUNTED = {
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
     "rampup-batch-size": "the batch is taken at its final size",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
-    "tp-comm-overlap": "traffic of tensor parallelism is taken as awaited",
 }
 _AWAITED = {"overlap-moe-expert-parallel-comm": "exchange of tokens is taken as awaited"}
 _NO_OPTIONS_OF_OURS = re.compile(

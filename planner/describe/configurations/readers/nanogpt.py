@@ -41,7 +41,7 @@ def read(document: Document) -> Configuration:
     said.workload(precision=said.named(given, "dtype", DTYPES, "bf16") or "bf16")
     # train.py compiles unless it is told not to
     if given.flag("compile") is not False:
-        said.note("compile is not counted: compiled kernels keep and move less")
+        said.turned_on("compile")
     return said.configuration(hides=lambda key: True)
 
 

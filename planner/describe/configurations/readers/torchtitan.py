@@ -23,6 +23,7 @@ _SCHEDULES = {
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
 _CHUNKED = "ChunkedLossWrapper"
+_ASYNC = "enable_async_tensor_parallel"
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
     "training": {
@@ -30,7 +31,6 @@ _NOT_COUNTED = {
         "dtype": "training states are taken as fp32",
     },
     "parallelism": {
-        "enable_async_tensor_parallel": "traffic of tensor parallelism is taken as awaited",
         "enable_compiled_autograd": "kernels are taken as launched one by one",
         "disable_loss_parallel": "the loss is taken as split over tp",
         "expert_tensor_parallel_degree": "experts are taken as whole on each rank",
@@ -81,13 +81,18 @@ def read(document: Document) -> Configuration:
 
 def _has_pieces(said: Statement, table: Table) -> bool:
     """Whether the loss of 0.3 runs piece by piece; the pieces are stated."""
-    given = table.table("config") if isinstance(table.get("config"), Mapping) else table
+    given = _constructed(table)
     loss = given.get("loss")
     if not isinstance(loss, Mapping) or not str(loss.get(CALLED)).startswith(_CHUNKED):
         return False
     pieces = given.table("loss").number("num_chunks")
     said.changes({} if pieces is None else {"kernels.loss_chunks": pieces})
     return True
+
+
+def _constructed(table: Table) -> Table:
+    """What 0.3 gives the constructor, or the tables of 0.2."""
+    return table.table("config") if isinstance(table.get("config"), Mapping) else table
 
 
 def _is_harmless(key: str) -> bool:
@@ -229,9 +234,12 @@ def _recompute(said: Statement, table: Table) -> None:
 
 
 def _compile(said: Statement, table: Table) -> None:
-    for key in ("compile", "training"):
-        section = table.table(key)
-        on = section.flag("enable" if key == "compile" else "compile")
-        section.skip("components", "backend")
-        if on:
-            said.note(f"{key} is not counted: compiled kernels keep and move less")
+    """Switches: 0.2 has asynchronous tensor parallelism among the degrees."""
+    section = _constructed(table).table("compile")
+    on = section.flag("enable") or table.table("training").flag("compile")
+    section.skip("components", "backend")
+    if on:
+        said.turned_on("compile")
+    degrees = table.table("parallelism").flag(_ASYNC)
+    if (section.flag(_ASYNC) or degrees) and on:
+        said.turned_on("async-tp")

@@ -33,5 +33,5 @@ def read(document: Document) -> Configuration:
     said.workload(precision=said.named(train, "dtype", DTYPES, "bf16"))
     said.by_default(precision="bf16", grad_accumulation=1)
     if train.flag("compile") is not False:
-        said.note("compile is not counted: compiled kernels keep and move less")
+        said.turned_on("compile")
     return said.configuration(hides=lambda key: True)

@@ -323,7 +323,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             "recompute": "selective",
             "sequence_length": 8192,
         },
-        ("compile is not counted", "enable_async_tensor_parallel", "selective_ac_option = 2"),
+        ("selective_ac_option = 2",),
     ),
     "torchtitan 0.3": (
         TITAN_PYTHON,
@@ -335,7 +335,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         TITAN_RETURNED,
         "torchtitan",
         {"dp": 8, "replicas": 4, "micro_batch": 2, "recompute": "selective", "offload": "all-cpu"},
-        ("compile is not counted",),
+        (),
     ),
     "megatron": (
         MEGATRON,
@@ -356,7 +356,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             "communication.overlap_gradients": True,
             "communication.overlap_parameters": False,
         },
-        ("tp-comm-overlap is not counted",),
+        (),
     ),
     "megatron-deepspeed": (
         MEGATRON_DEEPSPEED,
@@ -402,7 +402,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             "recompute": "full",
             "optimizer": "adam-8bit",
         },
-        ("torch_compile is not counted",),
+        (),
     ),
     "fine-tuning": (
         FINETUNING,
@@ -426,7 +426,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         NANOGPT,
         "nanogpt",
         {"framework": "ddp", "micro_batch": 12, "global_batch": 480, "sequence_length": 1024},
-        ("compile is not counted",),
+        (),
     ),
     "a loss in pieces": (
         PIECES,
@@ -445,7 +445,7 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         "python3 -m wordplay data=owt model.batch_size=1 train.backend=deepspeed",
         "wordplay",
         {"framework": "ezpz", "micro_batch": 1, "grad_accumulation": 1, "precision": "bf16"},
-        ("train.backend = deepspeed is not described", "compile is not counted"),
+        ("train.backend = deepspeed is not described",),
     ),
     "layout": (
         '{"layout": {"dp": 8, "tp": 2, "zero_stage": 1}, "framework": "megatron-lm"}',
@@ -472,6 +472,22 @@ def test_a_file_is_read(name: str) -> None:
     assert said == wanted
     for words in notes:
         assert any(words in note for note in found.notes), found.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "switches"),
+    [
+        ("torchtitan", ("compile", "async-tp")),
+        ("torchtitan 0.3, returned", ("compile",)),
+        ("megatron", ("tp-comm-overlap",)),
+        ("trainer", ("compile",)),
+        ("nanogpt", ("compile",)),
+        ("wordplay", ()),
+        ("wordplay by itself", ("compile",)),
+    ],
+)
+def test_switches_that_a_file_turns_on(name: str, switches: tuple[str, ...]) -> None:
+    assert read_configuration_text(EXAMPLES[name][0], "a.txt").switches == switches
 
 
 def test_what_is_left_to_another_file_is_named() -> None:

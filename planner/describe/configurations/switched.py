@@ -1,0 +1,81 @@
+"""Switched: which switches of a framework a file turns on, by the words that it would be told."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.describe.catalogue import load_framework
+from planner.describe.configurations.table import Table
+from planner.describe.framework.switches import Switch
+from planner.units import parse_quantity
+
+__all__ = ["switches_in"]
+
+_VALUE = "{value}"
+
+
+def switches_in(name: str, given: Table) -> Iterator[str]:
+    """Switches of a framework whose words all stand in a file, with their values.
+
+    >>> given = Table({"tp-comm-overlap": True, "cuda-graph-impl": "none"}, "job.sh")
+    >>> list(switches_in("megatron-lm", given))
+    ['tp-comm-overlap']
+    """
+    for switch_name, switch in load_framework(name).switches.items():
+        if not switch.arguments and not switch.read_as:
+            continue
+        for words in (switch.arguments or (), *((line,) for line in switch.read_as)):
+            values = [_value(line, given) for line in words]
+            if values and None not in values:
+                yield _named(switch_name, switch, values)
+                break
+
+
+def _named(name: str, switch: Switch, values: list[str | None]) -> str:
+    taken = next((value for value in values if value), "")
+    return f"{name}={taken}" if switch.takes and taken else name
+
+
+def _value(line: str, given: Table) -> str | None:
+    """What stands for `{value}` in a file that says a line; None where it does not say it."""
+    place, colon, rest = line.partition(": ")
+    path, wanted = _parsed(rest if colon and "." in place else line)
+    table = given
+    for part in path[:-1]:
+        inner = table.get(part) if part in table else None
+        if not isinstance(inner, Mapping):
+            return None
+        table = table.table(part)
+    if path[-1] not in table:
+        return None
+    found = table.get(path[-1])
+    if wanted == _VALUE:
+        return _number(found)
+    return "" if _plain(found) == _plain(wanted) else None
+
+
+def _parsed(line: str) -> tuple[list[str], Any]:
+    """Where a line stands in a file, and what it says there."""
+    if line.startswith("--"):
+        option, _, value = line.removeprefix("--").replace("=", " ", 1).partition(" ")
+        return [option], value or True
+    table: Any = tomllib.loads(line.replace(_VALUE, f'"{_VALUE}"'))
+    path = []
+    while isinstance(table, dict):
+        key, table = next(iter(table.items()))
+        path.append(key)
+    return path, table
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower()
+
+
+def _number(value: Any) -> str | None:
+    """A number as a switch names it."""
+    try:
+        return f"{parse_quantity(str(value)):.0f}"
+    except ValueError:
+        return None

@@ -1,0 +1,119 @@
+"""Switches in files: what is turned on stands in them, and is read back from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.choose.given.completing import complete
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.configurations.reading import read_configuration
+from planner.describe.framework.framework import Framework
+from planner.describe.layout import Layout
+from planner.errors import EmitError
+from tests.describe.framework.test_switches import EVERY, turned
+from tests.emitters.emitted import Files, files_of
+
+MACHINES = {"flash-attention-3": "dgx-h100"}
+WRITTEN = [
+    (name, switch)
+    for name, switch in EVERY
+    if load_framework(name).configuration != "none"
+    and load_framework(name).switches[switch].arguments is not None
+    and name not in ("torchtitan", "horovod", "megatron-deepep")  # as others
+]
+
+
+def files(name: str, switch: str) -> Files:
+    """Files of one node of a plain layout with a switch on."""
+    framework = turned(load_framework(name), switch)
+    devices = 8 if switch in MACHINES else 4
+    stages = [stage for stage in framework.zero_stages if stage < 3 or "bucket" not in switch]
+    layout = Layout(dp=devices, zero_stage=max(stages))
+    model = "llama-3.2-1b" if name == "fsdp2" else "gpt2"
+    machine = MACHINES.get(switch, "polaris")
+    return files_of(model, machine, 1, layout, framework)
+
+
+@pytest.mark.parametrize(("name", "switch"), WRITTEN)
+def test_files_say_what_is_on(name: str, switch: str) -> None:
+    """Every line and variable of a switch stands in a file beside the README."""
+    framework = turned(load_framework(name), switch)
+    found = files(name, switch)
+    readme = found.pop("README.md")
+    assert all(f"- `{word}`: " in readme for word in framework.switched)
+    text = "\n".join(found.values())
+    for line in framework.told:
+        key = line.partition(": ")[2] or line
+        key = key.partition(" ")[0].rpartition(".")[2]
+        assert key in text, line
+    assert "is up to your program" not in readme
+    for variable, value in framework.environment.items():
+        assert variable in found["job.sh"]
+        assert value in found["job.sh"]
+
+
+def test_every_written_switch_is_tried() -> None:
+    frameworks = {name for name, _ in WRITTEN}
+    assert frameworks >= {"accelerate", "ddp", "deepspeed", "ezpz", "fsdp2", "megatron-lm"}
+    assert frameworks <= set(names("framework"))
+
+
+def test_a_switch_without_words_is_refused() -> None:
+    with pytest.raises(EmitError, match="switch loss-fusion-te is not written for megatron-lm"):
+        files("megatron-lm", "loss-fusion-te")
+
+
+def test_what_no_file_takes_is_left_to_the_program() -> None:
+    layout = Layout(dp=4)
+    found = files_of("llama-3.2-1b", "polaris", 1, layout, "ddp+compile")
+    assert "Switch `compile` (torch.compile makes one kernel" in found["README.md"]
+
+
+def test_files_say_each_thing_once() -> None:
+    found = files("ddp", "compile")["nanogpt.args"].splitlines()
+    assert "--compile=True" in found
+    assert "--compile=False" not in found
+    wordplay = files("ezpz", "compile")["wordplay.args"].splitlines()
+    assert "train.compile=true" in wordplay
+    assert "train.compile=false" not in wordplay
+    plan = files("fsdp2", "async-tp")["torchtitan_plan.py"]
+    assert "CompileConfig(enable=True, enable_async_tensor_parallel=True)" in plan
+    assert plan.count("compile") == 1
+
+
+_NO_CONFIGURATION = (
+    "README.md", "data.args", "job.sh", "layout.json", "rank.sh", "submit.sh", "torchtitan.toml",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "switch"),
+    [
+        (name, switch)
+        for name, switch in WRITTEN
+        if not load_framework(name).switches[switch].environment and switch not in MACHINES
+    ],
+)
+def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
+    """From the framework's own files, without layout.json."""
+    framework = turned(load_framework(name), switch)
+    written = files(name, switch)
+    for file in _NO_CONFIGURATION:
+        written.pop(file, None)
+    for file, text in written.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    found = read_configuration(*(str(tmp_path / file) for file in written))
+    job = complete(
+        load_model("llama-3.2-1b" if name == "fsdp2" else "gpt2"),
+        load_machine("polaris"),
+        found,
+        nodes=1,
+    )
+    assert job.framework is not None
+    assert _on(framework) <= _on(job.framework), job.notes
+
+
+def _on(framework: Framework) -> set[str]:
+    return {word.partition("=")[0] for word in framework.switched}
