@@ -151,8 +151,11 @@ def idle_recompute(question: Question, layout: Layout) -> list[str]:
         items = [item for block in blocks_of(question) for item in block.saved]
         freed = {name for item in items for name in item.again_with}
         idle = [name for name in layout.recompute_modules if name not in freed]
-        said = f"Recompute of {either(idle)} frees nothing in the layers of {question.model.name}."
-        return [said] if idle else []
+        if not idle:
+            return []
+        return [
+            f"Recompute of {either(idle)} frees nothing in the layers of {question.model.name}."
+        ]
     if layout.recompute != "selective" or not selective_frees_nothing(question):
         return []
     also = question.framework.recompute_modules
