@@ -27,7 +27,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model,
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import Layout, divisors
+from planner.describe.layout import Layout, divisors, format_split
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.errors import EmitError, LayoutError
@@ -108,6 +108,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
     schedule = "none"
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
+    told = _dealing(draw, model.num_layers, degrees["pp"], vpp) if framework.deals_as_told else {}
     split = framework.sequence_parallel
     layout = Layout(
         dp=rest,
@@ -123,6 +124,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
         grad_accumulation=draw.choice([1, 2, 3, 8, 16]),
         **_recompute(draw, framework),
         offload=draw.choice(["none", "none", "optimizer-cpu", "all-cpu", "all-nvme"]),
+        **told,
     )
     workload = Workload(
         sequence_length=draw.choice([512, 1024]),
@@ -144,6 +146,18 @@ def _recompute(draw: random.Random, framework: Framework) -> dict[str, Any]:
         found["recompute_modules"] = draw.sample(framework.recompute_modules, 2)
     moved = mode in framework.offload_activations and draw.random() < 0.5
     return {**found, "offload_activations": moved}
+
+
+def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:
+    """Sometimes ends that count as layers, or layers of every chunk that nobody deals so."""
+    if pp == 1 or draw.random() < 0.5:
+        return {}
+    if draw.random() < 0.5 or layers < 4 * pp * vpp:
+        return {"embedding_slots": 1, "head_slots": 1}
+    counts = [layers // (pp * vpp)] * (pp * vpp)
+    counts[-1] += layers % (pp * vpp) + 2
+    counts[0] -= 2
+    return {"split": format_split(counts)}
 
 
 def _written(case: Case) -> Emitted | None:

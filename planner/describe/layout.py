@@ -9,14 +9,20 @@ Megatron-LM and torchtitan's mesh; a group's stride follows from that.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from planner.describe.base import Description
+from planner.errors import shorten
 
 __all__ = [
+    "DEALING",
     "OFFLOAD",
+    "PAIRED",
     "RECOMPUTE",
     "RECOMPUTE_MODULES",
     "SCHEDULES",
@@ -29,6 +35,8 @@ __all__ = [
     "Schedule",
     "Sharding",
     "divisors",
+    "format_split",
+    "parse_split",
 ]
 
 Recompute = Literal["none", "selective", "full"]
@@ -37,11 +45,16 @@ Recompute = Literal["none", "selective", "full"]
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 """Parts of a layer that selective recompute may repeat, by the names of Megatron Core."""
 
-Schedule = Literal["none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v"]
+Schedule = Literal[
+    "none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v", "dualpipe-v"
+]
 """Pipeline schedules; `none` without a pipeline."""
 
-V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v",)
+V_SHAPED: tuple[Schedule, ...] = ("zero-bubble-v", "dualpipe-v")
 """Schedules of two chunks a stage, through which the model runs down the stages and back up."""
+
+PAIRED: tuple[Schedule, ...] = ("dualpipe-v",)
+"""Schedules that run a forward and a backward pass of other micro-batches together."""
 
 Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvme"]
 """What lives off the device: nothing, optimizer states, or states and parameters."""
@@ -50,6 +63,12 @@ RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 RECOMPUTE_MODULES: tuple[Module, ...] = get_args(Module)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 OFFLOAD: tuple[Offload, ...] = get_args(Offload)
+
+DEALING = ("embedding_slots", "head_slots", "first_layers", "last_layers", "split")
+"""Fields of a layout that say how layers are dealt to stages."""
+
+_PART = re.compile(r"(\d{1,5})(?:\*(\d{1,6}))?")
+_MOST_CHUNKS = 100_000
 
 
 class Sharding:
@@ -161,6 +180,21 @@ class Layout(Sharding, Chunks, Description):
     """What lives off the device."""
     tiles: int = Field(default=1, ge=1, le=65536)
     """Tiles into which the largest matrix is split (memory-centric tiling)."""
+    embedding_slots: int = Field(default=-1, ge=-1, le=64)
+    """Layers that the embedding counts for when stages are dealt; -1: as the framework does it."""
+    head_slots: int = Field(default=-1, ge=-1, le=64)
+    """Layers that head and loss count for when stages are dealt; -1: as the framework does it."""
+    first_layers: int = Field(default=0, ge=0, le=100_000)
+    """Layers of the first pipeline stage, where it is told; the others share the rest."""
+    last_layers: int = Field(default=0, ge=0, le=100_000)
+    """Layers of the last pipeline stage, where it is told; the others share the rest."""
+    split: str = Field(default="", max_length=2000)
+    """Layers of every chunk in the order of the model, such as 7,8*14,7; empty: dealt."""
+
+    @field_validator("split")
+    @classmethod
+    def _written_alike(cls, text: str) -> str:
+        return format_split(parse_split(text))
 
     @model_validator(mode="after")
     def _check(self) -> Layout:
@@ -169,6 +203,7 @@ class Layout(Sharding, Chunks, Description):
                 f"dp_shard = {self.dp_shard} must divide dp = {self.dp}; use one of "
                 f"{', '.join(map(str, divisors(self.dp)))}"
             )
+        self._check_dealing()
         return self
 
     @field_validator("recompute_modules", mode="before")
@@ -182,6 +217,32 @@ class Layout(Sharding, Chunks, Description):
     def _once(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:
         """A set: each once, in the order of the table."""
         return tuple(name for name in RECOMPUTE_MODULES if name in names)
+
+    def _check_dealing(self) -> None:
+        """Stages are dealt in one way."""
+        ends = max(self.embedding_slots, self.head_slots) >= 0
+        ways = {
+            "embedding_slots and head_slots": ends,
+            "first_layers and last_layers": self.first_layers or self.last_layers,
+            "split": self.split,
+        }
+        said = [way for way, given in ways.items() if given]
+        if len(said) > 1:
+            raise ValueError(f"{' as well as '.join(said)} deal layers to stages; say one of them")
+        if self.split and len(self.chunk_layers) != self.pp * self.vpp:
+            raise ValueError(
+                f"split = {shorten(self.split)} has {len(self.chunk_layers)} chunks, but "
+                f"pp * vpp = {self.pp * self.vpp}; give one number for each chunk"
+            )
+
+    @property
+    def chunk_layers(self) -> tuple[int, ...]:
+        """Layers of every chunk in the order of the model; nothing where they are dealt.
+
+        >>> Layout(pp=4, split="7,8*2,7").chunk_layers
+        (7, 8, 8, 7)
+        """
+        return parse_split(self.split)
 
     @property
     def v_shaped(self) -> bool:
@@ -239,7 +300,39 @@ class Layout(Sharding, Chunks, Description):
             parts.append("offload activations")
         if self.tiles > 1:
             parts.append(f"{self.tiles} tiles")
+        for name in DEALING:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                parts.append(f"{name.partition('_')[0]}{value}")
         return " ".join(parts)
+
+
+def parse_split(text: str) -> tuple[int, ...]:
+    """Layers of every chunk, from what users write. ValueError where that is no split.
+
+    >>> parse_split("7, 8*3, 0")
+    (7, 8, 8, 8, 0)
+    """
+    counts: list[int] = []
+    for part in text.split(",") if text.strip() else ():
+        match = _PART.fullmatch(part.strip())
+        times = int(match[2] or 1) if match else 0
+        if not match or not 0 < times <= _MOST_CHUNKS - len(counts):
+            raise ValueError(
+                f"split = {shorten(text)!r} is no list of layers; write one number for each chunk, "
+                "such as 7,8*14,7"
+            )
+        counts += [int(match[1])] * times
+    return tuple(counts)
+
+
+def format_split(counts: Iterable[int]) -> str:
+    """A split in its shortest form.
+
+    >>> format_split([7, 8, 8, 8, 0])
+    '7,8*3,0'
+    """
+    runs = [(count, len(list(same))) for count, same in groupby(counts)]
+    return ",".join(f"{count}*{times}" if times > 1 else f"{count}" for count, times in runs)
 
 
 def divisors(number: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from planner.choose.legality import check
 from planner.cost.question import Question
-from planner.describe.layout import Layout
+from planner.describe.layout import DEALING, Layout
 from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
@@ -80,6 +80,8 @@ class Says:
     """Whether sharding may stop at a group of ranks."""
     tiles: bool = False
     """Whether a layer may be tiled."""
+    stages: bool = False
+    """Whether layers may be dealt to stages otherwise than usual."""
 
     def check(self, layout: Layout, framework: str) -> None:
         """Raise EmitError for what would be lost in the files."""
@@ -96,6 +98,10 @@ class Says:
             raise not_written(f"dp_shard = {layout.dp_shard}", framework, f"{layout.dp}")
         if layout.tiles > 1 and not self.tiles:
             raise not_written(f"tiles = {layout.tiles}", framework, "tiles = 1")
+        told = layout.model_dump(include=set(DEALING), exclude_defaults=True)
+        for name, value in told.items():
+            if not self.stages:
+                raise not_written(f"{name} = {shorten(str(value))}", framework, "none")
 
     def _check_recompute(self, layout: Layout, framework: str) -> None:
         for name, usual in (("layers", 0), ("every", 1), ("span", 1)):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.choose.plan import Plan
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.errors import shorten
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
@@ -64,7 +67,24 @@ def layout_words(layout: Layout) -> str:
         words.append("offload of activations")
     if layout.tiles > 1:
         words.append(f"{layout.tiles} tiles")
+    words += _dealt(layout)
     return ", ".join(words)
+
+
+def _dealt(layout: Layout) -> Iterator[str]:
+    """How layers are dealt to stages, where it is told.
+
+    >>> list(_dealt(Layout(pp=4, first_layers=7)))
+    ['7 layers on the first stage']
+    """
+    for name in ("embedding", "head"):
+        if (slots := getattr(layout, f"{name}_slots")) >= 0:
+            yield f"{name} dealt as {counted(slots, 'layer')}"
+    for name in ("first", "last"):
+        if layers := getattr(layout, f"{name}_layers"):
+            yield f"{counted(layers, 'layer')} on the {name} stage"
+    if layout.split:
+        yield f"layers of chunks {shorten(layout.split)}"
 
 
 CODE = {
@@ -77,6 +97,9 @@ CODE = {
     "cp2": "every sequence is cut over 2 devices (context parallel)",
     "ep8": "experts are spread over 8 devices (expert parallel)",
     "zero1": "the ZeRO stage: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 weights too",
+    "embedding1 head1": "embedding and head count as a layer each when stages get their layers",
+    "first7 last5": "layers of the first and the last stage; the others share the rest",
+    "split7,8*2,7": "layers of every chunk of the pipeline, in the order of the model",
     "mb2x32": "micro-batches of 2 sequences, 32 of them per step and replica",
 }
 """The code in which layouts are written, by example."""

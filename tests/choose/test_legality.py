@@ -69,6 +69,27 @@ def test_a_legal_layout_passes() -> None:
             r"'none' and ZeRO stage 3: fsdp2 has it with recompute none and stage 0, 1 or 2",
         ),
         (
+            {"framework": "nanotron"},
+            {"pp": 2, "schedule": "1f1b", "first_layers": 7},
+            r"first_layers = 7: nanotron deals layers to stages itself; leave it out",
+        ),
+        ({}, {"head_slots": 1}, r"pp = 1 with head_slots = 1: one stage holds all layers"),
+        (
+            {},
+            {"pp": 2, "schedule": "1f1b", "split": "16,17"},
+            r"split = 16,17 holds 33 layers, but llama-3-8b has 32; make them equal",
+        ),
+        (
+            {},
+            {"pp": 4, "schedule": "1f1b", "first_layers": 31, "last_layers": 1},
+            r"first_layers = 31, last_layers = 1 leave no layer for one of the .* = 4 chunks of 32",
+        ),
+        (
+            {},
+            {"pp": 4, "schedule": "1f1b", "head_slots": 11},
+            r"head_slots = 11 leave no layer .* use fewer chunks",
+        ),
+        (
             {"framework": "megatron-lm-2021"},
             {"pp": 5, "schedule": "1f1b"},
             r"pp \* vpp = 5 does not divide the 32 layers",

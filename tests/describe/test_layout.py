@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,3 +132,35 @@ def test_text_names_what_is_used() -> None:
         text == "dp4(shard 2) tp2 pp2 vpp2 sp zero1 mb3x5 full recompute gpipe "
         "offload optimizer-cpu 2 tiles"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"pp": 4, "split": "7, 8*2 ,7"}, "dp1 pp4 zero0 mb1x1 split7,8*2,7"),
+        ({"pp": 4, "split": "7,8,8,7"}, "dp1 pp4 zero0 mb1x1 split7,8*2,7"),
+        ({"pp": 4, "embedding_slots": 1, "head_slots": 0}, "dp1 pp4 zero0 mb1x1 embedding1 head0"),
+        ({"pp": 4, "first_layers": 7, "last_layers": 5}, "dp1 pp4 zero0 mb1x1 first7 last5"),
+    ],
+)
+def test_how_stages_are_dealt_is_said_and_kept(fields: dict[str, Any], text: str) -> None:
+    layout = Layout(**fields)
+    assert str(layout) == text
+    assert Layouts.stack([Layout(), layout])[1] == layout
+    assert Layout.model_validate_json(layout.model_dump_json()) == layout
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pp": 4, "split": "8*3"}, r"8\*3 has 3 chunks, but pp \* vpp = 4; give one number for"),
+        ({"pp": 2, "split": "8;8"}, r"'8;8' is no list of layers; write .* such as 7,8\*14,7"),
+        ({"pp": 2, "split": "8*0,8"}, r"is no list of layers"),
+        ({"pp": 2, "split": "1*99999,2*99999"}, r"is no list of layers"),
+        ({"pp": 2, "split": "8,8", "first_layers": 8}, r"as well as split .* say one of them"),
+        ({"pp": 2, "head_slots": 1, "last_layers": 8}, r"head_slots as well as first_layers"),
+    ],
+)
+def test_stages_are_dealt_in_one_way(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        Layout.described(fields)

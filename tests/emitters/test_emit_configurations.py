@@ -340,6 +340,42 @@ def test_megatron_pipelines() -> None:
     assert (stages[0][0], stages[-1][-1]) == ("E", "L")
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"vpp": 8, "embedding_slots": 1, "head_slots": 1},
+            {
+                "account-for-embedding-in-pipeline-split": "",
+                "account-for-loss-in-pipeline-split": "",
+                "num-virtual-stages-per-pipeline-rank": "8",
+            },
+        ),
+        (
+            {"first_layers": 7, "last_layers": 7},
+            {
+                "decoder-first-pipeline-num-layers": "7",
+                "decoder-last-pipeline-num-layers": "7",
+            },
+        ),
+        # what Megatron would not deal evenly is spelled out
+        (
+            {"first_layers": 8},
+            {"pipeline-model-parallel-layout": f"E{'t*8|' * 14}t*7|t*7L"},
+        ),
+        ({"split": "0,9*14,0"}, {"pipeline-model-parallel-layout": f"E|{'t*9|' * 14}L"}),
+    ],
+)
+def test_megatron_is_told_of_stages(fields: dict[str, Any], expected: dict[str, str]) -> None:
+    schedule = "interleaved-1f1b" if "vpp" in fields else "1f1b"
+    layout = Layout(dp=2, tp=8, pp=16, grad_accumulation=16, schedule=schedule, **fields)
+    given = options(
+        files_of("llama-3.1-405b", "dgx-h100", 32, layout, "megatron-lm")["megatron.args"]
+    )
+    names = (*expected, "num-layers-per-virtual-pipeline-stage", "pipeline-model-parallel-layout")
+    assert {name: given[name] for name in names if name in given} == expected
+
+
 def test_megatron_experts() -> None:
     given = options(files_of(*MEGATRON["experts"], "megatron-lm")["megatron.args"])
     shape = [given[key] for key in ("num-experts", "moe-router-topk", "moe-ffn-hidden-size")]

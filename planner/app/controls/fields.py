@@ -23,6 +23,7 @@ class Kind(enum.Enum):
     WHOLE = "whole number"
     REAL = "number"
     TRUTH = "yes or no"
+    TEXT = "what one writes"
 
     @property
     def number(self) -> type:
@@ -44,6 +45,8 @@ def kind_of(description: type[Description], name: str) -> Kind:
         return Kind.CHOICE
     if annotation is bool:
         return Kind.TRUTH
+    if annotation is str:
+        return Kind.TEXT
     return Kind.WHOLE if annotation is int else Kind.REAL
 
 
@@ -96,6 +99,9 @@ def widget(
     if kind is Kind.TRUTH:
         settings |= {} if value is None else {"value": value}
         return place.checkbox(label, **settings)
+    if kind is Kind.TEXT:
+        settings |= {} if value is None else {"value": value}
+        return place.text_input(label, **settings)
     low, most = bounds(description, name)
     number = kind.number
     if description.model_fields[name].default is None:

@@ -8,9 +8,11 @@ from planner.choose.job import listed
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Mask
 from planner.cost.question import Question
-from planner.cost.schedules.bubble import defers_weight_gradients, interleaved
+from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.cost.shards.pipeline import layers_on_stage, told_deal
+from planner.describe.layout import DEALING, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.errors import shorten
 from planner.units import either
 
 __all__ = ["SCHEDULED", "STAGES"]
@@ -22,7 +24,60 @@ def _num_layers(q: Question) -> int:
 
 def _stages(q: Question, x: Layouts) -> Mask:
     chunks, layers = x.pp * x.vpp, _num_layers(q)
-    return chunks <= layers if q.framework.uneven_stages else layers % chunks == 0
+    even = chunks <= layers if q.framework.uneven_stages else layers % chunks == 0
+    return even | x.counts_ends | x.dealt_by_hand
+
+
+def _told(q: Question, x: Layouts) -> Mask:
+    told = x.counts_ends | x.dealt_by_hand
+    return ~told | (x.piped & q.framework.deals_as_told)
+
+
+def _told_message(q: Question, x: Layout) -> str:
+    if x.pp == 1:
+        return f"pp = 1 with {_deal_of(x)}: one stage holds all layers; leave it out"
+    return (
+        f"{_deal_of(x)}: {q.framework.name} deals layers to stages itself; leave it out, or use a "
+        "framework that is told, such as megatron-lm"
+    )
+
+
+def _deal_of(x: Layout) -> str:
+    """What a layout says of its stages, as it is asked."""
+    given = x.model_dump(include=set(DEALING), exclude_defaults=True)
+    return ", ".join(f"{name} = {shorten(str(value))}" for name, value in given.items())
+
+
+def _filled(q: Question, x: Layouts) -> Mask:
+    """All layers lie somewhere, and an end is no more than its chunk."""
+    told = np.ravel(x.counts_ends | x.dealt_by_hand)
+    holds = np.ones(len(told), dtype=np.bool_)
+    if np.any(told):
+        few, which = x.distinct("pp", "vpp", "schedule", *DEALING)
+        fits = [_is_filled(q, few[row]) for row in range(len(few))]
+        holds = ~told | np.array(fits)[np.ravel(which)]
+    return holds.reshape(np.shape(x.pp))
+
+
+def _is_filled(q: Question, x: Layout) -> bool:
+    layers, chunks = _num_layers(q), x.pp * x.vpp
+    deal = told_deal(layers, x)
+    _, counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)
+    between = counts[1:-1] if not x.split else counts[:0]
+    return bool(counts.sum() == layers and np.all(counts >= 0) and np.all(between >= 1))
+
+
+def _filled_message(q: Question, x: Layout) -> str:
+    layers, chunks = _num_layers(q), x.pp * x.vpp
+    if x.split:
+        return (
+            f"split = {shorten(x.split)} holds {sum(x.chunk_layers)} layers, but {q.model.name} "
+            f"has {layers}; make them equal"
+        )
+    return (
+        f"{_deal_of(x)} leave no layer for one of the pp * vpp = {chunks} chunks of {layers} "
+        "layers; use fewer chunks, or less of it"
+    )
 
 
 def _stages_message(q: Question, x: Layout) -> str:
@@ -38,7 +93,8 @@ def _stages_message(q: Question, x: Layout) -> str:
 def _schedule(q: Question, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
     chunked = np.where(x.v_shaped, x.vpp == 2, (x.vpp > 1) == interleaved(x))
-    return scheduled & chunked & (~interleaved(x) | (x.grad_accumulation % x.pp == 0))
+    divided = ~interleaved(x) | (x.grad_accumulation % x.pp == 0)
+    return scheduled & chunked & divided & (x.num_microbatches >= fewest_micro_batches(x))
 
 
 def _schedule_message(q: Question, x: Layout) -> str:
@@ -56,6 +112,12 @@ def _schedule_message(q: Question, x: Layout) -> str:
         return (
             f"vpp = {x.vpp} with schedule {x.schedule!r}: only interleaved-1f1b has several chunks "
             "per stage; set vpp = 1 or that schedule"
+        )
+    fewest = int(fewest_micro_batches(Layouts.of(x)))
+    if x.grad_accumulation < fewest:
+        return (
+            f"grad_accumulation = {x.grad_accumulation} with schedule {x.schedule!r} of {x.pp} "
+            f"stages, which needs {fewest} micro-batches; change micro_batch or the schedule"
         )
     return (
         f"grad_accumulation = {x.grad_accumulation} is not a multiple of pp = {x.pp}, which the "
@@ -79,7 +141,9 @@ def _deferred_message(q: Question, x: Layout) -> str:
 
 
 STAGES: tuple[Rule, ...] = (
+    Rule("stages cannot be told how layers are dealt", ("pp", *DEALING), _told, _told_message),
     Rule("stages do not divide the layers", ("pp", "vpp"), _stages, _stages_message),
+    Rule("a stage holds no layer", ("pp", "vpp", *DEALING), _filled, _filled_message),
 )
 
 SCHEDULED: tuple[Rule, ...] = (

@@ -30,6 +30,7 @@ _CHANGES = (
     ("ep", 3),
     ("vpp", 1),
     ("tiles", 3),
+    ("embedding_slots", 1),
 )
 # what a change costs the user: a flag first, then sharding, offload, and parallel code last
 _OUTSIDE = 6

@@ -24,6 +24,8 @@ class Deferred(Arrays):
     """Weight gradients that are not in the sums over passes yet: those of every chunk's last."""
     one_pending: Float
     """Of that, the first chunk's."""
+    ahead: Float
+    """Those that are there while most passes are in flight."""
     kept: Float
     """Activations when no forward pass follows."""
     waiting: Float
@@ -55,7 +57,7 @@ def deferred(stages: Stages) -> Deferred:
     layouts, zero = stages.layouts, np.zeros(stages.shape)
     here = defers_weight_gradients(layouts)
     if not np.any(here):
-        return Deferred(zero, zero, zero, zero, zero)
+        return Deferred(zero, zero, zero, zero, zero, zero)
     flight, framework = in_flight_on(stages), stages.question.framework
     kept, waiting, one_waiting = zero, zero, zero
     for number, block in enumerate(stages.blocks):
@@ -71,7 +73,10 @@ def deferred(stages: Stages) -> Deferred:
     opens = (stages.stage == 0) + zero
     pending = np.where(summed, everything - opens * first, 0.0)
     one = np.where(summed, (1 - opens) * first, 0.0)
-    return Deferred(*(np.where(here, x, 0.0) for x in (pending, one, kept, waiting, one_waiting)))
+    # in pairs backward passes are whole
+    ahead = np.where(layouts.paired, 0.0, pending)
+    found = (pending, one, ahead, kept, waiting, one_waiting)
+    return Deferred(*(np.where(here, x, 0.0) for x in found))
 
 
 def _gradients(stages: Stages, counts: tuple[Float, ...]) -> Float:

@@ -99,7 +99,7 @@ def forward(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.all,
         gathered_parameters=w.gathered.in_forward,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
         communication_buffers=w.stage_buffers + w.reduction.buckets,
     )
@@ -110,7 +110,7 @@ def loss(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.all,
         gathered_parameters=w.gathered.head,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.kept.kept,
         logits_and_loss=w.kept.logits,
         communication_buffers=w.loss_buffers + w.reduction.buckets + w.reduction.in_loss,
@@ -122,7 +122,7 @@ def backward(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_head,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.kept.kept,
         working_set=w.kept.layer.working,
         communication_buffers=w.stage_buffers + w.reduction.in_last_layer,
@@ -134,7 +134,7 @@ def next_to_last_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
         working_set=w.kept.following.working,
         communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
@@ -146,7 +146,7 @@ def layer_before_last(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
-        gradients=w.reduction.before + w.deferred.pending,
+        gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
         working_set=w.ending(w.kept.layer),
         communication_buffers=w.stage_buffers + w.reduction.after_last_layer,
@@ -159,7 +159,7 @@ def second_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_second_layer,
-        gradients=w.reduction.at_end + w.deferred.pending,
+        gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others + own,
         working_set=w.ending(w.kept.first),
         communication_buffers=w.stage_buffers_after + w.reduction.in_second_layer,
@@ -174,7 +174,7 @@ def first_layer(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_first_layer,
-        gradients=w.reduction.at_end + w.deferred.pending,
+        gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others,
         working_set=w.kept.first.working,
         communication_buffers=w.stage_buffers_after + w.reduction.in_first_layer,
@@ -186,7 +186,7 @@ def embedding(w: Worksheet) -> Alive:
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_embedding,
-        gradients=w.reduction.at_end + w.deferred.pending,
+        gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others,
         communication_buffers=w.kept.buffers.receive + w.reduction.in_embedding,
     )
@@ -232,9 +232,11 @@ def optimizer(w: Worksheet) -> Alive:
 
 def optimizer_temporaries(stages: Stages) -> Float:
     """Copies that the optimizer step makes of what a rank updates [B]."""
-    size, params, updated = stages.states, stages.params, stages.updated
+    size, params, updated = stages.states, stages.params, stages.updated_at_once
     largest = np.minimum(np.maximum(params.embedding, params.head), updated)
-    temporary = np.maximum(updated * size.optimizer_temporary_bytes, largest * size.norm_bytes)
+    copied = 4.0 if size.copies_narrow_gradients and size.gradient_bytes < 4 else 0.0
+    each = max(size.optimizer_temporary_bytes, copied)
+    temporary = np.maximum(updated * each, largest * size.norm_bytes)
     return np.where(stages.layouts.keeps_states, temporary, 0.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Mask
+from planner.cost.arrays import Float, Int, Mask
 from planner.cost.schedules.known import KNOWN
 from planner.cost.schedules.schedule import Passes, idle_s
 from planner.cost.shards.layouts import Layouts
@@ -15,6 +15,7 @@ __all__ = [
     "chunks_in_flight",
     "chunks_waiting",
     "defers_weight_gradients",
+    "fewest_micro_batches",
     "in_flight",
     "interleaved",
     "runs_forward_ahead",
@@ -119,6 +120,20 @@ def defers_weight_gradients(layouts: Layouts) -> Mask:
     return _any_of(
         layouts, [name for name, known in KNOWN.items() if known.defers_weight_gradients]
     )
+
+
+def fewest_micro_batches(layouts: Layouts) -> Int:
+    """Micro-batches without which the schedule does not exist [1].
+
+    Counted: two for each stage. Left out: multiples of the stages, which interleaving asks
+    for. method.md#pipeline.
+
+    >>> layouts = Layouts.broadcast(pp=4, vpp=2, schedule=6)
+    >>> int(fewest_micro_batches(layouts))
+    8
+    """
+    names = [name for name, known in KNOWN.items() if known.needs_two_rounds]
+    return np.where(_any_of(layouts, names), 2 * layouts.pp, 1)
 
 
 def _any_of(layouts: Layouts, names: list[str]) -> Mask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.cost.schedules.dual_pipe_v import DUAL_PIPE_V
 from planner.cost.schedules.gpipe import GPIPE
 from planner.cost.schedules.interleaved import INTERLEAVED
 from planner.cost.schedules.one_f_one_b import ONE_F_ONE_B
@@ -13,7 +14,7 @@ __all__ = ["KNOWN", "schedule_named"]
 
 KNOWN: dict[str, PipelineSchedule] = {
     schedule.name: schedule
-    for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V)
+    for schedule in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUAL_PIPE_V)
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from planner.cost.arrays import Float, Int
 from planner.describe.layout import V_SHAPED, Schedule
 
-__all__ = ["Kind", "Passes", "PipelineSchedule", "Task", "idle_s", "one_each"]
+__all__ = ["Kind", "Passes", "PipelineSchedule", "Task", "idle_s", "one_each", "pair"]
 
 Kind = Literal["forward", "backward", "weight_gradient"]
 
@@ -61,6 +61,18 @@ def idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
     return others.total_s / v
 
 
+def pair(first: Int, second: Int, layers: Float) -> Float:
+    """Passes of both chunks of a V, in the shape of all chunks. Shape (chunks, ...) [1].
+
+    Counted: the first two chunks. Left out: others, which a V has not. Definition.
+
+    >>> pair(np.array([3]), np.array([1]), np.ones((3, 1))).tolist()
+    [[3.0], [1.0], [0.0]]
+    """
+    chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(first))
+    return np.where(chunk == 0, first, np.where(chunk == 1, second, 0)).astype(float)
+
+
 Bubble: TypeAlias = Callable[[Int, Int, Int, Passes, Passes], Float]
 
 
@@ -73,6 +85,9 @@ class PipelineSchedule:
     """Where it is described."""
     order: Callable[[int, int, int, int], list[Task]]
     """Tasks of a stage in the order in which it works on them: (p, stage, m, v)."""
+    groups: Callable[[int, int, int, int], list[tuple[Task, ...]]] | None = None
+    """The same with those tasks together that start together, once all have what they need, and
+    hand on what they have made when all are done; where there are such."""
     in_flight: Callable[[Int, Int, Int, Int], Float]
     """Micro-batches whose activations a stage holds at its peak: (p, v, m, stage)."""
     of_chunks: Callable[[Int, Int, Int, Int, Float], Float] | None = None
@@ -87,6 +102,8 @@ class PipelineSchedule:
     """Whether chunks go round the stages, and micro-batches pass in groups of p."""
     defers_weight_gradients: bool = False
     """Whether weight gradients are passes of their own."""
+    needs_two_rounds: bool = False
+    """Whether a step must have at least two micro-batches for each stage."""
     runs_forward_ahead: bool = False
     """Whether forward passes precede the last stage's backward: it keeps all their logits."""
     no_better_than: str = ""

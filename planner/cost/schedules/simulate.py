@@ -84,6 +84,8 @@ class Timeline:
     """Stages, chunks and schedule: where in the model each chunk lies."""
     num_micro_batches: int
     events: tuple[Event, ...]
+    groups: tuple[tuple[Task, ...], ...] = ()
+    """Tasks that start together and are done together, where there are such."""
 
     @property
     def num_stages(self) -> int:
@@ -175,6 +177,8 @@ class Timeline:
 
     def _waits(self) -> Iterator[tuple[int, int]]:
         """What is waited for and what waits, as positions in `events`."""
+        opens = {task: group[0] for group in self.groups for task in group}
+        closes = {task: group[-1] for group in self.groups for task in group}
         first: dict[Task, int] = {}
         last: dict[Task, int] = {}
         sent: dict[Task, int] = {}
@@ -191,12 +195,13 @@ class Timeline:
                 last[event.task] = position
                 first.setdefault(event.task, position)
         for task, position in sent.items():
-            yield last[task], position
-        for task, position in first.items():
+            yield last[closes.get(task, task)], position
+        for task in first:
             source = _source(task, self.place)
-            if source is not None:
-                ready = last[source]
-                yield (ready if source.stage == task.stage else sent.get(source, ready)), position
+            if source is None or (source in opens and opens[source] == opens.get(task)):
+                continue
+            ready, position = last[closes.get(source, source)], first[opens.get(task, task)]
+            yield (ready if source.stage == task.stage else sent.get(source, ready)), position
         for position in busy.values():
             yield position, len(self.events)
 
@@ -228,15 +233,29 @@ def simulate(
         raise LayoutError(
             f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = {least}"
         )
-    orders = [known.order(p, stage, micro_batches, chunks) for stage in range(p)]
-    return Timeline(place, micro_batches, tuple(_run(stages, orders, known, place)))
+    orders = [_groups(known, p, stage, micro_batches, chunks) for stage in range(p)]
+    together = tuple(group for order in orders for group in order if len(group) > 1)
+    events = tuple(_run(stages, orders, known, place))
+    return Timeline(place, micro_batches, events, together)
 
 
 # --- time ------------------------------------------------------------------------------------
 
 
+def _groups(
+    schedule: PipelineSchedule, p: int, stage: int, m: int, v: int
+) -> list[tuple[Task, ...]]:
+    """Tasks of a stage in their order, those that run together in one group."""
+    if schedule.groups is not None:
+        return schedule.groups(p, stage, m, v)
+    return [(task,) for task in schedule.order(p, stage, m, v)]
+
+
 def _run(
-    stages: Sequence[StageTime], orders: list[list[Task]], schedule: PipelineSchedule, place: Layout
+    stages: Sequence[StageTime],
+    orders: list[list[tuple[Task, ...]]],
+    schedule: PipelineSchedule,
+    place: Layout,
 ) -> list[Event]:
     """Tasks with their times; stages advance in turn until all orders are worked off."""
     p = len(stages)
@@ -248,18 +267,13 @@ def _run(
         progressed = False
         for stage in list(waiting):
             while position[stage] < len(orders[stage]):
-                task = orders[stage][position[stage]]
-                ready = _ready_s(task, stages, ends, place)
-                if ready is None:
+                group = orders[stage][position[stage]]
+                ready = [_ready_s(task, stages, ends, place, group) for task in group]
+                if None in ready:
                     break
-                start = max(free[stage], ready)
-                made = _timed(task, stages[stage], start, schedule, place.vpp)
-                ends[task] = free[stage] = made[-1].end_s
-                # weight gradients have nothing to hand on
-                blocked = stages[stage].blocked_s if task.kind != "weight_gradient" else 0.0
-                if blocked:
-                    free[stage] += blocked
-                    made.append(Event(task, "pipeline_transfer", ends[task], free[stage]))
+                start = max(free[stage], *(time for time in ready if time is not None))
+                made, done, free[stage] = _worked(group, stages[stage], start, schedule, place.vpp)
+                ends |= dict.fromkeys(group, done)
                 events += made
                 position[stage] += 1
                 progressed = True
@@ -267,6 +281,24 @@ def _run(
                 waiting.remove(stage)
         assert progressed or not waiting, "the order of a schedule waits for itself"
     return events + _transfers(stages, ends, place)
+
+
+def _worked(
+    group: tuple[Task, ...], time: StageTime, start: float, schedule: PipelineSchedule, chunks: int
+) -> tuple[list[Event], float, float]:
+    """Tasks one after the other, when all of them are done, and when the stage is free again."""
+    events: list[Event] = []
+    done = start
+    for task in group:
+        events += _timed(task, time, done, schedule, chunks)
+        done = events[-1].end_s
+    free = done
+    for task in group:
+        # weight gradients have nothing to hand on
+        if time.blocked_s and task.kind != "weight_gradient":
+            events.append(Event(task, "pipeline_transfer", free, free + time.blocked_s))
+            free = events[-1].end_s
+    return events, done, free
 
 
 def _source(task: Task, place: Layout) -> Task | None:
@@ -291,11 +323,16 @@ def _goes(task: Task, place: Layout) -> bool:
 
 
 def _ready_s(
-    task: Task, stages: Sequence[StageTime], ends: dict[Task, float], place: Layout
+    task: Task,
+    stages: Sequence[StageTime],
+    ends: dict[Task, float],
+    place: Layout,
+    group: tuple[Task, ...],
 ) -> float | None:
-    """When a task's input is there; None where it is not known yet."""
+    """When a task's input is there, but for what its own group makes; None where it is not known
+    yet."""
     source = _source(task, place)
-    if source is None:
+    if source is None or source in group:
         return 0.0
     end = ends.get(source)
     if end is None:

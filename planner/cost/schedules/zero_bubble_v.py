@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import Kind, Passes, PipelineSchedule, Task
+from planner.cost.schedules.schedule import Kind, Passes, PipelineSchedule, Task, pair
 
 __all__ = ["ZERO_BUBBLE_V"]
 
@@ -58,7 +58,7 @@ def _of_chunks(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> Float:
     first, second = np.minimum(m, 2 * p - stage - 1), np.minimum(m, stage + 1)
     # a forward pass of the first chunk opens each round, one of the second follows its backward
     more = (m >= 2 * p - stage) & (layers[0] > layers[1])
-    return _pair(first + more, second - more, layers)
+    return pair(first + more, second - more, layers)
 
 
 def _waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, Float]:
@@ -66,14 +66,8 @@ def _waiting(p: Int, v: Int, m: Int, stage: Int, layers: Float) -> tuple[Float, 
     weight gradients to later, as the backward pass after them does until it is done."""
     late = np.maximum(m, 2 * p - 1) - m
     first, second = np.clip(p - late, 0, None), np.clip(stage - late, 0, None)
-    held = _pair(first, second, layers)
-    return held, _pair(np.minimum(first, stage + 1), second, layers)
-
-
-def _pair(first: Int, second: Int, layers: Float) -> Float:
-    """Of both chunks, in the shape of all. Shape (chunks, ...)."""
-    chunk = np.arange(len(layers)).reshape(-1, *[1] * np.ndim(first))
-    return np.where(chunk == 0, first, np.where(chunk == 1, second, 0)).astype(float)
+    held = pair(first, second, layers)
+    return held, pair(np.minimum(first, stage + 1), second, layers)
 
 
 def _bubble_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:

@@ -15,7 +15,9 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
+    DEALING,
     OFFLOAD,
+    PAIRED,
     RECOMPUTE,
     RECOMPUTE_MODULES,
     SCHEDULES,
@@ -54,6 +56,12 @@ class Layouts(Sharding, Chunks, Arrays):
     schedule: Int
     offload: Int
     tiles: Int
+    embedding_slots: Int
+    head_slots: Int
+    first_layers: Int
+    last_layers: Int
+    split: Int
+    """Place in the table of splits that were ever said; 0: dealt."""
 
     @classmethod
     def of(cls, layout: Layout) -> Self:
@@ -90,7 +98,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def distinct(self, *names: str) -> tuple[Self, Int]:
         """The rows that differ in `names`, and for every row which of them it equals."""
-        first, which = distinct(*(getattr(self, name) for name in names))
+        first, which = distinct(*(getattr(self, name) + (name in _FROM_BELOW) for name in names))
         return self.map(np.ravel).take(first), which
 
     def __len__(self) -> int:
@@ -107,8 +115,31 @@ class Layouts(Sharding, Chunks, Arrays):
                 **{name: bool(values[name]) for name in _TRUTHS},
                 "recompute_modules": _named(values["recompute_modules"]),
                 **{name: table[values[name]] for name, table in _CHOICES.items()},
+                "split": _SPLITS[values["split"]],
             }
         )
+
+    @property
+    def dealt_by_hand(self) -> Mask:
+        """Layers of some stages are told, or of all."""
+        return (self.first_layers > 0) | (self.last_layers > 0) | (self.split > 0)
+
+    @property
+    def counts_ends(self) -> Mask:
+        """It is told for how many layers embedding or head count."""
+        return (self.embedding_slots >= 0) | (self.head_slots >= 0)
+
+    @property
+    def dealing(self) -> tuple[Int, ...]:
+        """What is told of how layers are dealt to stages, as numbers from 0."""
+        return tuple(getattr(self, name) + (name in _FROM_BELOW) for name in DEALING)
+
+    def distinct_deals(self) -> tuple[Self, Int]:
+        """As `distinct`, in how layers are dealt: where some are told, to which chunks too."""
+        hand = self.dealt_by_hand
+        chunks = [np.where(hand, column, 0) for column in (self.pp, self.vpp, self.schedule)]
+        first, which = distinct(*self.dealing, *chunks)
+        return self.map(np.ravel).take(first), which
 
     # --- counts --------------------------------------------------------------------------------
 
@@ -165,10 +196,11 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def merges_passes(self, framework: Framework) -> Mask:
         """Forward and backward of neighbouring micro-batches run together, so that each hides the
-        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand."""
+        other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand, and
+        schedules that pair them (torchtitan's dual_pipe_v.py)."""
         piped = ~self.piped | (self.vpp > 1)
-        several = (self.num_microbatches > 1) & (self.ep > 1)
-        return several & piped & ~self.exchanges_again & framework.communication.overlap_experts
+        several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.exchanges_again
+        return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
         """How often a step gathers its weights for a forward pass, where layers are units: before
@@ -282,6 +314,11 @@ class Layouts(Sharding, Chunks, Arrays):
         """The model turns at the last stage: the first one holds both of its ends."""
         return np.isin(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
 
+    @property
+    def paired(self) -> Mask:
+        """The schedule itself runs forward and backward passes together."""
+        return np.isin(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
+
     def tokens(self, sequence_length: int) -> Float:
         """Tokens of one micro-batch on one context rank."""
         return self.micro_batch * sequence_length / self.cp
@@ -312,12 +349,26 @@ def _named(bits: int) -> tuple[Module, ...]:
     return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if bits >> i & 1)
 
 
+_FROM_BELOW = ("embedding_slots", "head_slots")
+"""Columns that start at -1."""
+
+_SPLITS: list[str] = [""]
+"""Splits by their code: users write them, so that no list of them stands anywhere."""
+
+
+def _interned(split: str) -> int:
+    if split not in _SPLITS:
+        _SPLITS.append(split)
+    return _SPLITS.index(split)
+
+
 def _coded(layout: Layout) -> dict[str, int]:
     """A layout's fields as whole numbers, in any order."""
     plain = {name: getattr(layout, name) for name in type(layout).model_fields}
     plain["recompute_modules"] = module_bits(layout.recompute_modules)
     return {
-        **{name: int(value) for name, value in plain.items() if name not in _CHOICES},
+        **{name: int(plain[name]) for name in plain.keys() - _CHOICES.keys() - {"split"}},
+        "split": _interned(layout.split),
         "dp_shard": layout.dp_shard or layout.dp,
         **{name: table.index(plain[name]) for name, table in _CHOICES.items()},
     }

@@ -15,13 +15,10 @@ from planner.cost.arrays import Float, Int
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import candidate_stages, model_counts, parted, stage_counts
-from planner.cost.shards.states import (
-    OPTIMIZER_BYTES,
-    StageParams,
-    stage_params,
-    without_frozen,
-)
+from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
+from planner.cost.shards.parted import model_parts, parted, stage_parts
+from planner.cost.shards.pipeline import candidate_stages
+from planner.cost.shards.states import StageParams, stage_params, without_frozen
 from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -54,7 +51,7 @@ class Stages:
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
         if np.any(layouts.recomputes_partly):
             blocks = parted(blocks)
-        counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
+        counts = tuple(stage_parts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
         moving = tuple(without_frozen(block) for block in blocks)
         if moving != blocks:
@@ -127,11 +124,10 @@ class Stages:
         return np.where(sharded, self.params.trainable_sharded, self.params.trainable)
 
     @property
-    def optimizer_state_bytes(self) -> Float:
-        """fp32 copy and moments of the parameters that a rank updates [B]."""
+    def moment_bytes(self) -> Float:
+        """What the optimizer keeps of the parameters that a rank updates, beside a copy [B]."""
         params, sharded = self.params, self.layouts.shards_states
-        optimizer = self.question.workload.optimizer
-        per_param = self.states.master_bytes + OPTIMIZER_BYTES[optimizer]
+        per_param = moment_bytes(self.question.workload.optimizer, self.states)
         ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
         extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
         return self.updated * per_param + extra
@@ -142,8 +138,63 @@ class Stages:
 
     def of_model(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of the whole model."""
-        counts = model_counts(self.blocks, self.layouts, self.question.framework)
+        counts = model_parts(self.blocks, self.layouts, self.question.framework)
         return np.asarray(sum(x * count for x, count in zip(figures, counts, strict=True)))
+
+    @property
+    def paged_bytes(self) -> Float:
+        """The part of it that the device hands to the host where it has no room [B]."""
+        paged = OPTIMIZERS[self.question.workload.optimizer].paged
+        return np.where(self.layouts.keeps_states & paged, self.moment_bytes, 0.0)
+
+    @property
+    def optimizer_state_bytes(self) -> Float:
+        """Copy and moments of the parameters that a rank updates [B]."""
+        return self.updated * self.states.master_bytes + self.moment_bytes
+
+    @property
+    def updated_at_once(self) -> Float:
+        """Those of them that have gradients at a time: all, or one group where a weight is updated
+        as soon as its gradient is there [elements]."""
+        if not self.question.framework.kernels.optimizer_in_backward:
+            return self.updated
+        return np.minimum(self.updated, self.largest_group / self._parts)
+
+    @property
+    def largest_group(self) -> Float:
+        """The most parameters whose gradients exist together where none is kept: of a layer, or of
+        a table [elements]."""
+        found = self.trained
+        return np.maximum(np.maximum(found.largest_layer, found.embedding), found.head)
+
+    @property
+    def _parts(self) -> Float:
+        """Over how many ranks a group's states are spread."""
+        return np.where(self.layouts.shards_states, self.layouts.num_shards, 1)
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether layers' weights are gathered in 8 bits."""
+        kernels, precision = self.question.framework.kernels, self.question.workload.precision
+        return kernels.fp8_gather and precision == "fp8"
+
+    @property
+    def layer_element(self) -> float:
+        """Bytes of an element of a layer's weights as it is gathered [B]."""
+        return 1.0 if self.eight_bits else float(self.question.workload.compute_bytes)
+
+    @property
+    def in_layers(self) -> Float:
+        """Part of a stage's parameters that is in layers [1]."""
+        params = self.params
+        ends = params.embedding + params.head - params.tied
+        return 1 - ends / np.maximum(params.all_gathered, 1)
+
+    @property
+    def element(self) -> Float:
+        """Bytes of an element of its weights as they are gathered, on the average [B]."""
+        whole = float(self.question.workload.compute_bytes)
+        return whole - (whole - self.layer_element) * self.in_layers
 
     def total(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of each stage."""

@@ -112,8 +112,8 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     2.4
     """
     names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
-    if question.framework.communication.overlap_experts:
-        names += ["vpp", "grad_accumulation"]
+    if question.framework.communication.overlap_experts or np.any(layouts.paired):
+        names += ["vpp", "grad_accumulation", "schedule"]
     names += ["recompute_layers", "recompute_every", "recompute_span", "recompute_modules"]
     few, index = layouts.distinct(*names)
     groups = Groups.of(few, question.machine)
@@ -268,9 +268,10 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
 def _hops(layouts: Layouts) -> Int:
     """Transfers that a pipeline waits for to fill, and again to drain, behind whose chunks others
     run: of all chunks, but not at the turn of a V; there many micro-batches pass the first chunks
-    once more in the middle."""
+    once more in the middle, but in pairs. Left out: pairs that wait for transfers in the middle,
+    where no stage is slower than its neighbours."""
     whole = layouts.pp * layouts.vpp - 1
-    again = np.where(layouts.num_microbatches > layouts.pp, layouts.pp - 2, 0)
+    again = np.where((layouts.num_microbatches > layouts.pp) & ~layouts.paired, layouts.pp - 2, 0)
     return np.where(layouts.v_shaped, whole - 1 + again, whole)
 
 

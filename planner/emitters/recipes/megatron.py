@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import layers_on_stage
+from planner.cost.shards.pipeline import layers_on_stage, told_deal
 from planner.describe.layout import Layout
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import Says, Words, built
@@ -23,6 +25,7 @@ SAYS = Says(
     recompute_by=("layers", "span"),
     modules=True,
     activations=True,
+    stages=True,
 )
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
@@ -269,23 +272,47 @@ def _recompute(layout: Layout) -> Iterator[str]:
 
 
 def _stages(job: BatchJob) -> Iterator[str]:
-    """The chunks of the pipeline, spelled out where layers do not divide evenly."""
+    """The chunks of the pipeline: in Megatron's counts where it has them for that, else one by
+    one."""
     layout, layers = job.layout, job.model.num_layers
     chunks = layout.pp * layout.vpp
-    if layers % chunks:
-        yield f"--pipeline-model-parallel-layout {uneven_stages(layers, chunks)}"
+    deal = told_deal(layers, layout)
+    counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)[1].astype(int).tolist()
+    told = list(_told(layout, layers, counts))
+    if told:
+        yield from told
+        if layout.vpp > 1:
+            yield f"--num-virtual-stages-per-pipeline-rank {layout.vpp}"
+    elif len(set(counts)) > 1:
+        yield f"--pipeline-model-parallel-layout {uneven_stages(counts)}"
     elif layout.vpp > 1:
         yield f"--num-layers-per-virtual-pipeline-stage {layers // chunks}"
 
 
-def uneven_stages(layers: int, chunks: int) -> str:
-    """Layers of every chunk in Megatron's notation, as the estimate deals them.
+def _told(layout: Layout, layers: int, counts: list[int]) -> Iterator[str]:
+    """Ends that count as layers, or layers of the first and last stage; nothing where Megatron
+    would not deal the rest evenly."""
+    first, last = max(layout.embedding_slots, 0), max(layout.head_slots, 0)
+    if first + last and max(first, last) == 1 and not (layers + first + last) % len(counts):
+        if first:
+            yield "--account-for-embedding-in-pipeline-split"
+        if last:
+            yield "--account-for-loss-in-pipeline-split"
+    ends = {"first": layout.first_layers, "last": layout.last_layers}
+    others = counts[bool(ends["first"]) : layout.pp - bool(ends["last"])]
+    if counts == counts[: layout.pp] * layout.vpp and len(set(others)) <= 1:
+        for end, number in ends.items():
+            if number:
+                yield f"--decoder-{end}-pipeline-num-layers {number}"
 
-    >>> uneven_stages(5, 3)
-    'Et*2|t*2|t*1L'
+
+def uneven_stages(counts: Iterable[int]) -> str:
+    """Layers of every chunk in Megatron's notation.
+
+    >>> uneven_stages([2, 2, 1]), uneven_stages([0, 1, 0])
+    ('Et*2|t*2|t*1L', 'E|t*1|L')
     """
-    counts = [int(layers_on_stage(layers, chunks, chunk)[1]) for chunk in range(chunks)]
-    return "E" + "|".join(f"t*{count}" for count in counts) + "L"
+    return "E" + "|".join(f"t*{count}" if count else "" for count in counts) + "L"
 
 
 def _environment(job: BatchJob) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from planner.cost.shards.pipeline import EndLayers, layers_on_stage
+from planner.cost.shards.pipeline import Deal, layers_on_stage, told_deal
 from planner.describe.model.model import Model
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says, Words
@@ -142,11 +142,13 @@ def _reshard(job: BatchJob) -> str:
 
 
 def _chunks(job: BatchJob, head: str) -> list[list[str]]:
-    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer."""
-    number = job.layout.pp * job.layout.vpp
+    """Modules of every chunk, dealt as the estimate deals them: both ends weigh one layer, where
+    nothing else is told."""
+    number, layers = job.layout.pp * job.layout.vpp, job.model.num_layers
+    deal = told_deal(layers, job.layout, Deal(1, 1))
     chunks = []
     for chunk in range(number):
-        first, count = layers_on_stage(job.model.num_layers, number, chunk, EndLayers(1, 1))
+        first, count = layers_on_stage(layers, number, chunk, deal)
         chunks.append([f"layers.{layer}" for layer in range(int(first), int(first + count))])
     return [["tok_embeddings", *chunks[0]], *chunks[1:-1], [*chunks[-1], "norm", head]]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleZBVZeroBubble,
@@ -32,6 +33,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "none": Schedule1F1B,
     "interleaved-1f1b": ScheduleInterleaved1F1B,
     "zero-bubble-v": ScheduleZBVZeroBubble,
+    "dualpipe-v": ScheduleDualPipeV,
 }
 """torch's schedules by the planner's names."""
 

@@ -32,7 +32,7 @@ PIPED = [
     for schedule in load_framework(name).schedules
     if schedule != "none"
 ]
-CHUNKS = {"interleaved-1f1b": 4, "zero-bubble-v": 2}
+CHUNKS = {"interleaved-1f1b": 4, "zero-bubble-v": 2, "dualpipe-v": 2}
 
 
 def drawn_and_estimated(framework: Framework, layout: Layout, model: str) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from planner.cost.schedules.bubble import (
     in_flight,
 )
 from planner.cost.schedules.known import KNOWN
-from planner.cost.schedules.schedule import Passes
+from planner.cost.schedules.schedule import Passes, Task
 from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import SCHEDULES, Layout
@@ -51,6 +51,7 @@ def test_equals_the_closed_form(schedule: str, p: int, rounds: int, time: StageT
     chunks = _chunks(schedule, 3)
     if KNOWN[schedule].defers_weight_gradients and time.recompute_s:  # type: ignore[index]
         time = StageTime(time.forward_s, time.backward_s, 0.0, time.weight_gradient_s)
+    rounds = max(rounds, 1 + KNOWN[schedule].needs_two_rounds)  # type: ignore[index]
     timeline = simulate([time] * p, rounds * p, schedule, chunks)
     expected = _closed_form(schedule, p, rounds * p, chunks, time)
     assert timeline.makespan_s == pytest.approx(expected, rel=1e-12)
@@ -138,16 +139,29 @@ _UNEVEN = [
 ]
 
 
-def _needs(event: Event, before: Event, place: Layout) -> bool:
-    """Whether an event waits for another: its stage is busy with it, or it brings its input."""
+def _needs(event: Event, before: Event, timeline: Timeline) -> bool:
+    """Whether an event waits for another: its stage is busy with it, or it brings its input; of
+    tasks that run together all wait for what one of them needs."""
     if event.stage == before.stage and "communication" not in (event.kind, before.kind):
         return True
+    together = {task: group for group in timeline.groups for task in group}
+    done = (
+        (before.task,)
+        if before.kind == "communication"
+        else together.get(before.task, (before.task,))
+    )
     if event.kind == "communication":
-        return before.task == event.task and before.kind == event.task.kind
-    if event.micro_batch != before.micro_batch or event.task.kind != before.task.kind:
+        return event.task in done and before.kind != "communication"
+    started = together.get(event.task, (event.task,))
+    return any(_brings(task, source, timeline.place) for task in started for source in done)
+
+
+def _brings(task: Task, source: Task, place: Layout) -> bool:
+    """Whether a task's input is what another has made."""
+    if task.micro_batch != source.micro_batch or task.kind != source.kind:
         return False
-    step = 1 if event.task.kind == "forward" else -1
-    return place.chunk(*event.task[::3]) == place.chunk(*before.task[::3]) + step
+    step = 1 if task.kind == "forward" else -1
+    return place.chunk(*task[::3]) == place.chunk(*source[::3]) + step
 
 
 def _is_critical(timeline: Timeline) -> None:
@@ -157,7 +171,7 @@ def _is_critical(timeline: Timeline) -> None:
     assert path[-1].end_s == timeline.makespan_s
     for before, event in pairwise(path):
         assert event.start_s == pytest.approx(before.end_s, rel=1e-12)
-        assert _needs(event, before, timeline.place), (before, event)
+        assert _needs(event, before, timeline), (before, event)
 
 
 @pytest.mark.parametrize("schedule", _KINDS)
@@ -326,3 +340,90 @@ def test_transfers_delay_a_v_by_its_way_down_and_up(p: int, m: int, weight: floa
 def test_a_v_has_two_chunks() -> None:
     with pytest.raises(LayoutError, match="use vpp = 2"):
         simulate([StageTime(1, 2)] * 4, 8, "zero-bubble-v", 1)
+
+
+# --- passes in pairs --------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.integers(0, 12),
+    st.floats(0.5, 2),
+    st.floats(0.5, 3),
+    st.floats(0, 1),
+)
+def test_dualpipe_v_equals_the_closed_form(
+    p: int, more: int, forward: float, back: float, weights: float
+) -> None:
+    """Weight gradients take no longer than a forward pass."""
+    weight = weights * forward
+    time = StageTime(forward, back * forward + weight, 0, weight)
+    played = simulate([time] * p, 2 * p + more, "dualpipe-v", 2).makespan_s
+    expected = _closed_form("dualpipe-v", p, 2 * p + more, 2, time)
+    assert played == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_dualpipe_v_waits_as_published(p: int) -> None:
+    # deepseek-ai/DualPipe, README.md: (PP/2 - 1)(F&B + B - 3W) on PP/2 devices, and PP + 1 passes
+    # in flight; of chunks that take 1, 2 and of it 1
+    timeline = simulate([StageTime(2, 4, 0, 2)] * p, 3 * p, "dualpipe-v", 2)
+    assert timeline.makespan_s == 3 * p * 6 + (p - 1) * (3 + 2 - 3)
+    for stage in range(p):
+        assert 2 * max(timeline.in_flight(stage)[1]) == 2 * p + 1
+
+
+def test_passes_in_a_pair_start_together_and_hand_on_together() -> None:
+    timeline = simulate([StageTime(1, 2.5, 0, 0.5)] * 3, 9, "dualpipe-v", 2)
+    drawn = {(e.task, e.kind): e for e in timeline.events}
+    pairs = [group for group in timeline.groups if group[0].kind == "forward"]
+    assert pairs
+    for ahead, back, weight in pairs:
+        assert (back.kind, back.chunk) == ("backward", 1 - ahead.chunk)
+        assert (weight.micro_batch, weight.chunk) == (back.micro_batch, back.chunk)
+        assert drawn[ahead, "forward"].end_s == drawn[back, "backward"].start_s
+        after = Task(1 if ahead.stage == 0 else ahead.stage - 1, "forward", ahead.micro_batch, 0)
+        if ahead.stage == 0 and ahead.chunk == 0:
+            done = drawn[weight, "weight_gradient"].end_s
+            assert drawn[after, "forward"].start_s >= done
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+@pytest.mark.parametrize("more", [0, 1, 7])
+def test_dualpipe_v_holds_what_its_order_does(p: int, more: int) -> None:
+    layouts = Layouts.broadcast(
+        pp=p, vpp=2, grad_accumulation=2 * p + more, schedule=SCHEDULES.index("dualpipe-v")
+    )
+    for stage in range(p):
+        order = KNOWN["dualpipe-v"].order(p, stage, 2 * p + more, 2)
+        for layers in ((1.0, 1.0), (3.0, 2.0), (1.0, 4.0)):
+            alive, most = np.zeros(2), 0.0
+            for task in order:
+                alive[task.chunk] += {"forward": 1, "backward": 0}.get(task.kind, -1)
+                most = max(most, float(alive @ layers))
+            assert float(chunks_in_flight(layouts, stage, np.array(layers)) @ layers) == most
+        held, waiting = chunks_waiting(layouts, stage, np.ones(2))
+        last = max(i for i, task in enumerate(order) if task.kind == "forward")
+        alive, backward = np.zeros(2), np.zeros(2)
+        moments = []
+        for number, task in enumerate(order):
+            alive[task.chunk] += {"forward": 1, "backward": 0}.get(task.kind, -1)
+            backward[task.chunk] += {"forward": 0, "backward": 1}.get(task.kind, -1)
+            if number > last:
+                moments.append((backward.sum(), alive.sum()))
+        assert waiting.sum() == max(moments)[0]
+        assert (waiting.sum(), held.sum()) in moments
+        assert np.all(waiting <= held)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (4, 12), (6, 24)])
+@pytest.mark.parametrize("weight", [0.4, 1.0])
+def test_transfers_delay_pairs_by_their_way_down_and_up(p: int, m: int, weight: float) -> None:
+    """Where one stage is slower than the others, behind which theirs arrive."""
+    sent = 0.01
+    times = [(1.0, 1.6 + weight, weight)] * (p - 1) + [(1.2, 2.0 + weight, weight)]
+    plain = simulate([StageTime(f, b, 0, w) for f, b, w in times], m, "dualpipe-v", 2)
+    later = simulate([StageTime(f, b, 0, w, sent) for f, b, w in times], m, "dualpipe-v", 2)
+    hops = (later.makespan_s - plain.makespan_s) / sent / 2
+    assert p - 1 - 1e-6 <= hops <= 2 * p - 2 + 1e-6

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.estimate import estimate_layouts
+from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import bubble_s, chunks_in_flight, in_flight
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import EndLayers, candidate_stages, layers_on_stage, stage_counts
+from planner.cost.shards.pipeline import (
+    Deal,
+    candidate_stages,
+    chunk_counts,
+    layers_on_stage,
+    stage_counts,
+    told_deal,
+)
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
@@ -174,38 +183,38 @@ def test_no_pipeline_holds_one() -> None:
 
 
 _ENDS = [
-    EndLayers(),
-    EndLayers(1, 1),
-    EndLayers(0, 0.7, by_cost=True),
-    EndLayers(0, 4.0, by_cost=True),
+    Deal(),
+    Deal(1, 1),
+    Deal(0, 0.7, by_cost=True),
+    Deal(0, 4.0, by_cost=True),
 ]
 
 
 @given(st.integers(1, 130), st.data(), st.sampled_from(_ENDS))
-def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: EndLayers) -> None:
+def test_layers_are_all_dealt_in_order(layers: int, data: st.DataObject, ends: Deal) -> None:
     pp = data.draw(st.integers(1, layers))
     start, count = layers_on_stage(layers, pp, np.arange(pp), ends)
     assert count.sum() == layers
     assert np.all(count >= 0)
     assert start.tolist() == [0, *np.cumsum(count)[:-1]]
-    if ends == EndLayers():
+    if ends == Deal():
         assert count.max() - count.min() <= 1
 
 
 def test_ends_as_layers_is_the_rule_of_torchtitan() -> None:
     # pytorch/torchtitan, generate_llm_fqn_per_model_part: 32 + 2 over 4 stages is 9, 9, 8, 8 with
     # embedding and head counted
-    _, count = layers_on_stage(32, 4, np.arange(4), EndLayers(1, 1))
+    _, count = layers_on_stage(32, 4, np.arange(4), Deal(1, 1))
     assert count.tolist() == [8, 9, 8, 7]
 
 
 def test_dealt_by_cost_a_stage_ends_with_the_layer_that_passes_its_share() -> None:
     # huggingface/nanotron build_model: the next stage begins once the cumulative cost exceeds the
     # share; 16 layers and a head as large as 4 give shares of 2.5, 5, ... 17.5
-    _, count = layers_on_stage(16, 8, np.arange(8), EndLayers(0, 4.0, by_cost=True))
+    _, count = layers_on_stage(16, 8, np.arange(8), Deal(0, 4.0, by_cost=True))
     assert count.tolist() == [3, 3, 2, 3, 2, 3, 0, 0]
     # a share met exactly is not yet exceeded: 11 layers, not 10, before 20 / 2
-    assert layers_on_stage(16, 2, 0, EndLayers(0, 4.0, by_cost=True))[1] == 11
+    assert layers_on_stage(16, 2, 0, Deal(0, 4.0, by_cost=True))[1] == 11
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gemma-2-27b", "mixtral-8x7b"])
@@ -235,3 +244,89 @@ def test_candidate_stages_include_where_the_kind_of_layer_changes() -> None:
     assert sorted(set(stages[0])) == [0]
     assert {0, 3, 4, 60} == set(stages[1])
     assert {0, 1, 7} == set(stages[2])
+
+
+# --- dealt as users say -----------------------------------------------------------------------
+
+_TOLD: list[dict[str, Any]] = [
+    {"pp": 16, "vpp": 8, "embedding_slots": 1, "head_slots": 1},
+    {"pp": 8, "embedding_slots": 2, "head_slots": 3},
+    {"pp": 4, "first_layers": 20, "last_layers": 41},
+    {"pp": 4, "vpp": 2, "first_layers": 10},
+    {"pp": 3, "split": "100,0,26"},
+    {"pp": 2, "vpp": 2, "split": "10,60,6,50"},
+    {"pp": 2, "vpp": 2, "schedule": "zero-bubble-v", "split": "10,60,6,50"},
+]
+
+
+def _told(fields: dict[str, Any]) -> Layout:
+    usual = "interleaved-1f1b" if fields.get("vpp", 1) > 1 else "1f1b"
+    return Layout(**{"schedule": usual, **fields})
+
+
+def _chunks(layers: int, layout: Layout) -> list[int]:
+    chunks = layout.pp * layout.vpp
+    deal = told_deal(layers, layout)
+    return [int(layers_on_stage(layers, chunks, chunk, deal)[1]) for chunk in range(chunks)]
+
+
+def test_llama_3_has_a_slot_for_either_end() -> None:
+    # arXiv:2407.21783, section 3.3.2: one layer less on the first and the last stage, so that the
+    # first chunk has the embedding alone and the last one the head; 126 + 2 over 16 * 8
+    layout = _told(_TOLD[0])
+    assert _chunks(126, layout) == [0, *[1] * 126, 0]
+    # 15 / 128 of the work: (p - 1) / (m v) with as many micro-batches as stages
+    layouts = Layouts.of(layout.replaced(grad_accumulation=16))
+    assert float(bubble_s(layouts, passes(3.0), passes(48.0))) / 48 == pytest.approx(15 / 128)
+
+
+@pytest.mark.parametrize(
+    ("layers", "fields", "expected"),
+    [
+        # Megatron-LM @d98e8a64, transformer_block.py: get_num_layers_to_build of these options;
+        # Qwen3-235B-A22B of Megatron-Bridge has 94 + 2 slots on 16 stages
+        (94, {"pp": 16, "embedding_slots": 1, "head_slots": 1}, [5, *[6] * 14, 5]),
+        (30, {"pp": 4, "vpp": 2, "embedding_slots": 1, "head_slots": 1}, [3, *[4] * 6, 3]),
+        (62, {"pp": 4, "first_layers": 16, "last_layers": 14}, [16, 16, 16, 14]),
+        (28, {"pp": 4, "vpp": 2, "first_layers": 4, "last_layers": 8}, [2, 4, 4, 4] * 2),
+    ],
+)
+def test_stages_are_those_of_megatron(
+    layers: int, fields: dict[str, Any], expected: list[int]
+) -> None:
+    assert _chunks(layers, _told(fields)) == expected
+
+
+@pytest.mark.parametrize("fields", _TOLD, ids=str)
+@pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2"])
+def test_told_stages_hold_the_whole_model_once(fields: dict[str, Any], framework: str) -> None:
+    """Stage by stage, and chunk by chunk; beside layouts of which nothing is told."""
+    question = Question(
+        load_model("llama-3.1-405b"), load_machine("polaris"), Workload(), load_framework(framework)
+    )
+    blocks, layout = blocks_of(question), _told(fields)
+    layouts = Layouts.stack([layout, Layout(pp=layout.pp, schedule="1f1b")])
+    stages = np.arange(layout.pp)
+    counts = stage_counts(blocks, layouts.take((..., None)), stages, question.framework)
+    for block, count in zip(blocks, counts, strict=True):
+        assert count.sum(axis=1).tolist() == [block.count] * 2
+    one = layouts.take(np.zeros(layout.pp, dtype=np.int64))
+    chunks = chunk_counts(blocks, one, stages, question.framework)
+    for whole, parts in zip(counts, chunks, strict=True):
+        assert parts.sum(axis=0).tolist() == whole[0].tolist()
+    plain = stage_counts(blocks, layouts.take((1, None)), stages, question.framework)
+    assert [count.tolist() for count in plain] == [count[1].tolist() for count in counts]
+
+
+@pytest.mark.parametrize("fields", _TOLD, ids=str)
+def test_candidates_hold_the_worst_of_told_stages(fields: dict[str, Any]) -> None:
+    question = Question(
+        load_model("llama-3.1-405b"),
+        load_machine("h100-cluster"),
+        Workload(sequence_length=4096),
+        load_framework("megatron-lm"),
+    )
+    layout = _told(fields).replaced(tp=8, grad_accumulation=16)
+    assert float(estimate_layouts(question, Layouts.of(layout)).memory_bytes) == pytest.approx(
+        max(sum(stage.values()) for stage in stage_memory(question, layout))
+    )

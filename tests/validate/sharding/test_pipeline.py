@@ -29,7 +29,15 @@ def _of_torch(name: str, p: int, stage: int, m: int, v: int) -> list[tuple[str, 
     schedule.number_of_rounds = max(1, m // p)
     schedule.microbatches_per_round = m // schedule.number_of_rounds
     actions = [action for action in schedule._calculate_single_rank_operations(stage) if action]
-    return [(_KINDS[a.computation_type.name], a.microbatch_index, a.stage_index) for a in actions]
+    parts = [part for action in actions for part in (action.sub_actions or (action,))]
+    found = [(_KINDS[a.computation_type.name], a.microbatch_index, a.stage_index) for a in parts]
+    if name != "dualpipe-v":
+        return found
+    # its whole backward passes are one action
+    whole = [a.computation_type.name == "FULL_BACKWARD" for a in parts]
+    weights = [("weight_gradient", *task[1:]) for task in found]
+    pairs = zip(found, weights, whole, strict=True)
+    return [task for one, weight, both in pairs for task in ((one, weight) if both else (one,))]
 
 
 def _ours(name: str, p: int, stage: int, m: int, v: int) -> list[tuple[str, int, int]]:
@@ -43,6 +51,14 @@ def test_zero_bubble_v_is_torchs(p: int) -> None:
     for m in (*range(1, 2 * p + 2), 4 * p):
         for stage in range(p):
             shape = ("zero-bubble-v", p, stage, m, 2)
+            assert _ours(*shape) == _of_torch(*shape)
+
+
+@pytest.mark.parametrize("p", range(1, 8))
+def test_dualpipe_v_is_torchs(p: int) -> None:
+    for m in (2 * p, 2 * p + 1, 5 * p):
+        for stage in range(p):
+            shape = ("dualpipe-v", p, stage, m, 2)
             assert _ours(*shape) == _of_torch(*shape)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from planner.cost.question import Question
 from planner.describe.catalogue import load_model
-from planner.describe.layout import Layout
+from planner.describe.layout import Layout, Schedule
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.validate.sharding import adapter
@@ -289,11 +289,14 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 1])
-def test_a_v_of_split_backward_passes(stage: int, tracer: Tracer) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "stage"),
+    [("zero-bubble-v", 0), ("zero-bubble-v", 1), ("dualpipe-v", 0), ("dualpipe-v", 1)],
+)
+def test_a_v_of_split_backward_passes(schedule: Schedule, stage: int, tracer: Tracer) -> None:
     """The first stage holds both ends, the last one's peak is in the cool-down: gradients and
     activations wait for weight gradients, which wait for the next backward pass."""
-    layout = Layout(dp=2, pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=4, zero_stage=2)
+    layout = Layout(dp=2, pp=2, vpp=2, schedule=schedule, grad_accumulation=4, zero_stage=2)
     asked = question(
         load_model("gpt2").replaced(num_layers=6, dropout=0.0),
         sequence_length=1024,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import Document
+from planner.describe.configurations.stages import dealing
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
 from planner.describe.layout import RECOMPUTE_MODULES
@@ -36,18 +38,11 @@ _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params"
 _NOT_COUNTED = {
     "fine-grained-activation-offloading": "activations are taken as on the device",
     "offload-modules": "activations are taken as on the device",
-    "decoder-first-pipeline-num-layers": "layers are dealt as evenly as they go",
-    "decoder-last-pipeline-num-layers": "layers are dealt as evenly as they go",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
     "ds-sequence-parallel-size": "Ulysses' sequence parallelism is not described",
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
-    "fp8-param-gather": "weights are taken as gathered in 16 bit",
-    "main-grads-dtype": "main gradients are taken as fp32",
-    "main-params-dtype": "main weights are taken as fp32",
-    "exp-avg-dtype": "moments are taken as fp32",
-    "exp-avg-sq-dtype": "moments are taken as fp32",
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
     "rampup-batch-size": "the batch is taken at its final size",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
@@ -120,7 +115,33 @@ def _degrees(said: Statement, given: Table) -> None:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
+        said.layout(**_told(given))
         _dealing(said, given)
+
+
+def _told(given: Table) -> dict[str, Any]:
+    """Layers of stages, in the three ways in which Megatron is told."""
+    spelled = given.get("pipeline-model-parallel-layout")
+    if spelled:
+        return dealing([_layers_of(stage) for stage in _stages_of(str(spelled))])
+    slots = {
+        "embedding_slots": given.flag("account-for-embedding-in-pipeline-split"),
+        "head_slots": given.flag("account-for-loss-in-pipeline-split"),
+    }
+    ends = {
+        "first_layers": given.number("decoder-first-pipeline-num-layers"),
+        "last_layers": given.number("decoder-last-pipeline-num-layers"),
+    }
+    return {name: int(value) for name, value in {**slots, **ends}.items() if value}
+
+
+def _layers_of(stage: str) -> int:
+    """Decoder layers of a stage in Megatron's notation.
+
+    >>> [_layers_of(stage) for stage in ("Et*3", "tt", "t,tL", "m", "")]
+    [3, 2, 2, 0, 0]
+    """
+    return sum(int(times or 1) for times in re.findall(r"t(?:\*(\d{1,4}))?", stage))
 
 
 def _dealing(said: Statement, given: Table) -> None:
@@ -153,10 +174,12 @@ def _chunks(said: Statement, given: Table, pp: int) -> int:
     total = given.number("num-layers")
     if not layers or not total:
         return 1
+    ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+    total += sum(bool(given.flag(end)) for end in ends)
     if layers < 1 or total % (pp * layers):
         raise said.refused(
             f"--num-layers-per-virtual-pipeline-stage {layers} on {pp} stages does not divide the "
-            f"{total} layers; use a divisor of {total // pp}"
+            f"{total} layers, ends that count as layers included; use a divisor of {total // pp}"
         )
     return total // (pp * layers)
 
@@ -210,7 +233,22 @@ def _training(said: Statement, given: Table, deepspeed: bool) -> None:
         attention = "flash" if flash or not deepspeed else "eager"
     said.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
     said.workload(dropout=given.real("hidden-dropout"))
+    _moments(said, given)
     said.by_default(dropout=0.1)  # of both forks
+
+
+def _moments(said: Statement, given: Table) -> None:
+    """Formats of moments that no switch has; those of both in bf16 or fp8 turn one on."""
+    kinds = [given.word(f"exp-avg{square}-dtype") or "fp32" for square in ("", "-sq")]
+    if kinds not in (["fp32", "fp32"], ["bf16", "bf16"], ["fp8", "fp8"]):
+        said.note(
+            f"--exp-avg-dtype {kinds[0]} with --exp-avg-sq-dtype {kinds[1]} is not counted: "
+            "moments are taken as fp32"
+        )
+    if given.word("main-params-dtype") == "fp16":
+        said.note(
+            "--main-params-dtype fp16 is counted as the 16 bits that bf16 weights lack of fp32"
+        )
 
 
 def _recompute(said: Statement, given: Table, deepspeed: bool) -> None:

@@ -7,18 +7,22 @@ from typing import Any
 
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.document import CALLED, Document
+from planner.describe.configurations.stages import dealing
 from planner.describe.configurations.statement import DTYPES, Statement
 from planner.describe.configurations.table import Table
 
 __all__ = ["KIND", "fsdp2_stage", "read", "recognises"]
 
 KIND = "torchtitan's configuration"
+_ENDS = (1, 1)
+_EVENLY = "taken as dealt evenly: write module_fqns_per_model_part, or say --split"
 _MARKS = ("local_batch_size", "seq_len", "batch_size", "dataset")
 _SCHEDULES = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved-1f1b",
     "zbvzerobubble": "zero-bubble-v",
+    "dualpipev": "dualpipe-v",
 }
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
@@ -28,7 +32,6 @@ _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
     "training": {
         "fp32_reduce": "gradients are taken as reduced in fp32",
-        "dtype": "training states are taken as fp32",
     },
     "parallelism": {
         "enable_compiled_autograd": "kernels are taken as launched one by one",
@@ -139,9 +142,7 @@ def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
     parts: Any = mesh.get("module_fqns_per_model_part", "model_fqns_per_model_part")
     split = mesh.get("pipeline_parallel_split_points")
     layers = mesh.get("pipeline_parallel_layers_per_stage")
-    mesh.skip(
-        "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers"
-    )
+    less = [mesh.number(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
     if pp == 1:
         return
     schedule = schedule or "1f1b"
@@ -165,6 +166,23 @@ def _pipeline(said: Statement, mesh: Table, pp: int) -> None:
     # torchtitan's default: two chunks a stage for every schedule that has several
     default = 1 if kind in ("1f1b", "gpipe") else 2
     said.layout(vpp=chunks // pp if chunks else default)
+    if isinstance(parts, list):
+        said.layout(**dealing([_layers_of(part) for part in parts], _ENDS))
+    elif isinstance(split, list):
+        if split:
+            said.note(f"pipeline_parallel_split_points are {_EVENLY}")
+    elif less != [None, None]:
+        slots = [
+            usual if number is None else number for number, usual in zip(less, _ENDS, strict=True)
+        ]
+        if tuple(slots) != _ENDS:
+            said.layout(embedding_slots=slots[0], head_slots=slots[1])
+
+
+def _layers_of(part: Any) -> int:
+    """Layers among the modules of a part."""
+    names = part if isinstance(part, list) else ()
+    return sum(str(name).startswith("layers.") for name in names)
 
 
 def _training(said: Statement, table: Table, mesh: Table, pp: int) -> None:

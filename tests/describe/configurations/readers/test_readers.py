@@ -15,6 +15,7 @@ from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.reading import read_configuration_text, readers
+from planner.describe.layout import DEALING
 from planner.errors import PlannerError
 
 DEEPSPEED = """{
@@ -623,3 +624,74 @@ def test_modules_that_are_not_described_are_said() -> None:
 MEGATRON_PLAIN = """torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --seq-length 4096 \\
     --num-attention-heads 32 --micro-batch-size 1 --global-batch-size 64 {options} --bf16
 """
+
+
+_MEGATRON = """
+torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers {layers} --hidden-size 4096 \\
+    --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 \\
+    --tensor-model-parallel-size 1 --pipeline-model-parallel-size {pp} {said}
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "said", "expected"),
+    [
+        # docs.nvidia.com/megatron-core, Custom Pipeline Model Parallel Layout: DeepSeek-V3
+        (61, 16, '--pipeline-model-parallel-layout "Et*3|(tt|)*29,m|L"', ("3,2*29,0*2", 2)),
+        (126, 4, '--pipeline-model-parallel-layout "Et*31|t*32|t*32|t*31L"', ((1, 1), 1)),
+        (6, 4, '--pipeline-model-parallel-layout "Ett|tt|t|tL"', ("", 1)),
+        (
+            94,
+            16,
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+            "--num-layers-per-virtual-pipeline-stage 3",
+            ((1, 1), 2),
+        ),
+        (62, 4, "--decoder-first-pipeline-num-layers 16", ({"first_layers": 16}, 1)),
+        (62, 4, "--decoder-last-pipeline-num-layers 14", ({"last_layers": 14}, 1)),
+    ],
+)
+def test_stages_of_megatron_are_read(layers: int, pp: int, said: str, expected: Any) -> None:
+    text = _MEGATRON.format(layers=layers, pp=pp, said=said)
+    layout = read_configuration_text(text, "run.sh").layout
+    told, chunks = expected
+    if isinstance(told, tuple):
+        told = {"embedding_slots": told[0], "head_slots": told[1]}
+    elif isinstance(told, str):
+        told = {"split": told} if told else {}
+    assert {name: layout[name] for name in DEALING if layout.get(name)} == told
+    assert layout["vpp"] == chunks
+
+
+_TITAN = """
+[training]
+local_batch_size = 8
+seq_len = 2048
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "1F1B"
+{said}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        # pytorch/torchtitan docs: the default of both is one
+        ("pipeline_parallel_first_stage_less_layers = 1", {}),
+        ("pipeline_parallel_last_stage_less_layers = 2", {"embedding_slots": 1, "head_slots": 2}),
+        (
+            'module_fqns_per_model_part = [["tok_embeddings", "layers.0"], '
+            '["layers.1", "layers.2", "layers.3", "norm", "output"]]',
+            {"split": "1,3"},
+        ),
+        (
+            'module_fqns_per_model_part = [["tok_embeddings", "layers.0", "layers.1"], '
+            '["layers.2", "layers.3", "norm", "output"]]',
+            {},
+        ),
+    ],
+)
+def test_stages_of_torchtitan_are_read(said: str, told: dict[str, Any]) -> None:
+    layout = read_configuration_text(_TITAN.format(said=said), "run.toml").layout
+    assert {name: layout[name] for name in DEALING if name in layout} == told
