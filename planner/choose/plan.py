@@ -93,7 +93,7 @@ class Plan:
 
     def duration_s(self, estimate: Estimate) -> float:
         """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s]."""
-        return self.workload.tokens / estimate.tokens_per_s
+        return self.workload.all_tokens / estimate.tokens_per_s
 
     def node_hours(self, estimate: Estimate) -> float:
         """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""

@@ -67,6 +67,7 @@ _AXES = (
     _Effort("tp", 1.0, 0.5),
     _Effort("pp", 2.0, 0.5),
     _Effort("cp", 3.0, 0.5),
+    _Effort("ulysses", 0.5),
     _Effort("ep", 1.0),
     _Effort("vpp", 0.5, 0.5),
     _Effort("tiles", 5.0),
@@ -103,7 +104,8 @@ def effort(layouts: Layouts) -> Float:
         total = total + np.where(degree > 1, axis.used, 0.0) + axis.doubling * np.log2(degree)
     total = total + np.array([_OFFLOAD.get(name, 0.0) for name in OFFLOAD])[layouts.offload]
     total = total + np.where(layouts.zero_stage > 0, _SHARDING, 0.0)
-    return np.asarray(total + np.where(layouts.dp_shard < layouts.dp, _GROUPS, 0.0))
+    groups = (layouts.dp_shard < layouts.dp).astype(int) + (layouts.reshard > 0)
+    return np.asarray(total + groups * _GROUPS)
 
 
 def ideas(found: Iterable[Found], top: int) -> list[Estimate]:

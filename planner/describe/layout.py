@@ -2,8 +2,11 @@
 
     world = dp * tp * pp * cp        global_batch = micro_batch * grad_accumulation * dp
 
-`ep` subdivides dp * cp. `dp_shard` is the group over which ZeRO or FSDP shards (dp, or less
-with hybrid sharding). Ranks are numbered with tp fastest, then cp, dp and pp, the order of
+Experts lie on the same ranks in degrees of their own: `etp` ranks split each expert, `ep` ranks
+hold different ones, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO or
+FSDP shards (dp, or less with hybrid sharding), `reshard` the one over which weights stay sharded
+between forward and backward. `ulysses` of the cp ranks deal heads out; keys and values travel
+between such groups. Ranks are numbered with tp fastest, then cp, dp and pp, the order of
 Megatron-LM and torchtitan's mesh; a group's stride follows from that.
 """
 
@@ -28,6 +31,7 @@ __all__ = [
     "SCHEDULES",
     "V_SHAPED",
     "Chunks",
+    "Context",
     "Layout",
     "Module",
     "Offload",
@@ -44,6 +48,10 @@ Recompute = Literal["none", "selective", "full"]
 
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 """Parts of a layer that selective recompute may repeat, by the names of Megatron Core."""
+
+Context = Literal["ring", "ulysses", "two-level"]
+"""How context ranks attend to each other's tokens: keys and values travel (passed on, or gathered);
+tokens are exchanged for heads; or that among neighbours, around whom keys and values travel."""
 
 Schedule = Literal[
     "none", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v", "dualpipe-v"
@@ -154,10 +162,18 @@ class Layout(Sharding, Chunks, Description):
     """Model chunks per stage (interleaved and V-shaped schedules)."""
     cp: int = Field(default=1, ge=1, le=100_000)
     """Context-parallel degree."""
+    ulysses: int = Field(default=1, ge=1, le=100_000)
+    """Context ranks that exchange their tokens for heads (Ulysses): all cp of them, or groups of
+    neighbours that pass keys and values on (two-level); 1: keys and values alone travel."""
     ep: int = Field(default=1, ge=1, le=100_000)
     """Expert-parallel degree."""
+    etp: int = Field(default=0, ge=0, le=100_000)
+    """Tensor-parallel degree inside each expert; 0: as the framework does unasked."""
     zero_stage: int = Field(default=0, ge=0, le=3)
     """ZeRO stage; FSDP full shard is 3."""
+    reshard: int = Field(default=0, ge=0, le=10_000_000)
+    """Ranks over which weights stay sharded between a forward pass and its backward pass (ZeRO-3:
+    reshard_after_forward = N, ZeRO++'s hpZ); 0: all that share them."""
     micro_batch: int = Field(default=1, ge=1, le=1_000_000)
     """Sequences per replica and pass."""
     grad_accumulation: int = Field(default=1, ge=1, le=100_000_000)
@@ -203,8 +219,23 @@ class Layout(Sharding, Chunks, Description):
                 f"dp_shard = {self.dp_shard} must divide dp = {self.dp}; use one of "
                 f"{', '.join(map(str, divisors(self.dp)))}"
             )
+        self._check_groups()
         self._check_dealing()
         return self
+
+    def _check_groups(self) -> None:
+        """Refuse groups that do not divide the ranks that they are of."""
+        if self.cp % self.ulysses:
+            raise ValueError(
+                f"ulysses = {self.ulysses} must divide cp = {self.cp}; use one of "
+                f"{', '.join(map(str, divisors(self.cp)))}"
+            )
+        shards = (self.dp_shard or self.dp) * self.cp
+        if self.reshard and shards % self.reshard:
+            raise ValueError(
+                f"reshard = {self.reshard} must divide the {shards} ranks that share weights; use "
+                f"one of {', '.join(map(str, divisors(shards)))}"
+            )
 
     @field_validator("recompute_modules", mode="before")
     @classmethod
@@ -286,9 +317,15 @@ class Layout(Sharding, Chunks, Description):
         for name in ("tp", "pp", "vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name}{getattr(self, name)}")
+            if name == "cp" and self.ulysses > 1:
+                parts[-1] += f"(ulysses {self.ulysses})"
+        if self.etp:
+            parts.append(f"etp{self.etp}")
         if self.sequence_parallel:
             parts.append("sp")
         parts.append(f"zero{self.zero_stage}")
+        if self.reshard:
+            parts[-1] += f"(reshard {self.reshard})"
         parts.append(f"mb{self.micro_batch}x{self.grad_accumulation}")
         if self.recomputed:
             parts.append(self.recomputed)

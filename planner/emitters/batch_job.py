@@ -154,6 +154,6 @@ def steps_of(workload: Workload) -> int:
     >>> steps_of(Workload(sequence_length=4096, global_batch=256, tokens=1e9))
     954
     """
-    if not workload.tokens:
+    if not workload.all_tokens:
         return DEFAULT_STEPS
-    return max(math.ceil(workload.tokens / workload.tokens_per_step), 1)
+    return max(math.ceil(workload.all_tokens / workload.tokens_per_step), 1)

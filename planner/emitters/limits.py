@@ -78,6 +78,10 @@ class Says:
     """Whether activations may live off the device."""
     hybrid: bool = False
     """Whether sharding may stop at a group of ranks."""
+    reshard: bool = False
+    """Whether weights may stay sharded over fewer ranks from forward to backward."""
+    ulysses: bool = False
+    """Whether context ranks may exchange tokens for heads."""
     tiles: bool = False
     """Whether a layer may be tiled."""
     stages: bool = False
@@ -85,7 +89,7 @@ class Says:
 
     def check(self, layout: Layout, framework: str) -> None:
         """Raise EmitError for what would be lost in the files."""
-        for axis in ("tp", "pp", "cp", "ep"):
+        for axis in ("tp", "pp", "cp", "ep", "etp"):
             if getattr(layout, axis) > 1 and axis not in self.axes:
                 raise not_written(f"{axis} = {getattr(layout, axis)}", framework, f"{axis} = 1")
         if layout.recompute not in self.recompute:
@@ -96,6 +100,10 @@ class Says:
             raise not_written(f"offload {layout.offload}", framework, " or ".join(self.offload))
         if layout.dp_shard not in (0, layout.dp) and not self.hybrid:
             raise not_written(f"dp_shard = {layout.dp_shard}", framework, f"{layout.dp}")
+        if layout.reshard and not self.reshard:
+            raise not_written(f"reshard = {layout.reshard}", framework, "reshard = 0")
+        if layout.ulysses > 1 and not self.ulysses:
+            raise not_written(f"ulysses = {layout.ulysses}", framework, "ulysses = 1")
         if layout.tiles > 1 and not self.tiles:
             raise not_written(f"tiles = {layout.tiles}", framework, "tiles = 1")
         told = layout.model_dump(include=set(DEALING), exclude_defaults=True)

@@ -48,14 +48,19 @@ def layout_words(layout: Layout) -> str:
         f"{getattr(layout, a)} x {word}" for a, word in _AXES.items() if getattr(layout, a) > 1
     ]
     words = [", ".join(degrees) + " parallel" if degrees else "one device"]
+    if layout.ulysses > 1:
+        words.append(f"heads dealt to {layout.ulysses} context ranks")
     if layout.sequence_parallel:
         words.append("sequence parallel")
+    if layout.etp:
+        words.append("whole experts" if layout.etp == 1 else f"experts split over {layout.etp}")
     if layout.vpp > 1:
         words.append(f"{layout.vpp} chunks per stage")
     if layout.zero_stage:
         hybrid = layout.dp_shard not in (0, layout.dp)
         within = f" within {layout.dp_shard} replicas" if hybrid else ""
-        words.append(f"ZeRO-{layout.zero_stage}{within}")
+        kept = f" with second shards over {layout.reshard} ranks" if layout.reshard else ""
+        words.append(f"ZeRO-{layout.zero_stage}{within}{kept}")
     words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
     if layout.recomputed:
         words.append(layout.recomputed)
@@ -95,6 +100,7 @@ CODE = {
     "pp8": "8 pipeline stages",
     "vpp2": "2 chunks of layers per stage (interleaved schedule)",
     "cp2": "every sequence is cut over 2 devices (context parallel)",
+    "(ulysses 2)": "which exchange their tokens for heads around attention",
     "ep8": "experts are spread over 8 devices (expert parallel)",
     "zero1": "the ZeRO stage: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 weights too",
     "embedding1 head1": "embedding and head count as a layer each when stages get their layers",
@@ -361,7 +367,7 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
 
 def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     """What of the training is counted, how long that takes, and its node-hours."""
-    tokens, node_hours = plan.workload.tokens, plan.node_hours(estimate)
+    tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
     amount = f"{format_count(tokens)} tokens" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"

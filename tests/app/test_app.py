@@ -147,6 +147,27 @@ def test_address_restores_the_controls() -> None:
     assert any(m.label == "300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
 
 
+def test_address_tells_a_frozen_base_and_documents() -> None:
+    app = _app(
+        model="llama-3.1-8b",
+        machine="workstation-1x4090",
+        nodes="1",
+        batch="16",
+        seq="2048",
+        lora="8",
+        dora="True",
+        base_format="nf4-double",
+        document_lengths="300,900",
+        samples="52000",
+    )
+    assert app.checkbox(key="dora").value is True
+    assert app.selectbox(key="base_format").value == "nf4-double"
+    assert app.text_input(key="document_lengths").value == "300,900"
+    # 16 bits of it alone would take 15 of 23.6 GiB and DoRA's sums more
+    assert "llama-3.1-8b fits on 1 node" in app.success[0].value
+    assert any(m.label == "31.2 M tokens" for m in app.metric)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -163,6 +184,7 @@ def test_address_restores_the_controls() -> None:
         ("config", "AAAA"),
         ("config", "%00"),
         ("tokens", "nan"),
+        ("document_lengths", "/etc/passwd"),
         ("frameworks", "nothing"),
     ],
 )
@@ -454,12 +476,12 @@ def test_streamlit_finds_no_pages_of_its_own() -> None:
 
 def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
     app = _app()
-    kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area")
+    kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area", "checkbox")
     shown = {item.key for kind in kinds for item in app.get(kind)}
     fields = {SHORT.get(name, name) for name in Workload.model_fields}
     assert fields | {"model", "machine", "nodes", "frameworks", "set", "top"} <= shown
     app = _app("layout")
-    labels = {item.label for kind in (*kinds, "checkbox") for item in app.get(kind)}
+    labels = {item.label for kind in kinds for item in app.get(kind)}
     # accumulation follows from the batch
     assert {name.replace("_", " ") for name in Layout.model_fields} - labels == {
         "grad accumulation"

@@ -35,6 +35,7 @@ WORLDS = {
     "experts": ("mixtral-8x7b", "dgx-h100", "", 1, 8, 1024, ("megatron-lm",)),
     "slow links": ("llama-3-8b", "vsc-5", "", 2, 8, 2048, TITAN),
     "tensor alone": ("llama-2-13b", "vsc-5", "device.memory_bytes=24GB", 1, 2, 2048, BOTH_ENGINES),
+    "long": ("llama-3.2-3b", "vsc-5", "", 2, 2, 16384, ("megatron-lm", "deepspeed")),
     "nothing fits": ("llama-3.1-70b", CARD, "", 1, 2, 1024, ("deepspeed", "fsdp2")),
 }
 
@@ -67,16 +68,21 @@ def every_layout(question: Question, world: int) -> Layouts:
     keep(batch % (columns["dp"] * columns["micro_batch"]) == 0)
     columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
     for name, values in {
+        "ulysses": divisors(world),
         "ep": divisors(experts),
+        "etp": [0, *divisors(world)] if experts > 1 else [0],
         "sequence_parallel": [0, 1],
         "zero_stage": [0, 1, 2, 3],
         "dp_shard": divisors(world),
+        "reshard": [0, question.machine.node.num_devices],
         "offload": list(range(len(OFFLOAD))),
         "schedule": list(range(len(SCHEDULES))),
         "vpp": list(range(1, layers // 2 + 1)),
         "recompute": list(range(len(RECOMPUTE))),
     }.items():
         cross(name, values)
+        if name == "ulysses":
+            keep(columns["cp"] % columns["ulysses"] == 0)
         if name == "dp_shard":
             keep(
                 (columns["dp_shard"] <= columns["dp"]) & (columns["dp"] % columns["dp_shard"] == 0)

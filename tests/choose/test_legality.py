@@ -55,6 +55,46 @@ def test_a_legal_layout_passes() -> None:
         ),
         (
             {"framework": "fsdp2"},
+            {"tp": 1, "cp": 4, "ulysses": 4, "zero_stage": 3},
+            r"ulysses = 4 with cp = 4 is not offered by fsdp2 \(ring\); use ulysses = 1",
+        ),
+        (
+            {"framework": "megatron-deepspeed"},
+            {"tp": 1, "cp": 4, "zero_stage": 1},
+            r"ulysses = 1 with cp = 4 .* \(ulysses\); use ulysses = 4",
+        ),
+        (
+            {"framework": "megatron-deepspeed"},
+            {"tp": 2, "cp": 4, "ulysses": 4, "zero_stage": 1},
+            r"cp = 4 with tp = 2 and pp = 1: .* use tp = 1 and pp = 1, or cp = 1",
+        ),
+        (
+            {},
+            {"tp": 4, "cp": 4, "ulysses": 4},
+            r"tp \* ulysses = 16 ranks share num_heads = 32 and num_kv_heads = 8 evenly",
+        ),
+        (
+            {"sequence_length": 4104},
+            {"tp": 1, "cp": 16},
+            r"cut into 2 \* cp pieces; use a cp whose double divides it, such as 1, 2",
+        ),
+        (
+            {"framework": "megatron-deepspeed", "sequence_length": 4104},
+            {"tp": 1, "cp": 16, "ulysses": 16, "zero_stage": 1},
+            r"4104 tokens is cut into cp pieces; use a cp which divides it, such as 1, 2",
+        ),
+        (
+            {},
+            {"tp": 1, "zero_stage": 1, "reshard": 2},
+            r"reshard = 2: weights are sharded over all ranks again .* use reshard = 0 or another",
+        ),
+        (
+            {"framework": "deepspeed"},
+            {"tp": 1, "zero_stage": 2, "reshard": 2},
+            r"reshard = 2 goes with ZeRO stage 3, tp = 1, pp = 1, nothing offloaded",
+        ),
+        (
+            {"framework": "fsdp2"},
             {"pp": 2, "vpp": 3, "schedule": "zero-bubble-v", "zero_stage": 2},
             r"vpp = 3 with .* 'zero-bubble-v', whose stages hold two chunks each; set vpp = 2",
         ),
@@ -105,6 +145,37 @@ def test_a_legal_layout_passes() -> None:
         ({}, {"micro_batch": 3}, r"micro_batch \* grad_accumulation must be 16"),
         ({}, {"ep": 2}, r"llama-3-8b has no experts"),
         ({"model": "mixtral-8x7b"}, {"ep": 3}, r"ep = 3 must divide num_experts = 8"),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 8, "sequence_parallel": True},
+            r"ep = 8 must divide num_experts = 8 and dp \* cp = 4; use one of 1, 2, 4",
+        ),
+        (
+            {"model": "qwen3-30b-a3b"},
+            {"dp": 4, "tp": 4, "ep": 32, "etp": 1, "sequence_parallel": True},
+            r"ep = 32 must divide num_experts = 128 and dp \* cp \* tp = 16; use one of",
+        ),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 8, "etp": 4, "sequence_parallel": True},
+            r"ep = 8 must divide num_experts = 8 and dp \* cp = 4",
+        ),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 8, "etp": 8, "sequence_parallel": True},
+            r"ep \* etp = 64 must divide dp \* cp \* tp = 16",
+        ),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 4},
+            r"tp = 4 without sequence parallelism .* every token to its experts tp times",
+        ),
+        (
+            {"model": "mixtral-8x7b", "framework": "fsdp2"},
+            {"dp": 4, "tp": 4, "ep": 4, "etp": 4, "sequence_parallel": True, "zero_stage": 3},
+            r"etp = 4 with ep = 4 is not offered by fsdp2; use 1",
+        ),
+        ({}, {"etp": 1}, r"etp = 1: llama-3-8b has no experts; use etp = 0"),
         ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
         (
             {"framework": "megatron-deepspeed"},
@@ -116,7 +187,7 @@ def test_a_legal_layout_passes() -> None:
         (
             {"framework": "fsdp2"},
             {"tp": 1, "dp": 4, "dp_shard": 2, "zero_stage": 0},
-            r"ZeRO stage 0: hybrid sharding shards gradients too; use stage 2 or 3",
+            r"ZeRO stage 0: hybrid sharding is of other stages in fsdp2; use zero_stage = 2, 3",
         ),
         (
             {"framework": "deepspeed"},

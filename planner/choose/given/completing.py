@@ -73,6 +73,8 @@ def complete(
     notes += _shape_notes(files, model)
     name = framework or files.framework or files.usual_framework or None
     chosen = load_framework(name) if isinstance(name, str) else name
+    if chosen is not None and "ulysses" not in fields and chosen.context[0] == "ulysses":
+        shape = shape.replaced(ulysses=shape.cp)
     if chosen is not None and not framework:
         changes = {
             key: value

@@ -66,23 +66,45 @@ def _alone(q: Question, x: Layouts) -> Mask:
     single = np.prod([np.ones_like(x.tp), *(getattr(x, axis) for axis in axes)], axis=0) == 1
     group = x.dp_shard * x.cp
     shared = (group > 1) & x.shards_gradients
-    return single | (shared & (("ep" not in axes) | (group % x.ep == 0)))
+    settled = x.settled(q.framework)
+    held = group * x.tp % (x.ep * settled.expert_tp) == 0
+    return single | (shared & (("ep" not in axes) | held))
 
 
 def _hybrid(q: Question, x: Layouts) -> Mask:
     whole = x.dp_shard == x.dp
-    return whole | ((x.dp % x.dp_shard == 0) & q.framework.hybrid_sharding & x.shards_gradients)
+    offered = np.isin(x.zero_stage, q.framework.hybrid_stages)
+    return whole | ((x.dp % x.dp_shard == 0) & offered)
 
 
 def _hybrid_message(q: Question, x: Layout) -> str:
-    if not q.framework.hybrid_sharding:
+    if not q.framework.hybrid_stages:
         return (
             f"dp_shard = {x.dp_shard}: {q.framework.name} shards over all replicas; use "
             f"dp_shard = {x.dp}, or a framework with hybrid sharding such as fsdp2"
         )
     return (
-        f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding shards gradients "
-        "too; use stage 2 or 3"
+        f"dp_shard = {x.dp_shard} with ZeRO stage {x.zero_stage}: hybrid sharding is of other "
+        f"stages in {q.framework.name}; {choices('zero_stage', q.framework.hybrid_stages)}"
+    )
+
+
+def _second(q: Question, x: Layouts) -> Mask:
+    plain = (x.tp == 1) & (x.pp == 1) & x.shards_weights & x.keeps_states
+    divides = x.num_shards % np.maximum(x.reshard, 1) == 0
+    experts = x.reshard % x.ep == 0
+    return (x.reshard == 0) | (plain & divides & experts & q.framework.second_shards)
+
+
+def _second_message(q: Question, x: Layout) -> str:
+    if not q.framework.second_shards:
+        return (
+            f"reshard = {x.reshard}: weights are sharded over all ranks again after a forward pass "
+            f"of {q.framework.name}; use reshard = 0 or another framework such as deepspeed"
+        )
+    return (
+        f"reshard = {x.reshard} goes with ZeRO stage 3, tp = 1, pp = 1, nothing offloaded and an "
+        f"ep that divides it, not with {x}; use reshard = 0 or such a layout"
     )
 
 
@@ -107,12 +129,12 @@ SHARDING: tuple[Rule, ...] = (
     ),
     Rule(
         "other axes need sharded states",
-        ("tp", "pp", "cp", "ep", "dp", "zero_stage"),
+        ("tp", "pp", "cp", "ep", "etp", "dp", "zero_stage"),
         _alone,
         lambda q, x: (
             f"{x}: {q.framework.name} takes {', '.join(q.framework.axes_need_sharding)} only "
             "beside states that ranks share; use ZeRO stage 2 or 3 with dp or cp above 1, and an "
-            "ep that divides dp_shard * cp"
+            "ep that divides dp_shard * cp * tp"
         ),
     ),
     Rule(
@@ -120,5 +142,11 @@ SHARDING: tuple[Rule, ...] = (
         ("dp", "dp_shard", "zero_stage"),
         _hybrid,
         _hybrid_message,
+    ),
+    Rule(
+        "a second sharding group is not offered by the framework",
+        ("dp", "dp_shard", "zero_stage", "reshard", "tp", "pp", "ep", "offload"),
+        _second,
+        _second_message,
     ),
 )

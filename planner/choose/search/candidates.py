@@ -57,6 +57,9 @@ def _degrees(grid: Grid, world: int) -> None:
     layers = model.num_layers + model.num_decoder_layers
     grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
     _context(grid, ways)
+    # where heads are all that it exchanges; other kinds are tried on what these candidates leave
+    alone = framework.context[0] == "ulysses"
+    grid.columns["ulysses"] = grid.columns["cp"] if alone else np.ones_like(grid.columns["cp"])
     used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
     # combinations whose product is not a divisor of the world are no layouts at all
     grid.filter(world % used == 0)
@@ -67,7 +70,18 @@ def _degrees(grid: Grid, world: int) -> None:
     grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
     experts = model.experts.num_experts if model.experts else 1
     grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
-    grid.apply("pp", "cp", "ep", "dp", "vpp")
+    _whole_experts(grid)
+    grid.apply("pp", "cp", "ulysses", "ep", "etp", "dp", "vpp")
+
+
+def _whole_experts(grid: Grid) -> None:
+    """Experts split as the framework does unasked, and where it can, on one rank each."""
+    model, (unasked, *others) = grid.question.model, grid.question.framework.expert_tensor_parallel
+    apart = model.experts is not None and "one" in others and unasked == "tp"
+    grid.cross("etp", [0, 1] if apart else [0])
+    columns = grid.columns
+    # with ep = 1 every rank would hold all experts whole; with tp = 1 they are whole anyway
+    grid.filter((columns["etp"] == 0) | ((columns["tp"] > 1) & (columns["ep"] > 1)))
 
 
 def _context(grid: Grid, ways: list[int]) -> None:

@@ -12,11 +12,12 @@ from dataclasses import fields, replace
 import numpy as np
 
 from planner.choose.legality import legal
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Float, Mask
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts, module_bits
+from planner.cost.step.passes import block_passes
 from planner.describe.layout import RECOMPUTE, Layout, divisors
 
 __all__ = ["FURTHER", "TILES"]
@@ -32,7 +33,7 @@ def _in_groups(question: Question, taken: Footprints) -> Layouts:
     is closest to it, so that the answer can say by how much it does not fit.
     """
     layouts = taken.layouts
-    if not question.framework.hybrid_sharding or not len(layouts):
+    if not question.framework.hybrid_stages or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
     fits = taken.fits.copy()
     fits[np.argmin(taken.memory_bytes)] = True
@@ -179,10 +180,58 @@ def _in_tiles(question: Question, taken: Footprints) -> Layouts:
     return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
 
 
+def _kept_near(question: Question, taken: Footprints) -> Layouts:
+    """Layouts of ZeRO-3 over several nodes whose weights stay sharded over the ranks of one from
+    forward to backward, where what they take besides may fit."""
+    layouts = taken.layouts
+    if not question.framework.second_shards or not len(layouts):
+        return layouts.take(np.zeros(0, dtype=np.int64))
+    node = question.machine.node.num_devices
+    beyond = layouts.shards_weights & (layouts.num_shards > node) & (layouts.num_shards % node == 0)
+    some = layouts.take(np.flatnonzero(taken.fits & beyond))
+    near = replace(some, reshard=np.full(len(some), node))
+    mask, _ = legal(question, near, set(Layout.model_fields))
+    return near.take(np.flatnonzero(mask))
+
+
+def _by_heads(question: Question, taken: Footprints) -> Layouts:
+    """Context parallelism that exchanges tokens for heads, where a micro-batch takes less time so.
+
+    The kind changes no memory and nothing but the passes of layers, so the fastest of all is that
+    of the fastest passes.
+    """
+    layouts, blocks = taken.layouts, blocks_of(question)
+    other = bool(set(question.framework.context) - {"ring"}) and len(layouts) > 0
+    mine = layouts.take(
+        np.flatnonzero(taken.fits & (layouts.cp > 1) & (layouts.ulysses == 1) & other)
+    )
+    if not len(mine):
+        return mine
+
+    def seconds(some: Layouts) -> Float:
+        passes = block_passes(question, blocks, some)
+        return np.sum([b.count * p.total_s for b, p in zip(blocks, passes, strict=True)], axis=0)
+
+    best, least = np.ones_like(mine.cp), seconds(mine)
+    for size in divisors(int(np.max(mine.cp)))[1:]:
+        rows = np.flatnonzero(mine.cp % size == 0)
+        tried = mine.take(rows)
+        tried = replace(tried, ulysses=np.full(len(rows), size))
+        allowed, _ = legal(question, tried, set(Layout.model_fields))
+        rows, tried = rows[allowed], tried.take(np.flatnonzero(allowed))
+        time_s = seconds(tried)
+        faster = time_s < least[rows]
+        best[rows[faster]], least[rows[faster]] = size, time_s[faster]
+    changed = np.flatnonzero(best > 1)
+    return replace(mine.take(changed), ulysses=best[changed])
+
+
 FURTHER: tuple[Callable[[Question, Footprints], Layouts], ...] = (
     _in_groups,
     _with_less_recompute,
     _on_the_host,
+    _kept_near,
+    _by_heads,
     _in_tiles,
 )
 """What is tried besides, in this order: each sees what was found before it."""

@@ -11,8 +11,9 @@ from planner.cost.memory.in_flight import InFlight, in_flight_on
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import split_over
+from planner.cost.shards.split import expert_load, split_over
 from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import largest_matrix
 from planner.describe.layout import Module
 from planner.describe.model.block import Block, Saved
 
@@ -215,6 +216,8 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
         per_key = question.workload.sequence_length if item.scores else 1
         size = item.bytes_per_token * per_key * tokens
         size = size / split_over(item.split, layouts, gathered=gathered)
+        if item.split in ("dispatched", "expert"):
+            size = size * expert_load(question.workload, layouts)
         if item.only_split:
             size = np.where(layouts.tp > 1, size, 0.0)
         if item.only_context:
@@ -302,6 +305,7 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
     again, most = size(block.repeating) + in_ffn, np.maximum(ffn, attention)
     again = np.where(layouts.recomputes_layers, again, 0.0)
+    most = np.maximum(most, _unpacked(question, block, layouts) + np.maximum(in_ffn, in_attention))
     leaves, zero = layouts.offloads_activations, np.zeros_like(kept)
     comes_back = np.where(leaves, kept, zero)
     return LayerActivations(
@@ -365,6 +369,25 @@ def _chunks(layouts: Layouts) -> Int:
 
 def _num_layers(question: Question) -> int:
     return question.model.num_layers + question.model.num_decoder_layers
+
+
+def _unpacked(question: Question, block: Block, layouts: Layouts) -> Float:
+    """A frozen matrix in the precision that computes, and what is alive beside it [B].
+
+    Of DoRA also the product of the adapters and its sum with the matrix, where full recompute takes
+    the norms again.
+    """
+    workload = question.workload
+    if not (workload.quantized or workload.dora):
+        return np.zeros(np.shape(layouts.tp))
+    element = float(workload.compute_bytes)
+    matrix = element * largest_matrix(question, block, layouts, "stored")
+    found = np.where(matrix > 0, matrix + saved_bytes(question, block.unpacking, layouts), 0.0)
+    if not workload.dora:
+        return found
+    sums = 2 * element * largest_matrix(question, block, layouts, "targeted") + matrix
+    norms = sums + saved_bytes(question, block.unpacking[:1], layouts)
+    return np.maximum(found, np.where(layouts.recomputes_layers, norms, 0.0))
 
 
 def _ffn_share(block: Block, matrix: str = "") -> float:

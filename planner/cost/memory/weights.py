@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import expert_share
 
 __all__ = [
     "GatheredWeights",
@@ -17,6 +18,7 @@ __all__ = [
     "frozen",
     "gathered",
     "resident",
+    "second_shard_bytes",
     "unfreed",
 ]
 
@@ -51,6 +53,9 @@ def resident(stages: Stages) -> Resident:
     copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
     weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
+    kept = layouts.keeps_second_shards(framework)
+    everything = params.all_gathered * stages.element
+    weights = weights + np.where(kept, second_shard_bytes(stages, everything), 0.0)
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
     kept = np.where(shards, params.trainable_sharded, params.trainable)
@@ -102,9 +107,10 @@ def eight_bit_copies(stages: Stages) -> Float:
     """What 8-bit weights take beyond 16-bit ones, less than nothing in whose place they are [B].
 
     Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
-    from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits. Left out:
-    embedding and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling
-    needs no copy by columns on Blackwell.
+    from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits, unless
+    these are copies of fp32 shards, of which runs take as much as in 16 bits. Left out: embedding
+    and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling needs no
+    copy by columns on Blackwell.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
@@ -117,10 +123,34 @@ def eight_bit_copies(stages: Stages) -> Float:
     """
     params, question = stages.params, stages.question
     kept = question.framework.kernels.fp8_weight_bytes * (question.workload.precision == "fp8")
-    if stages.eight_bits:
+    if stages.eight_bits and stages.states.sharded_weight_bytes:
         kept = max(kept, stages.layer_element) - stages.states.weight_bytes
     layers = params.unsharded - params.embedding - (params.head - params.tied)
     return np.where(stages.layouts.shards_weights, 0.0, layers * kept)
+
+
+def second_shard_bytes(stages: Stages, size: Float) -> Float:
+    """What a rank holds of gathered weights that stay sharded over fewer ranks (`reshard`) [B].
+
+    `size` is that of weights as ZeRO-3 gathers them. Counted: a rank's part of them, experts over
+    the ranks of the group that have the same ones. Left out: padding. Wang et al. 2023,
+    arXiv:2306.10209, section 3.2; method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> stages = Stages.every(job, Layout(dp=64, zero_stage=3, reshard=4))
+    >>> size = 2.0 * stages.params.unsharded
+    >>> second_shard_bytes(stages, size).item() / model.num_params      # 2 / 4
+    0.5
+    """
+    layouts = stages.layouts
+    routed = np.where(layouts.ep > 1, expert_share(stages.blocks, layouts), 0.0)
+    second = layouts.num_second_shards
+    parts = (1 - routed) / second + routed / np.maximum(second // layouts.ep, 1)
+    there = layouts.shards_weights & (layouts.reshard > 0)
+    return np.where(there, size * parts, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +190,12 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     plain = copies & ~layouts.piped
     once = layouts.sums_gradients(stages.question.framework)
 
-    def without(freed: Float, where: Mask) -> Float:
-        return weights - np.where(where, freed, 0.0)
+    def without(elements: Float, where: Mask) -> Float:
+        return weights - np.where(where, elements * size.weight_bytes, 0.0)
 
-    whole = float(size.weight_bytes)
-    small = min(whole, stages.layer_element) if stages.eight_bits else whole
-    head, layer = (params.head - params.tied) * whole, params.largest_layer * small
-    spent = without(params.all_gathered * (whole - (whole - small) * stages.in_layers), plain)
-    group = np.maximum(layer, params.embedding * whole)
+    head, layer = params.head - params.tied, params.largest_layer
+    spent = without(params.all_gathered, plain)
+    group = np.maximum(layer, params.embedding)
     return ResidentWeights(
         all=weights,
         without_head=without(head, plain),
@@ -197,8 +225,9 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """Gathered weights that do not stay, through a step [B].
 
     `busy` are the other temporaries of a layer, which do not coincide with copies. Counted: the
-    layer that computes, those fetched ahead, a tied table, all of a pipeline that reduces once.
-    Left out: resident weights. method.md#memory-per-device.
+    layer that computes, those fetched ahead, a tied table, all of a pipeline that reduces once;
+    the others' second shards, from a forward pass to its backward pass. Left out: resident weights.
+    method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
@@ -211,7 +240,7 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
-    everything = params.all_gathered * stages.element
+    everything = params.all_gathered * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
     head, tied = np.minimum(params.head * element, everything), params.tied * element
     # a tied table is used at both ends and stays gathered between them
@@ -224,20 +253,27 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     copied = params.copied_in * element
     copying = everything + np.maximum(2 * copied - busy, 0.0)
     reduced = everything - np.maximum(layer, params.embedding * element)
+    stays = layouts.keeps_second_shards(question.framework)
+    # neither the layer that computes is sharded again nor the head, or the table that it shares
+    inner = params.largest_layer * stages.layer_element
+    others = everything - inner - np.minimum(params.head * element, everything)
+    front = np.minimum(params.embedding * element * (params.tied == 0), everything)
 
-    def sharded(size: Float) -> Float:
-        return np.where(layouts.shards_weights, size, 0.0)
+    def there(size: Float, besides: Float | float = 0.0) -> Float:
+        """What is gathered, and second shards of what is not."""
+        second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
+        return np.where(layouts.shards_weights, size, 0.0) + second
 
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     # gathered before the first pass, gradients are summed after it
     copies = copies & ~layouts.sums_gradients(question.framework)
     flat = np.where(copies, 2 * layer + copied, 0.0)
     return GatheredWeights(
-        in_forward=sharded(window) + flat,
-        window=sharded(window),
-        head=sharded(head),
-        in_second_layer=sharded(np.where(kept, everything, window)),
-        in_first_layer=sharded(np.where(kept, copying, window)),
-        in_embedding=sharded(np.where(kept, everything, tied)),
-        in_reduction=sharded(np.where(kept, reduced, 0.0)),
+        in_forward=there(window, others) + flat,
+        window=there(window, others),
+        head=there(head, everything - head),
+        in_second_layer=there(np.where(kept, everything, window), front),
+        in_first_layer=there(np.where(kept, copying, window), front),
+        in_embedding=there(np.where(kept, everything, tied)),
+        in_reduction=there(np.where(kept, reduced, 0.0)),
     )

@@ -27,6 +27,7 @@ __all__ = [
     "hand_on_s",
     "hierarchical_all_reduce_s",
     "inter_node_latency_s",
+    "phased_all_to_all_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
     "send_s",
@@ -289,6 +290,29 @@ def forwarded_all_to_all_s(group: GroupView, size_bytes: ArrayLike, crossing: Ar
     between = np.where(nodes > 1, np.asarray(crossing) * size_bytes * g / rate, 0.0)
     latency = (g - 1) * group.local_latency_s + (nodes - 1) * group.network_latency_s
     return np.where(n > 1, latency + np.maximum(inside, between), 0.0)
+
+
+def phased_all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """An all-to-all that adds up what it exchanged inside the nodes before it goes on between
+    them [s].
+
+    Counted: both parts, one after the other; a node's ranks send each other's sums on, a `local`-th
+    of the buffer each; one message per peer. Left out: as `all_to_all_s`; adding up. Wang et al.
+    2023, arXiv:2306.10209, section 3.3; method.md#algorithms.
+
+    >>> from planner.cost.network.topology import unit_view
+    >>> float(phased_all_to_all_s(unit_view(8), 8.0))           # 7 of 8 bytes to others at 1 B/s
+    7.0
+    """
+    size_bytes = np.asarray(size_bytes, dtype=float)
+    g, nodes = group.local, group.nodes
+    inside = np.where(g > 1, (g - 1) / g * size_bytes / group.local_pairwise_bytes_per_s, 0.0)
+    # each of a node's g ranks sends a g-th, through the interfaces that they share
+    between = np.where(
+        nodes > 1, (nodes - 1) / nodes * size_bytes / group.pairwise_bytes_per_s, 0.0
+    )
+    latency = (g - 1) * group.local_latency_s + (nodes - 1) * group.network_latency_s
+    return np.where(group.size > 1, latency + inside + between, 0.0)
 
 
 def _hops_s(group: GroupView, size_bytes: ArrayLike) -> tuple[Float, Float]:

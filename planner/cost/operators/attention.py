@@ -6,6 +6,8 @@ grouped queries and latent projections.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.layout import Module
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
@@ -35,25 +37,41 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     h, heads, kv = model.hidden_size, model.num_heads, model.num_kv_heads
     gemms, qk_dim, v_dim, latent = _projections(sizes, name)
     eager = sizes.workload.attention == "eager"
-    keys = heads if eager and sizes.kernels.transformers_blocks else kv
+    repeats = sizes.kernels.repeats_kv_heads or (eager and sizes.kernels.transformers_blocks)
+    keys = heads if repeats else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
     # other projections run in one kernel with the norm before them (Transformer Engine)
     norm: tuple[Module, ...] = ("layernorm",) if model.latent_attention else ()
     up: tuple[Module, ...] = ("mla_up_proj",) if model.latent_attention else ()
     saved = [
-        Saved(f"{name}.input", sizes.product_input * h, "gathered", again_with=norm),
+        Saved(
+            f"{name}.input",
+            sizes.product_input * h,
+            "gathered",
+            input_of=("query", "key", "value"),
+            for_weights=1.0,
+            again_with=norm,
+        ),
         Saved(f"{name}.qkv", e * (q + k + v), "sharded", again_with=up),
-        Saved(f"{name}.out", e * out, "sharded", of_attention=not cross),
+        Saved(
+            f"{name}.out",
+            e * out,
+            "sharded",
+            of_attention=not cross,
+            input_of=("out",),
+            for_weights=float(eager),
+        ),
         *latent,
     ]
     if sizes.saves_fp8:
-        saved.append(Saved(f"{name}.out.fp8", out, "sharded"))
+        saved.append(Saved(f"{name}.out.fp8", out, "sharded", input_of=("out",), for_weights=1.0))
     pointwise: list[Pointwise] = []
     if sizes.kernels.transformers_blocks:
         found = _as_written(sizes, name, (q, k, out))
         saved, pointwise = [*saved, *found.saved], [*pointwise, *found.pointwise]
     elif sizes.kernels.copies_ring_output:
-        saved.append(Saved(f"{name}.out.copy", e * out, "sharded", only_context=True))
+        copy = Saved(f"{name}.out.copy", e * out, "sharded", only_context=True)
+        saved.append(replace(copy, input_of=("out",), for_weights=1.0))
     if not eager:
         statistics = FP32 * heads
         saved.append(
@@ -95,7 +113,8 @@ def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operat
         # the kernel's output has the memory order of its queries
         pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
     if written.joined_rotary and not eager:
-        saved.append(Saved(f"{name}.out.copy", e * out, "sharded"))
+        copy = Saved(f"{name}.out.copy", e * out, "sharded")
+        saved.append(replace(copy, input_of=("out",), for_weights=1.0))
     return Operators(pointwise=tuple(pointwise), saved=tuple(saved))
 
 

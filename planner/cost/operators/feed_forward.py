@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
-from planner.describe.model.block import Gemm, Pointwise, Saved
+from planner.describe.model.block import Gemm, Pointwise, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import shared_size
 
@@ -31,7 +31,8 @@ def dense(sizes: Sizes, width: int) -> Operators:
     >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 * 2 f
     94208
     """
-    entering = Saved("mlp.input", sizes.product_input * sizes.model.hidden_size, "gathered")
+    size = sizes.product_input * sizes.model.hidden_size
+    entering = Saved("mlp.input", size, "gathered", input_of=("gate", "up"), for_weights=1.0)
     products = _products(sizes, width, "mlp", until_ffn=True)
     return Operators(saved=(entering,)) + products.again_with("mlp")
 
@@ -40,7 +41,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     """Router, dispatch, routed experts, and the expert that every token visits.
 
     Counted: products of top_k experts per token, copies to the experts' order and back, bytes per
-    token that backward needs. Left out: uneven routing, dropped tokens. method.md#matrix-products,
+    token that backward needs. Left out: uneven routing (`expert_load`). method.md#matrix-products,
     method.md#activations.
 
     >>> from planner import Workload, load_framework, load_model
@@ -53,10 +54,21 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     h, e, k = sizes.model.hidden_size, sizes.element, experts.top_k
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size
-    activation = _activation(sizes, width, "expert.activation", until_ffn=True)
+    activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
-    outside = Operators(saved=(Saved("mlp.input", e * h, "gathered", again_with=("layernorm",)),))
+    outside = Operators(
+        saved=(
+            Saved(
+                "mlp.input",
+                e * h,
+                "gathered",
+                input_of=("gate", "up"),
+                for_weights=1.0,
+                again_with=("layernorm",),
+            ),
+        )
+    )
     found = Operators(
         gemms=(
             Gemm("router", num, h, quantizable=False),
@@ -70,7 +82,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Pointwise("dispatch", moved, moved, num_kernels=8),
         ),
         saved=(
-            Saved("router", 3 * routing, "dispatched"),
+            Saved("router", 3 * routing, "gathered"),
             *_dispatched(sizes, e * h * k),
             activation.saved[0],
             replace(activation.saved[1], again_with=("moe_act",)),
@@ -93,7 +105,9 @@ def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -
     return Operators(gemms=gemms) + activation
 
 
-def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Operators:
+def _activation(
+    sizes: Sizes, width: float, name: str, split: Split = "sharded", *, until_ffn: bool
+) -> Operators:
     """Non-linearity: its inputs, and its output, which is the input of the down product."""
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
@@ -103,10 +117,17 @@ def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Op
         forward, backward = (2, 3) if fused else (4, 5)
         kept = _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
     kernels = 1 if fused else 2
-    operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
-    entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)
+    operator = Pointwise(name, forward * e * width, backward * e * width, split, kernels)
+    entering = Saved(f"{name}.input", kept * e * width, split, until_ffn=until_ffn)
     kept_output = sizes.product_input * width
-    leaving = Saved(f"{name}.output", kept_output, "sharded", until_ffn=until_ffn)
+    leaving = Saved(
+        f"{name}.output",
+        kept_output,
+        split,
+        until_ffn=until_ffn,
+        input_of=("down",),
+        for_weights=1.0,
+    )
     return Operators(pointwise=(operator,), saved=(entering, leaving))
 
 
@@ -115,8 +136,13 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
     if sizes.kernels.scores_before_experts:
         exact = size * FP32 / sizes.element
         return (Saved("expert.input", size + exact, "dispatched"),)
-    entering = size * sizes.product_input / sizes.element
-    return (
-        Saved("expert.input", entering, "dispatched"),
-        Saved("expert.output", size, "dispatched"),
+    entering = Saved(
+        "expert.input",
+        size * sizes.product_input / sizes.element,
+        "dispatched",
+        input_of=("gate", "up"),
+        for_weights=1.0,
     )
+    if sizes.kernels.scores_inside_experts:
+        return (entering,)
+    return (entering, Saved("expert.output", size, "residual"))

@@ -42,8 +42,11 @@ class Layouts(Sharding, Chunks, Arrays):
     pp: Int
     vpp: Int
     cp: Int
+    ulysses: Int
     ep: Int
+    etp: Int
     zero_stage: Int
+    reshard: Int
     micro_batch: Int
     grad_accumulation: Int
     recompute: Int
@@ -168,10 +171,48 @@ class Layouts(Sharding, Chunks, Arrays):
         """Ranks over which ZeRO or FSDP shards: dp_shard * cp."""
         return self.dp_shard * self.cp
 
+    # --- experts ---------------------------------------------------------------------------------
+
+    def settled(self, framework: Framework) -> Self:
+        """With the expert-tensor-parallel degree that the framework takes where none is stated."""
+        whole = framework.expert_tensor_parallel[0] == "one"
+        unasked = np.where((self.ep > 1) & whole, 1, self.tp)
+        return replace(self, etp=np.where(self.etp > 0, self.etp, unasked))
+
+    @property
+    def expert_tp(self) -> Int:
+        """Ranks that split each expert: those of tp where nothing else is stated."""
+        return np.where(self.etp > 0, self.etp, self.tp)
+
+    @property
+    def num_second_shards(self) -> Int:
+        """Ranks over which weights stay sharded from a forward pass to its backward pass."""
+        return np.where(self.reshard > 0, self.reshard, self.num_shards)
+
+    @property
+    def ring(self) -> Int:
+        """Groups of context ranks between which keys and values travel."""
+        return self.cp // self.ulysses
+
     @property
     def expert_dp(self) -> Int:
-        """Replicas of each expert: dp * cp / ep."""
-        return self.dp * self.cp // self.ep
+        """Replicas of each expert: dp * cp * tp / (ep * etp)."""
+        return self.dp * self.cp * self.tp // (self.ep * self.expert_tp)
+
+    @property
+    def expert_shards(self) -> Int:
+        """Those of them that share its states: as far as ranks that shard reach."""
+        return np.maximum(self.num_shards * self.tp // (self.ep * self.expert_tp), 1)
+
+    @property
+    def expert_second_shards(self) -> Int:
+        """Ranks over which they stay sharded from a forward pass to its backward pass."""
+        return np.maximum(self.num_second_shards * self.tp // (self.ep * self.expert_tp), 1)
+
+    @property
+    def spreads_experts(self) -> Mask:
+        """Experts lie on other ranks than the layers around them."""
+        return (self.ep > 1) | (self.expert_tp != self.tp)
 
     # --- when gradients are reduced -------------------------------------------------------------
 
@@ -209,6 +250,11 @@ class Layouts(Sharding, Chunks, Arrays):
         freed = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
         kept = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
+
+    def keeps_second_shards(self, framework: Framework) -> Mask:
+        """Weights stay sharded over fewer ranks from a step's first forward pass to its end."""
+        second = self.shards_weights & (self.reshard > 0)
+        return second & framework.communication.second_shards_stay
 
     def gathers_again_per_step(self, framework: Framework) -> Int:
         """How often a step of ZeRO-3 gathers its weights for a backward pass: before each, or once

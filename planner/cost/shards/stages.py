@@ -37,6 +37,9 @@ class Stages:
     question: Question
     blocks: tuple[Block, ...]
     layouts: Layouts
+    """With what they leave to the framework settled."""
+    stated: Layouts
+    """As they were stated."""
     stage: Int
     """Index of the stage in its pipeline."""
     counts: tuple[Float, ...]
@@ -51,12 +54,13 @@ class Stages:
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
         if np.any(layouts.recomputes_partly):
             blocks = parted(blocks)
+        stated, layouts = layouts, layouts.settled(question.framework)
         counts = tuple(stage_parts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
         moving = tuple(without_frozen(block) for block in blocks)
         if moving != blocks:
             trained = stage_params(question, moving, layouts, counts)
-        return cls(question, blocks, layouts, stage, counts, params, trained)
+        return cls(question, blocks, layouts, stated, stage, counts, params, trained)
 
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
@@ -79,6 +83,7 @@ class Stages:
         return replace(
             self,
             layouts=self.layouts.take((..., 0)),
+            stated=self.stated.take((..., 0)),
             stage=chosen(self.stage),
             counts=tuple(chosen(count) for count in self.counts),
             params=self.params.map(chosen),

@@ -23,6 +23,7 @@ __all__ = [
     "Params",
     "StageParams",
     "expert_share",
+    "largest_matrix",
     "local_params",
     "stage_params",
     "training_state_bytes",
@@ -50,14 +51,18 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 def _local_elements(
     weight: Weight, question: Question, layouts: Layouts, ranks: ArrayLike
 ) -> Float:
-    """Elements of one tensor that a rank owns after tp, ep and sharding over `ranks`."""
+    """Elements of one tensor that a rank owns after tp, ep and sharding over `ranks`.
+
+    A matrix that is stored in fewer bits counts as the elements of the computing precision that
+    take as many bytes: so it is held, sharded and gathered.
+    """
     framework, ranks = question.framework, np.asarray(ranks, dtype=float)
-    tp = layouts.tp
+    tp = layouts.expert_tp if weight.expert else layouts.tp
     copies: Float = np.full(np.shape(tp), float(weight.copies))
+    if weight.stored_bytes:
+        copies = copies * (weight.stored_bytes / question.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
-        if not framework.expert_tensor_parallel:
-            tp = np.where(layouts.ep > 1, 1, tp)
     if weight.units:
         tp = np.minimum(tp, weight.units)
     rows: Float = np.full(np.shape(tp), float(weight.rows))
@@ -71,9 +76,39 @@ def _local_elements(
     return rows * columns * copies / ranks
 
 
+def largest_matrix(question: Question, block: Block, layouts: Layouts, names: str) -> Float:
+    """The largest of a block's frozen matrices on one rank: all, or those that adapters target
+    [elements].
+
+    `names` is "stored" for those that are stored in fewer bits, "targeted" for the others.
+    Counted: one expert of a layer's, split over tp. Left out: sharding. Definition.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> job = Workload(lora_rank=8, base_format="nf4")
+    >>> asked = load_model("llama-3-8b"), load_machine("polaris"), job, load_framework("ddp")
+    >>> layer = blocks_of(Question(*asked))[1]
+    >>> matrix = largest_matrix(Question(*asked), layer, Layouts.of(Layout()), "stored")
+    >>> matrix.item() == 4096 * 14336
+    True
+    """
+    targets = question.workload.lora_targets
+    found = np.zeros(np.shape(layouts.tp))
+    for weight in block.weights:
+        if weight.trainable or weight.columns == 1:
+            continue
+        if weight.stored_bytes if names == "stored" else weight.matrix in targets:
+            one = replace(weight, copies=1, stored_bytes=0.0)
+            found = np.maximum(found, _local_elements(one, question, layouts, 1))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Params(Arrays):
-    """Parameters on one rank, in figures that add up over blocks [elements]."""
+    """Parameters on one rank, in figures that add up over blocks [elements].
+
+    Those that are stored in fewer bits count as elements of the precision that computes.
+    """
 
     unsharded: Float
     """Before sharding over data-parallel ranks."""
@@ -117,12 +152,10 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     >>> float(local_params(job, layer, Layouts.of(Layout(tp=4))).unsharded)
     54534144.0
     """
-    framework = question.framework
+    framework, layouts = question.framework, layouts.settled(question.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
     for weight in block.weights:
-        ranks = layouts.num_shards
-        if weight.expert:
-            ranks = np.maximum(ranks // layouts.ep, 1)
+        ranks = layouts.expert_shards if weight.expert else layouts.num_shards
         mine = _local_elements(weight, question, layouts, 1)
         shard = _local_elements(weight, question, layouts, ranks)
         experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
@@ -199,7 +232,7 @@ def stage_params(
     shape = np.shape(counts[0])
     sums = {field.name: np.zeros(shape) for field in fields(Params)}
     largest, copied_in, embedding, table, head, shapes = (np.zeros(shape) for _ in range(6))
-    few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "zero_stage")
+    few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage")
 
     def local_of(block: Block) -> LocalParams:
         # few ways to split a tensor differ, however many layouts there are
@@ -276,8 +309,8 @@ def without_frozen(block: Block) -> Block:
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
     """Part of a rank's parameters that are routed experts [1].
 
-    Counted: all blocks, experts divided by ep. Left out: tp, pipeline stages; the share is the
-    model's. Definition.
+    Counted: all blocks, experts divided by ep, and by their own tp beside that of the rest. Left
+    out: what tp does not split, pipeline stages; the share is the model's. Definition.
 
     >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
@@ -295,5 +328,5 @@ def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
         if weight.expert
     )
     total = sum(block.count * block.num_params for block in blocks)
-    mine = routed / layouts.ep
+    mine = routed * layouts.tp / (layouts.ep * layouts.expert_tp)
     return np.asarray(mine / (total - routed + mine))

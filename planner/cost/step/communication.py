@@ -16,7 +16,9 @@ from planner.cost.arrays import Arrays, Float
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
+    all_to_all_s,
     hand_on_s,
+    phased_all_to_all_s,
     reduce_scatter_s,
     send_s,
 )
@@ -35,6 +37,7 @@ __all__ = [
     "column_backward_s",
     "context_s",
     "data_traffic",
+    "heads_s",
     "repeated_tensor_s",
     "send_stage_s",
     "tensor_s",
@@ -146,12 +149,14 @@ def repeated_tensor_s(
 def context_s(
     question: Question, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
-    """Ring attention: keys and values pass around the context group, gradients back [s].
+    """Keys and values travel between context ranks, and their gradients back [s].
 
-    Counted: cp - 1 transfers of a rank's keys and values forward, twice that backward, each as slow
-    as the ring's slowest hop; or (`gathers_context`) one gather of them either way, and cp
-    transfers of their fp32 gradients. Left out: overlap with attention. Liu et al. 2023,
-    arXiv:2310.01889; method.md#traffic-per-axis-and-overlap.
+    Counted: n - 1 transfers of a rank's keys and values around n of them forward, twice that
+    backward, each as slow as the ring's slowest hop; or (`context_exchange`) one gather of them
+    either way, and n transfers of their fp32 gradients or their reduction; of heads that are
+    divided (Ulysses) a rank's own alone. Left out: overlap with attention. Liu et al. 2023,
+    arXiv:2310.01889; Llama Team 2024, arXiv:2407.21783, section 3.3.2;
+    method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -162,21 +167,60 @@ def context_s(
     >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
     [6.0, 12.0]
     """
-    workload, group = question.workload, groups.context
-    tokens, cp = layouts.tokens(workload.sequence_length), layouts.cp
+    workload, group, n = question.workload, groups.ring, layouts.ring
+    tokens = layouts.tokens(workload.sequence_length) * layouts.ulysses
+    exchange = question.framework.kernels.context_exchange
     forward, backward = np.zeros(np.shape(tokens)), np.zeros(np.shape(tokens))
     for attention in block.attentions:
         width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim)
-        elements = tokens * width / np.minimum(layouts.tp, attention.num_kv_heads)
+        spread = np.minimum(layouts.tp * layouts.ulysses, attention.num_kv_heads)
+        elements = tokens * width / spread
         size = elements * float(workload.compute_bytes)
-        if question.framework.kernels.gathers_context:
-            ahead = all_gather_s(group, cp * size)
-            back = ahead + cp * send_s(group, _FP32 * elements)
-        else:
-            ahead = (cp - 1) * send_s(group, size)
+        if exchange == "pass":
+            ahead = (n - 1) * send_s(group, size)
             back = 2 * ahead
+        else:
+            ahead = all_gather_s(group, n * size)
+            passed = n * send_s(group, _FP32 * elements)
+            reduced = reduce_scatter_s(group, n * size)
+            back = ahead + (passed if exchange == "gather-pass" else reduced)
         forward, backward = forward + ahead, backward + back
     return forward, backward
+
+
+def heads_s(
+    question: Question, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Context ranks exchange their tokens for heads before attention, and back after it [s].
+
+    Counted: four all-to-alls forward, of queries, keys, values and output, and four backward;
+    keys and values of fewer heads than ranks once for each rank, or of all heads where the
+    framework repeats them. Left out: overlap, copies before and after. Jacobs et al. 2023,
+    arXiv:2309.14509, section 3.2; method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(job)
+    >>> sent, _ = heads_s(job, layer, layouts, Groups.unit(layouts))        # seconds are bytes
+    >>> float(sent) / 2**20     # 3/4 of 512 tokens * (32 + 8 + 8 + 32) heads * 256 B
+    7.5
+    """
+    workload, group = question.workload, groups.heads
+    element = float(workload.compute_bytes)
+    tokens, tp = layouts.tokens(workload.sequence_length), layouts.tp
+    sent = np.zeros(np.shape(tokens))
+    for attention in block.attentions:
+        heads = attention.num_heads / np.minimum(tp, attention.num_heads)
+        own = attention.num_kv_heads / np.minimum(tp, attention.num_kv_heads)
+        repeats = question.framework.kernels.repeats_kv_heads
+        keys = heads if repeats else np.maximum(own, layouts.ulysses)
+        for count, width in ((heads, attention.qk_dim), (keys, attention.qk_dim)):
+            sent = sent + all_to_all_s(group, tokens * count * width * element)
+        for count in (keys, heads):
+            sent = sent + all_to_all_s(group, tokens * count * attention.v_dim * element)
+    return sent, sent
 
 
 def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
@@ -229,6 +273,8 @@ class DataTraffic(Arrays):
     before_forward_s: Float
     """Gathering the stage's weights for a forward pass (ZeRO-3, and below it where every layer is
     a unit)."""
+    before_later_forward_s: Float
+    """The same for those of a step's passes that follow the first."""
     before_backward_s: Float
     """Gathering them again for the backward pass (ZeRO-3)."""
     after_backward_s: Float
@@ -239,9 +285,11 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """Data-parallel collectives of a stage; expert weights reduce over their own replicas [s].
 
     Counted: one collective per bucket of gradients, per layer of ZeRO-3 and where every layer is a
-    unit; each pays its latency. After the step ZeRO-1 and 2 gather what was trained. Left out:
-    overlap with computation. Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023,
-    arXiv:2304.11277; method.md#traffic-per-axis-and-overlap.
+    unit; each pays its latency. After the step ZeRO-1 and 2 gather what was trained. Where weights
+    stay sharded over fewer ranks after a forward pass, they are gathered from these; what is
+    quantised for its way counts as it is sent. Left out: overlap with computation, quantising.
+    Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277; Wang et al. 2023,
+    arXiv:2306.10209; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
@@ -255,18 +303,22 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     buffers, rules = question.framework.buffers, question.framework.communication
     buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
-    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * stages.element)
+    first, units = (groups.shard, groups.expert_shard), num_units(stages)
+    ahead_s = _weights_s(stages, first, units)
+    again_s = _weights_s(stages, (groups.second_shard, groups.expert_second_shard), units)
     bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
     updates = _pieces(stages, bucket)
-    updated = _gathered_s(stages, groups, updates, params.trainable * stages.element)
+    updated = _gathered_s(stages, first, updates, params.trainable * stages.element)
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
     ahead = layouts.shards_weights | by_layer
+    later_s = np.where(layouts.keeps_second_shards(question.framework), again_s, ahead_s)
     return DataTraffic(
         gradients_s=np.where(layouts.shards_weights, zeros, gradients),
         parameters_s=np.where(layouts.gathers_updates & ~by_layer, updated, zeros),
-        before_forward_s=np.where(ahead, units / fraction, zeros),
-        before_backward_s=np.where(layouts.shards_weights, units / fraction, zeros),
+        before_forward_s=np.where(ahead, ahead_s / fraction, zeros),
+        before_later_forward_s=np.where(ahead, later_s / fraction, zeros),
+        before_backward_s=np.where(layouts.shards_weights, again_s / fraction, zeros),
         after_backward_s=np.where(layouts.shards_weights, gradients / fraction, zeros),
     )
 
@@ -278,30 +330,50 @@ def _times(count: Float, collective: Collective, group: GroupView, amount: Float
 
 def _routed(stages: Stages) -> Float:
     """Part of a rank's parameters that has replicas of its own: experts spread over ranks."""
-    spread = stages.layouts.ep > 1
+    spread = stages.layouts.spreads_experts
     return np.where(spread, expert_share(stages.blocks, stages.layouts), 0.0)
 
 
-def _gathered_s(stages: Stages, groups: Groups, count: Float, amount: Float) -> Float:
-    """Gathering `amount` bytes of weights in `count` collectives [s]."""
+def _gathered_s(
+    stages: Stages, groups: tuple[GroupView, GroupView], count: Float, amount: Float
+) -> Float:
+    """Gathering `amount` bytes of weights in `count` collectives, over the groups of dense weights
+    and of experts [s]."""
     routed = _routed(stages)
-    dense = _times(count, all_gather_s, groups.shard, amount * (1 - routed))
-    return dense + _times(count, all_gather_s, groups.expert_shard, amount * routed)
+    dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
+    return dense + _times(count, all_gather_s, groups[1], amount * routed)
+
+
+def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
+    """Gathering a stage's weights for a pass, in as few bytes as the framework sends [s]."""
+    sent = stages.question.framework.communication.gather_bytes or stages.element
+    return _gathered_s(stages, groups, count, stages.params.unsharded * sent)
 
 
 def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     """Reducing the gradients of a stage once, in `count` collectives [s]."""
     amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
+    rules = stages.question.framework.communication
+    sent = rules.scatter_bytes / stages.states.reduce_bytes
+    # of every reduction's share where replicas sum up but once a step
+    often = stages.layouts.reductions_per_step(stages.question.framework)
+    often = often if rules.replicas_once else np.ones_like(often)
     whole, split = np.zeros_like(amount), np.zeros_like(amount)
     for size, every, shard, replica in (
         (amount * (1 - routed), groups.data, groups.shard, groups.replica),
         (amount * routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
     ):
         whole = whole + _times(count, all_reduce_s, every, size)
-        split = split + _times(count, reduce_scatter_s, shard, size)
-        split = split + _times(count, all_reduce_s, replica, size / shard.size)
-    stages_of_whole = stages.question.framework.communication.all_reduced_stages
-    scattered = stages.layouts.shards_states & ~np.isin(stages.layouts.zero_stage, stages_of_whole)
+        scatter = _times(count, reduce_scatter_s, shard, size)
+        if sent:
+            # only where it leaves the node
+            phased = _times(count, phased_all_to_all_s, shard, size * sent)
+            far = stages.layouts.shards_weights & (shard.nodes > 1)
+            scatter = np.where(far, phased, scatter)
+        split = split + scatter
+        split = split + _times(count, all_reduce_s, replica, size / shard.size) / often
+    alike = np.isin(stages.layouts.zero_stage, rules.all_reduced_stages)
+    scattered = stages.layouts.shards_states & ~alike
     return np.where(scattered, split, whole)
 
 

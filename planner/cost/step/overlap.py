@@ -38,15 +38,15 @@ def exposed_traffic(
 ) -> Exposed:
     """What is left of a stage's traffic beside one micro-batch's computation on it [s].
 
-    Counted: contention of what is hidden, what has nothing to hide behind. Left out: traffic of
-    layers and between stages. method.md#traffic-per-axis-and-overlap.
+    Counted: contention of what is hidden, what has nothing to hide behind, quantising. Left out:
+    traffic of layers and between stages. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages, none = Stages.every(job, Layout(dp=4, zero_stage=1)), np.zeros(())
-    >>> traffic = DataTraffic(np.asarray(0.5), none, none, none, none)
+    >>> traffic = DataTraffic(np.asarray(0.5), none, none, none, none, none)
     >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
     >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
     0.26
@@ -66,6 +66,8 @@ def exposed_traffic(
     again = layouts.gathers_again_per_step(framework) / m
     around_backward = traffic.before_backward_s * again + reduced
     ahead = _behind(traffic.before_forward_s, forward_s, first, contention)
+    later = _behind(traffic.before_later_forward_s, forward_s, first, contention)
+    gathers = layouts.gathers_per_step(framework)
     back = _behind(around_backward, backward_s, first, contention)
     updates = traffic.parameters_s
     if rules.overlap_parameters:
@@ -75,9 +77,25 @@ def exposed_traffic(
     return Exposed(
         gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),
         updates_s=updates,
-        gather_s=layouts.gathers_per_step(framework) * ahead + m * back,
+        gather_s=ahead + (gathers - 1) * later + m * back + _quantising_s(stages),
         offload_s=m * offload_pass_s(stages, busy_ahead, busy_back),
     )
+
+
+def _quantising_s(stages: Stages) -> Float:
+    """Turning weights and gradients of ZeRO-3 into fewer bits for their way and back, in a step; it
+    runs on the devices, not behind them [s]."""
+    question, layouts = stages.question, stages.layouts
+    rules, framework = question.framework.communication, question.framework
+    device, element = question.machine.device, float(question.workload.compute_bytes)
+    # weights are read narrow and written wide; gradients read wide, written and read narrow
+    weights = stages.params.unsharded * (rules.gather_bytes + element) * bool(rules.gather_bytes)
+    reduced = stages.params.trainable * (stages.states.reduce_bytes + 2 * rules.scatter_bytes)
+    gathers = layouts.gathers_per_step(framework) + layouts.gathers_again_per_step(framework)
+    moved = gathers * weights
+    moved = moved + layouts.reductions_per_step(framework) * reduced * bool(rules.scatter_bytes)
+    rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
+    return np.where(layouts.shards_weights & (layouts.num_shards > 1), moved / rate, 0.0)
 
 
 def _gradients(stages: Stages, traffic_s: Float, backward_s: Float) -> Float:

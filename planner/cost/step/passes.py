@@ -19,13 +19,14 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     column_backward_s,
     context_s,
+    heads_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
-from planner.cost.step.experts import expert_s, exposed_experts_s
+from planner.cost.step.experts import expert_s, exposed_experts_s, split_expert_s
 from planner.cost.step.host import awaited_s
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -111,11 +112,22 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """
-    names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
+    names = [
+        "micro_batch",
+        "tp",
+        "cp",
+        "ulysses",
+        "ep",
+        "etp",
+        "sequence_parallel",
+        "recompute",
+        "dp",
+        "pp",
+    ]
     if question.framework.communication.overlap_experts or np.any(layouts.paired):
         names += ["vpp", "grad_accumulation", "schedule"]
     names += ["recompute_layers", "recompute_every", "recompute_span", "recompute_modules"]
-    few, index = layouts.distinct(*names)
+    few, index = layouts.settled(question.framework).distinct(*names)
     groups = Groups.of(few, question.machine)
     kept = few.keeping() if any(block.kept_whole for block in blocks) else few
     return [
@@ -186,32 +198,43 @@ def _ring(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> _Axis:
     """Keys and values that pass around behind attention to those that are there: all but one of
-    the cp pieces; behind the first of them where they are gathered at once."""
+    the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
+    tokens for heads has nothing to hide behind."""
     sent = context_s(question, block, layouts, groups)
-    one, others = 1 / layouts.cp, 1 - 1 / layouts.cp
+    one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
-    if question.framework.kernels.gathers_context:
+    exchange = question.framework.kernels.context_exchange
+    if exchange == "pass":
+        ahead = np.maximum(sent[0] - others * core[0], 0.0)
+        back = np.maximum(sent[1] - others * core[1], 0.0)
+    elif exchange == "gather-pass":
         # gradients are passed on behind the next piece, those of the last behind none
         passed = sent[1] - sent[0]
         ahead = np.maximum(sent[0] - one * core[0], 0.0)
         back = np.maximum(sent[0] - one * core[1], 0.0)
         back = back + one * passed + np.maximum(others * (passed - core[1]), 0.0)
     else:
-        ahead = np.maximum(sent[0] - others * core[0], 0.0)
-        back = np.maximum(sent[1] - others * core[1], 0.0)
+        # nothing is attended to before all is there
+        ahead, back = sent
+    exchanged = heads_s(question, block, layouts, groups)
     full = layouts.recomputes_layers
-    both = (sent[0], sent[1] + np.where(full, sent[0], 0.0))
+    first = sent[0] + exchanged[0]
+    both = (first, sent[1] + exchanged[1] + np.where(full, first, 0.0))
+    ahead, back = ahead + exchanged[0], back + exchanged[1]
     return _Axis.split(groups.context, both, (ahead, back + np.where(full, ahead, 0.0)))
 
 
 def _expert(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> _Axis:
-    """Dispatch and combine, behind another micro-batch's computation or behind none."""
+    """Dispatch and combine, with what ranks that split an expert gather, behind another
+    micro-batch's computation or behind none."""
     if not block.dispatch_top_k:
         nothing = np.zeros_like(compute.forward_s)
         return _Axis(nothing, nothing, nothing, nothing)
     ahead, back = expert_s(question, block, layouts, groups)
+    inside = split_expert_s(question, block, layouts, groups)
+    ahead, back = ahead + inside[0], back + inside[1]
     back = back + np.where(layouts.exchanges_again, ahead, 0.0)
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
     left = exposed_experts_s(question, layouts, sent, busy_s)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float
+from planner.cost.arrays import Float, Int
 from planner.cost.network.groups import AXES, Groups, geometry
 from planner.cost.network.topology import group_view
 from planner.cost.question import Question
@@ -19,15 +19,20 @@ from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     context_s,
     data_traffic,
+    heads_s,
     repeated_tensor_s,
     send_stage_s,
     tensor_s,
 )
-from planner.cost.step.experts import expert_s
+from planner.cost.step.experts import expert_s, split_expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 
 __all__ = ["AxisTraffic", "step_traffic"]
+
+
+_KINDS = {"cp": ("ring", "heads"), "dp": ("data", "second_shard")}
+"""Groups of several kinds in which the ranks of an axis communicate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +66,36 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     True
     """
     stages = Stages.candidates(question, Layouts.of(layout))
-    sent = {**_activations(stages), "dp": _parameters(stages), "pp": _transfers(stages)}
-    places = geometry(Layouts.of(layout))
+    sent = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
+    places = geometry(Layouts.of(layout).settled(question.framework))
     found = {}
-    for axis in AXES:
-        size, stride = (int(figure) for figure in places[AXES[axis]])
-        if size > 1:
-            most = float(np.max(sent[axis]))
-            found[axis] = _placed(axis, most, size, stride, question.machine)
+    for axis, whole in AXES.items():
+        kinds = _KINDS.get(axis, (whole,))
+        total = np.ravel(sum(sent[kind] for kind in kinds))
+        # experts that are split as the layers around them exchange nothing of their own
+        if places[whole][0] == 1 or (axis == "etp" and not np.any(total)):
+            continue
+        most = np.argmax(total)
+        parts = [
+            _placed(kind, float(np.ravel(sent[kind])[most]), places[kind], question.machine)
+            for kind in kinds
+        ]
+        found[axis] = AxisTraffic(
+            sum(part.device_bytes for part in parts),
+            sum(part.inside_bytes for part in parts),
+            sum(part.node_bytes for part in parts),
+        )
     return found
 
 
-def _placed(axis: str, sent: float, size: int, stride: int, machine: Machine) -> AxisTraffic:
+def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) -> AxisTraffic:
     """What of a rank's bytes stays on the node, and what leaves a node with all groups of it."""
+    size, stride = (int(figure) for figure in place)
     view = group_view(machine, size, stride)
     local, groups = float(view.local), machine.node.num_devices // float(view.local)
     if view.nodes == 1:
         return AxisTraffic(sent, sent, 0.0)
-    if axis == "ep":
+    if kind in ("expert", "heads"):
         # to every other rank alike
         inside = sent * (local - 1) / (size - 1)
         return AxisTraffic(sent, inside, groups * local * (sent - inside))
@@ -87,35 +104,44 @@ def _placed(axis: str, sent: float, size: int, stride: int, machine: Machine) ->
 
 
 def _activations(stages: Stages) -> dict[str, Float]:
-    """Tensor, context and expert axes: the layers' own traffic, all micro-batches [B]."""
+    """Groups of the tensor, context and expert axes: the layers' own traffic, all micro-batches
+    [B]."""
     question, groups = stages.question, Groups.unit(stages.layouts)
-    sent = {axis: np.zeros(stages.shape) for axis in ("tp", "cp", "ep")}
+    kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
+    sent = {kind: np.zeros(stages.shape) for kind in kinds}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         layouts = stages.seen_by(block)
         full = layouts.recomputes_layers
         ahead, back = tensor_s(question, block, layouts, groups)
         again = repeated_tensor_s(question, block, layouts, ahead)
-        sent["tp"] = sent["tp"] + count * (ahead + back + again)
-        ahead, back = context_s(question, block, layouts, groups)
-        sent["cp"] = sent["cp"] + count * (ahead + back + np.where(full, ahead, 0.0))
+        sent["tensor"] = sent["tensor"] + count * (ahead + back + again)
+        for kind, traffic_s in (("ring", context_s), ("heads", heads_s)):
+            ahead, back = traffic_s(question, block, layouts, groups)
+            sent[kind] = sent[kind] + count * (ahead + back + np.where(full, ahead, 0.0))
         if block.dispatch_top_k:
-            ahead, back = expert_s(question, block, layouts, groups)
-            again = np.where(layouts.exchanges_again, ahead, 0.0)
-            sent["ep"] = sent["ep"] + count * (ahead + back + again)
-    return {axis: stages.layouts.num_microbatches * one for axis, one in sent.items()}
+            for kind, exchange in (("expert", expert_s), ("expert_tensor", split_expert_s)):
+                ahead, back = exchange(question, block, layouts, groups)
+                again = np.where(layouts.exchanges_again, ahead, 0.0)
+                sent[kind] = sent[kind] + count * (ahead + back + again)
+    return {kind: stages.layouts.num_microbatches * one for kind, one in sent.items()}
 
 
-def _parameters(stages: Stages) -> Float:
-    """Data-parallel axis: gradients, and weights where they are sharded [B]."""
+def _parameters(stages: Stages) -> dict[str, Float]:
+    """Data-parallel axis: gradients, and weights where they are sharded; of these what is gathered
+    from fewer ranks apart [B]."""
     framework, layouts = stages.question.framework, stages.layouts
     traffic = data_traffic(stages, Groups.unit(layouts))
     # the rates of the groups are exact here: what slows gathering down moves no more bytes
     slowed = framework.communication.gather_fraction.value
-    gathers = layouts.gathers_per_step(framework) * traffic.before_forward_s
-    again = layouts.gathers_again_per_step(framework) * traffic.before_backward_s
-    gathers = slowed * (gathers + again)
+    later = layouts.gathers_per_step(framework) - 1
+    again = layouts.gathers_again_per_step(framework)
+    kept = layouts.keeps_second_shards(framework)
+    near = np.where(kept, later * traffic.before_later_forward_s, 0.0)
+    near = slowed * (near + again * traffic.before_backward_s)
+    far = traffic.before_forward_s + np.where(kept, 0.0, later * traffic.before_later_forward_s)
     reduced = traffic.gradients_s + traffic.after_backward_s * slowed
-    return gathers + traffic.parameters_s + layouts.reductions_per_step(framework) * reduced
+    reduced = layouts.reductions_per_step(framework) * reduced
+    return {"data": slowed * far + traffic.parameters_s + reduced, "second_shard": near}
 
 
 def _transfers(stages: Stages) -> Float:

@@ -31,12 +31,17 @@ class Code(Description):
     """Precisions that its files can ask for."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimizers that its files can ask for."""
+    drops_tokens: bool = False
+    """Whether its files can limit what an expert takes."""
     zero_stages: tuple[ZeroStage, ...] = ()
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
     recompute_by: tuple[Literal["layers", "every", "span"], ...] | None = None
     """As `Framework.recompute_by`, of its files; none stated: all that it offers."""
+    reshards_whole: bool = False
+    """Whether its files shard the weights of models that its code builds over all their ranks
+    again after a forward pass, or not at all."""
     axes_need_sharding: tuple[Axis, ...] = ()
     """As `Framework.axes_need_sharding`, of its files."""
 
@@ -56,6 +61,8 @@ class Code(Description):
             return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
             return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
+        if workload.expert_capacity and not self.drops_tokens:
+            return f"expert_capacity {workload.expert_capacity:g} is not written; use 0"
         return ""
 
     def odd(self, model: Model, sequence_length: int) -> str:

@@ -26,7 +26,7 @@ from planner.describe.framework.traits import (
     Stall,
     States,
 )
-from planner.describe.layout import RECOMPUTE, Module, Recompute, Schedule
+from planner.describe.layout import RECOMPUTE, Context, Module, Recompute, Schedule
 from planner.describe.machine import Machine, Requirements, Runtime
 from planner.describe.model.decoders import Axis
 from planner.describe.model.model import Model
@@ -78,8 +78,14 @@ class Framework(Description):
     """Precisions in which it trains without sharding anything (ZeRO-0)."""
     axes_need_sharding: tuple[Axis, ...] = ()
     """Axes that go only with states that ranks share (ep: that many of them or a multiple)."""
-    hybrid_sharding: bool = False
-    """Whether sharding can stop at a group of ranks and replicate across groups."""
+    hybrid_stages: tuple[ZeroStage, ...] = ()
+    """ZeRO stages whose sharding can stop at a group of ranks and replicate across groups."""
+    second_shards: bool = False
+    """Whether ZeRO-3 can keep weights sharded over fewer ranks from forward to backward."""
+    context: tuple[Context, ...] = ("ring",)
+    """How its context ranks attend to each other's tokens; the first where none is named."""
+    context_alone: bool = False
+    """Whether context parallelism excludes tensor and pipeline parallelism."""
     schedules: tuple[Schedule, ...] = ("none",)
     """Pipeline schedules."""
     recompute: tuple[Recompute, ...] = ("none", "full")
@@ -123,8 +129,9 @@ class Framework(Description):
     tensors as one flat array."""
     replicates_kv_heads: bool = False
     """Whether tp may exceed the number of key-value heads."""
-    expert_tensor_parallel: bool = True
-    """Whether tp also divides the experts where ep > 1."""
+    expert_tensor_parallel: tuple[Literal["tp", "one", "any"], ...] = ("tp",)
+    """Ranks that can split each expert where ep > 1: those of tp, one, any number; the first is
+    what it does unasked."""
     loads_full_checkpoint: bool = True
     """Whether every rank reads the whole checkpoint into host memory."""
     mixed: States
@@ -284,6 +291,8 @@ class Framework(Description):
             "axes_need_sharding": code.axes_need_sharding or self.axes_need_sharding,
         }
         built = code.builds(model, workload)
+        if built is not None and code.reshards_whole:
+            changes["second_shards"] = False
         if built is not None and built.axes is not None:
             changes["axes"] = tuple(axis for axis in self.axes if axis in built.axes)
         if code.recompute_by is not None:

@@ -137,9 +137,15 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
-    gathers_context: bool = False
-    """Whether keys and values of all context ranks are gathered at once, and only their gradients
-    passed around, in fp32 (torch); else both pass around, as attention gets to them."""
+    scores_inside_experts: bool = False
+    """Whether the experts' activation weights them in passing (Megatron Core from 0.13 on), so that
+    no output is kept to be weighted."""
+    context_exchange: Literal["pass", "gather", "gather-pass"] = "pass"
+    """How keys and values travel between context ranks: passed around as attention gets to them;
+    gathered before it and their gradients reduced; gathered behind the first piece and their
+    gradients passed around, in fp32 (torch)."""
+    repeats_kv_heads: bool = False
+    """Whether keys and values are repeated for every head before attention, and kept so."""
     uneven_context: Trait | None = None
     """Whether all context ranks wait for the one with the last tokens of causal attention; None
     where each holds an early and a late piece, so that they share it evenly."""
@@ -286,6 +292,18 @@ class Communication(Description):
     every_layer_alone: bool = False
     """Whether every layer is a unit that gathers its weights and reduces its gradients in one
     collective, below ZeRO-3 too (FSDP); else they travel there in buckets."""
+    gather_bytes: BytesPerElement = 0
+    """Bytes per element of weights that ZeRO-3 gathers, where they are quantised for it; 0: as they
+    compute [B]."""
+    scatter_bytes: BytesPerElement = 0
+    """Bytes per element of gradients that ZeRO-3 reduces by all-to-alls, inside the nodes and then
+    between them, where they are quantised for it; 0: they are reduced and scattered [B]."""
+    replicas_once: bool = False
+    """Whether ranks that hold the same shard (hybrid sharding) sum their gradients once a step and
+    not with every reduction (MiCS)."""
+    second_shards_stay: bool = False
+    """Whether weights that are sharded over fewer ranks after a forward pass (`reshard`) stay so
+    until the optimizer changes them (DeepSpeed's hpZ); else until their backward pass (FSDP2)."""
     reduce_every_micro_batch: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which every micro-batch reduces its gradients."""
     all_reduced_stages: tuple[ZeroStage, ...] = ()
@@ -304,9 +322,16 @@ class Communication(Description):
     """Whether backward passes of column-parallel products overlap: what gathers their input again
     runs behind the product that gives the input's gradient, what reduces that gradient behind the
     one that gives the weight's."""
+    routes_own_tokens: bool = False
+    """Whether every tensor-parallel rank routes its own part of the sequence, and the ranks that
+    split an expert gather the tokens that came for it (Megatron Core); else the stream is gathered
+    for routed experts as for dense layers."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
+    dispatch_bytes: BytesPerElement = 0
+    """An element of a token on its way to its experts; the way back, and gradients likewise, are in
+    the compute precision. 0: that one both ways [B]."""
     overlap_experts: bool = False
     """Whether dispatch and combine run behind the other direction's computation of the next
     micro-batch: without a pipeline or with an interleaved one, and without full recompute."""

@@ -12,8 +12,8 @@ How a piece is split over the tensor-parallel group is one word:
     residual    activation of the residual stream: divided by tp only with sequence parallelism
     gathered    input of a column-parallel GEMM: as residual, or unsplit where the framework
                 keeps the gathered tensor
-    dispatched  token at its expert: as residual where experts are spread over ranks (ep > 1),
-                else as gathered
+    dispatched  token at its expert: divided by tp, and on every rank that splits the expert
+    expert      inside a routed expert: divided by tp, whether tokens or experts are split
     scattered   exists only with sequence parallelism, divided by tp
     whole       exists only with sequence parallelism, before it is divided
 """
@@ -35,6 +35,7 @@ Split = Literal[
     "residual",
     "gathered",
     "dispatched",
+    "expert",
     "scattered",
     "whole",
 ]
@@ -79,6 +80,8 @@ class Weight:
     """Whether it is one of a low-rank pair beside a matrix."""
     tied: bool = False
     """Whether it is another block's tensor, which counts it."""
+    stored_bytes: float = 0.0
+    """Bytes of an element in which a frozen matrix is stored; 0: as it computes."""
 
     @property
     def num_params(self) -> int:
@@ -106,6 +109,10 @@ class Gemm:
     """Whether FP8 training runs it in FP8 (not the output projection)."""
     again_with: tuple[Module, ...] = ()
     """Modules that run it again where selective recompute names them."""
+    unpacked_bytes: float = 0.0
+    """Bytes moved per element of its weights to unpack them, before each product with them."""
+    norm_bytes: float = 0.0
+    """Bytes moved per element of its weights to take their norms, before the forward product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,10 @@ class Saved:
     """Whether it exists only where a micro-batch has several sequences."""
     again_with: tuple[Module, ...] = ()
     """Modules that make it again, and do not keep it, where selective recompute names them."""
+    input_of: tuple[Matrix, ...] = ()
+    """Matrices whose input it is, so that the gradients of pairs beside them need it too."""
+    for_weights: float = 0.0
+    """Part of it that is kept for the gradients of weights alone [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,8 @@ class Block:
     """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
     working: tuple[tuple[Saved, ...], ...] = ()
     """Temporary tensors of the block's backward: alternatives of which the largest counts."""
+    unpacking: tuple[Saved, ...] = ()
+    """Temporary tensors beside a frozen matrix that is unpacked or summed with its adapters."""
     repeating: tuple[Saved, ...] = ()
     """Temporary tensors when full recompute has repeated the block to its end."""
     after_ffn: tuple[Saved, ...] = ()

@@ -18,7 +18,7 @@ from planner.emitters.text import json_text
 
 __all__ = ["SAYS", "config_file", "disk_folder", "recipe"]
 
-SAYS = Says(offload=OFFLOAD, tiles=True)
+SAYS = Says(offload=OFFLOAD, hybrid=True, reshard=True, tiles=True)
 
 _OWN_DISK = "nvme/"
 _PREFETCH_ELEMENTS = 50_000_000
@@ -88,12 +88,24 @@ def _zero(job: BatchJob) -> dict[str, Any]:
             "stage3_max_reuse_distance": int(buffers.live_elements),
             "sub_group_size": _SUB_GROUP_ELEMENTS,
             "stage3_gather_16bit_weights_on_model_save": True,
+            **_groups(job),
         }
     if layout.offload != "none":
         zero["offload_optimizer"] = _offload(job, "offload_optimizer")
     if layout.offload.startswith("all-"):
         zero["offload_param"] = _offload(job, "offload_param")
     return zero
+
+
+def _groups(job: BatchJob) -> dict[str, Any]:
+    """MiCS and ZeRO++'s hpZ: smaller groups."""
+    layout = job.layout
+    found: dict[str, Any] = {}
+    if layout.dp_shard not in (0, layout.dp):
+        found["mics_shard_size"] = layout.dp_shard * layout.cp
+    if layout.reshard:
+        found["zero_hpz_partition_size"] = layout.reshard
+    return found
 
 
 def _offload(job: BatchJob, what: str) -> dict[str, Any]:
@@ -175,5 +187,8 @@ def _notes(job: BatchJob) -> tuple[str, ...]:
             f"out_splits={job.layout.tiles})`."
         )
     if job.layout.shards_weights:
-        notes.append("Build the model inside `deepspeed.zero.Init()` so that no host holds it all.")
+        init = "MiCS_Init" if job.layout.dp_shard not in (0, job.layout.dp) else "Init"
+        notes.append(
+            f"Build the model inside `deepspeed.zero.{init}()` so that no host holds it all."
+        )
     return tuple(notes)

@@ -8,7 +8,7 @@ from planner.emitters.recipe import File, Recipe
 
 __all__ = ["SAYS", "recipe"]
 
-SAYS = Says(offload=("none", "all-cpu"), hybrid=True)
+SAYS = Says(offload=("none", "all-cpu"), hybrid=True, reshard=True)
 
 _PRECISIONS = Words("precision", "FSDP2 alone", TORCH_DTYPES)
 
@@ -80,6 +80,6 @@ def _module(job: BatchJob) -> str:
         micro_batch=layout.micro_batch,
         grad_accumulation=layout.grad_accumulation,
         device="cuda" if runtime == "rocm" else runtime,
-        reshard=layout.shards_weights,
+        reshard=layout.reshard or layout.shards_weights,
         policies=policies,
     )

@@ -20,11 +20,12 @@ __all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneve
 
 _FRAMEWORK = "Megatron-LM"
 SAYS = Says(
-    axes=("tp", "pp", "cp", "ep"),
+    axes=("tp", "pp", "cp", "ep", "etp"),
     recompute=("none", "selective", "full"),
     recompute_by=("layers", "span"),
     modules=True,
     activations=True,
+    ulysses=True,
     stages=True,
 )
 _OPTIMIZERS = Words(
@@ -211,9 +212,13 @@ def _experts(job: BatchJob) -> Iterator[str]:
     if experts.shared_gate:
         yield "--moe-shared-expert-gate"
     yield "--moe-grouped-gemm"
+    if job.workload.expert_capacity:
+        yield f"--moe-expert-capacity-factor {job.workload.expert_capacity:g}"
+    if job.workload.pad_experts:
+        yield "--moe-pad-expert-input-to-capacity"
     yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
-    yield f"--expert-tensor-parallel-size {job.layout.tp}"
+    yield f"--expert-tensor-parallel-size {Layouts.of(job.layout).settled(job.framework).expert_tp}"
 
 
 def _exchange(job: BatchJob) -> Iterator[str]:
@@ -247,6 +252,7 @@ def _layout(job: BatchJob) -> Iterator[str]:
     """Context, stages, sharding and recompute."""
     layout, overlaps = job.layout, job.framework.communication
     yield f"--context-parallel-size {layout.cp}"
+    yield from _context(job)
     yield from _stages(job)
     if layout.zero_stage == 1:
         yield "--use-distributed-optimizer"
@@ -269,6 +275,19 @@ def _recompute(layout: Layout) -> Iterator[str]:
         yield f"--recompute-num-layers {layout.recompute_layers or layout.recompute_span}"
     if layout.recompute_modules:
         yield f"--recompute-modules {' '.join(layout.recompute_modules)}"
+
+
+def _context(job: BatchJob) -> Iterator[str]:
+    """How context ranks attend to each other's tokens, where it is not Megatron-LM's default."""
+    layout = job.layout
+    if layout.ulysses == layout.cp > 1:
+        yield "--cp-comm-type a2a"
+    elif layout.ulysses > 1:
+        yield "--cp-comm-type a2a+p2p"
+        # several values of one option stand in lines of their own
+        yield "--hierarchical-context-parallel-sizes"
+        yield f"{layout.ulysses}"
+        yield f"{layout.cp // layout.ulysses}"
 
 
 def _stages(job: BatchJob) -> Iterator[str]:

@@ -15,7 +15,12 @@ __all__ = ["SAYS", "recipe"]
 
 _FRAMEWORK = "Megatron-DeepSpeed"
 SAYS = Says(
-    axes=("tp", "pp"), offload=("none", "optimizer-cpu", "optimizer-nvme"), activations=True
+    axes=("tp", "pp", "cp"),
+    offload=("none", "optimizer-cpu", "optimizer-nvme"),
+    hybrid=True,
+    reshard=True,
+    ulysses=True,
+    activations=True,
 )
 _OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
 _PRECISIONS: Words[tuple[str, ...]] = Words(
@@ -87,6 +92,10 @@ def _layout(job: BatchJob, config: str) -> Iterator[str]:
         yield "--no-pipeline-parallel"
     yield f"--deepspeed_config {config}"
     yield f"--zero-stage {layout.zero_stage}"
+    if layout.cp > 1:
+        yield f"--ds-sequence-parallel-size {layout.cp}"
+    if layout.dp_shard not in (0, layout.dp):
+        yield "--use-mics"
     if layout.recompute == "full":
         yield "--deepspeed-activation-checkpointing"
         yield "--checkpoint-activations"

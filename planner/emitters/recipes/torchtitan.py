@@ -29,6 +29,7 @@ SAYS = Says(
     recompute=("none", "selective", "full"),
     offload=("none", "all-cpu"),
     hybrid=True,
+    reshard=True,  # of other models, by fully_shard alone
 )
 _OLD_MODULE = "llama3"
 """The module whose models 0.2.2 is told as well."""

@@ -6,6 +6,7 @@ default that the row then carries.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from planner.describe.framework.framework import Framework
@@ -82,11 +83,7 @@ def layout_of(
     dp, tp, pp, cp = (degrees.value[axis] for axis in ("dp", "tp", "pp", "cp"))
     batches = _batches(cells, software, dp, pp)
     vpp, ep = cells.count("vpp") or 1, cells.count("ep") or 1
-    if dp * cp % ep:
-        raise PlannerError(
-            f"ep = {ep} must divide dp * cp = {dp * cp}; expert groups that "
-            "span tp are not modelled"
-        )
+    split = _split_experts(cells, software, dp * cp, tp, ep)
     choices = together(
         {
             "zero_stage": _zero_stage(cells, software, framework, pp),
@@ -100,14 +97,17 @@ def layout_of(
             **degrees.value,
             "vpp": vpp if pp > 1 else 1,
             "ep": ep,
+            "etp": split.value,
             "micro_batch": batches.value.micro_batch,
             "grad_accumulation": batches.value.grad_accumulation,
             "schedule": "none" if pp == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b",
+            "ulysses": cp if framework.context[0] == "ulysses" else 1,
+            "reshard": _second_shards(cells, framework),
             **choices.value,
         },
         where="layout",
     )
-    notes = (*degrees.notes, *batches.notes, *choices.notes)
+    notes = (*degrees.notes, *split.notes, *batches.notes, *choices.notes)
     return Reading(StatedLayout(layout, batches.value), notes)
 
 
@@ -194,6 +194,26 @@ def _default_micro_batch(software: Software, dp: int, pp: int, batch: int | None
     return assumed(1, "micro_batch missing: 1, the framework's default")
 
 
+def _split_experts(
+    cells: Cells, software: Software, replicas: int, tp: int, ep: int
+) -> Reading[int]:
+    """Ranks that split each expert; 0 as the framework does unasked."""
+    said = cells.count("etp") or 0
+    if ep == 1:
+        return stated(0)
+    if not said and replicas % ep and replicas * tp % ep == 0:
+        return assumed(1, f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}")
+    etp = said or (1 if software.whole_experts else tp)
+    held = replicas * tp // etp
+    if replicas * tp % etp or held % ep:
+        raise PlannerError(
+            f"ep = {ep} must divide dp * cp * tp / etp = {held}; correct one of them"
+        )
+    if etp == tp:
+        return stated(0)
+    return stated(etp) if said else assumed(etp, f"etp missing: {etp}, as its recipes set it")
+
+
 def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> Reading[int]:
     said = cells.count("zero_stage", zero=True)
     sharding = normalised(cells.text("fsdp_sharding"))
@@ -209,6 +229,13 @@ def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int)
     if said > 3:
         raise PlannerError(f"zero_stage = {said} must be 0, 1, 2 or 3; correct the cell")
     return stated(said)
+
+
+def _second_shards(cells: Cells, framework: Framework) -> int:
+    """Ranks over which weights stay sharded from forward to backward (ZeRO++'s hpZ), where the row
+    says so."""
+    said = re.search(r"\bhpz\b\D*(\d+)", normalised(cells.text("fsdp_sharding")))
+    return int(said[1]) if said and framework.second_shards else 0
 
 
 def _sequence_parallel(

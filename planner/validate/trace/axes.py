@@ -11,6 +11,7 @@ __all__ = ["axis_of", "axis_of_kind"]
 _NAMES = {
     "data": "dp",
     "shard": "dp_shard",
+    "second_shard": "reshard",
     "replica": "dp_replicate",
     "context": "cp",
     "expert": "ep",
@@ -23,7 +24,8 @@ _NAMES = {
 
 def _places(layout: Layout) -> dict[str, tuple[int, int]]:
     """Size and stride of the groups of every kind."""
-    layouts = Layouts.of(layout)
+    # experts are whole where they are spread, as FSDP2 leaves them
+    layouts = Layouts.of(layout if layout.ep == 1 else layout.replaced(etp=1))
     found = {kind: (int(size), int(stride)) for kind, (size, stride) in geometry(layouts).items()}
     return {kind: found[kind] for kind in _NAMES}
 

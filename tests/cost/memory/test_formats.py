@@ -127,7 +127,7 @@ def test_an_optimizer_in_backward_takes_one_micro_batch() -> None:
 def test_what_is_all_reduced_is_not_freed_by_fsdp() -> None:
     """Traced: buffers of all-reduces stay until backward ends, so that nothing is saved."""
     framework = load_framework("fsdp2+optimizer-in-backward")
-    assert (framework.zero_stages, framework.hybrid_sharding) == ((2, 3), False)
+    assert (framework.zero_stages, framework.hybrid_stages) == ((2, 3), ())
 
 
 def test_formats_that_exclude_each_other() -> None:

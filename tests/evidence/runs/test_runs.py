@@ -1050,3 +1050,27 @@ def test_memory_of_a_gpt_whose_states_few_ranks_share(
     }
     (item,) = score([accepted(tmp_path, **cells)]).scores
     assert item.estimated_memory_bytes == pytest.approx(measured * 2**30, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "reshard"), [("ZeRO-3 + hpZ within node (12)", 12), ("ZeRO-3 MiCS", 0)]
+)
+def test_a_second_sharding_group_is_read(tmp_path: Path, sharding: str, reshard: int) -> None:
+    """ALCF's rows of AuroraGPT-70B say over how many ranks."""
+    cells = {
+        "framework": "Megatron-DeepSpeed (ALCF)",
+        "gpu": "Intel Max 1550 PVC (1 tile)",
+        "system": "Aurora (ALCF)",
+        "n_gpus": 96,
+        "gpus_per_node": 12,
+        "dp": 96,
+        "tp": 1,
+        "pp": 1,
+        "zero_stage": 3,
+        "fsdp_sharding": sharding,
+        "micro_batch": 1,
+        "grad_accum": 1,
+        "global_batch": 96,
+        "precision": "bf16",
+    }
+    assert accepted(tmp_path, **cells).layout.reshard == reshard

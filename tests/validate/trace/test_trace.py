@@ -117,6 +117,21 @@ def test_experts_are_split_over_tp(tracer: Tracer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_experts_are_spread_over_the_ranks_of_tp(tracer: Tracer, recompute: str) -> None:
+    """64 ranks hold 128 experts over 32 of them, though only 16 replicate the other layers."""
+    layout = Layout(dp=16, tp=4, ep=32, sequence_parallel=True, zero_stage=3)
+    layout = layout.replaced(recompute=recompute)
+    asked = _few_layers("qwen3-30b-a3b", layout, sequence=512)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    for part in comparison.parts:
+        exact = part.name in RESIDENT
+        assert abs(part.error) <= (0 if exact else 0.02), report_text(comparison)
+    assert {item.group for item in comparison.collectives} >= {"tp", "ep", "edp"}
+    assert all(item.error == 0 for item in comparison.collectives), report_text(comparison)
+
+
+@pytest.mark.slow
 def test_one_worker_answers_as_fresh_ones_do(tracer: Tracer) -> None:
     """Cached shardings of an earlier layout must not leak into a later one."""
     piped = Layout(tp=2, pp=2, grad_accumulation=2, schedule="1f1b")
@@ -251,6 +266,27 @@ def test_families_and_axes(tracer: Tracer, name: str, degrees: dict[str, Any]) -
     for part in comparison.parts[:3]:
         assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
     assert abs(comparison.parts[3].error) < 0.01, report_text(comparison)
+    for item in comparison.collectives:
+        assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
+
+
+@pytest.mark.slow
+def test_weights_sharded_over_fewer_ranks_until_backward(tracer: Tracer) -> None:
+    """fully_shard's reshard_after_forward = N: a part of each gathered layer is kept, the backward
+    pass gathers it from N ranks. The head stays gathered."""
+    reshard = 4
+    layout = Layout(dp=16, dp_shard=8, zero_stage=3, reshard=reshard, recompute="full")
+    model = load_model("llama-3-8b").replaced(dropout=0.0)
+    asked = question(model, sequence_length=4096, global_batch=layout.global_batch)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    parts = {part.name: part for part in comparison.parts}
+    for part in comparison.parts[:3]:
+        assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
+    # the trace counts whatever lives from forward to backward as activations
+    copies = 2 * (model.num_params - model.vocab_size * model.hidden_size) / reshard
+    kept = parts["activations"].traced_bytes - parts["activations"].estimated_bytes
+    assert kept == pytest.approx(copies, rel=1e-3)
+    assert abs(parts["peak"].error) < 0.02, report_text(comparison)
     for item in comparison.collectives:
         assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
 

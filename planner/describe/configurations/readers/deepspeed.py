@@ -33,10 +33,6 @@ _NOT_COUNTED = {
     "wall_clock_breakdown": "its timers wait for the device",
 }
 _NOT_COUNTED_IN_ZERO = {
-    "mics_shard_size": "states are taken as sharded over all replicas",
-    "zero_hpz_partition_size": "a second copy of the weights in each group takes memory",
-    "zero_quantized_weights": "weights are taken as gathered in 16 bit",
-    "zero_quantized_gradients": "gradients are taken as reduced in full",
     "round_robin_gradients": "copies to the host are taken as on one rank",
     "zenflow": "the host's part of the step is taken as awaited",
 }
@@ -167,6 +163,8 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
     if overlaps is None:
         overlaps = stage == 3  # DeepSpeed's own default
     kept = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
+    if kept == 4 and said.fields["workload"].get("precision") == "bf16":
+        said.turned_on("fp32-gradients")
     sent = _BYTES.get(table.word("communication_data_type") or "")
     if sent is None and kept == 4 and stage >= 2:
         sent = 2  # in the type of the weights, whatever they are summed in
@@ -182,8 +180,15 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
     if stage < 3:
         said.changes({"buffers.gather_bucket_elements": zero.number("allgather_bucket_size")})
     else:
+        _groups(said, zero)
         live = zero.number("stage3_max_live_parameters")
         said.changes({"buffers.live_elements": live})
+
+
+def _groups(said: Statement, zero: Table) -> None:
+    """MiCS and ZeRO++'s hpZ: smaller groups."""
+    second = zero.number("zero_hpz_partition_size") or 0
+    said.layout(dp_shard=zero.number("mics_shard_size"), reshard=second if second > 1 else None)
 
 
 def _elements(zero: Table, key: str) -> float | str | None:

@@ -39,7 +39,6 @@ _NOT_COUNTED = {
     "fine-grained-activation-offloading": "activations are taken as on the device",
     "offload-modules": "activations are taken as on the device",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
-    "ds-sequence-parallel-size": "Ulysses' sequence parallelism is not described",
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
@@ -47,7 +46,7 @@ _NOT_COUNTED = {
     "rampup-batch-size": "the batch is taken at its final size",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
 }
-_AWAITED = {"overlap-moe-expert-parallel-comm": "exchange of tokens is taken as awaited"}
+_MERGED = "overlap-moe-expert-parallel-comm"
 _NO_OPTIONS_OF_OURS = re.compile(
     r"(lr|min-lr|adam|weight|clip|train|eval|save|load|log|data|vocab|merge|tokenizer|seed|init|"
     r"split|tensorboard|wandb|timing|master|node|rdzv|dist|override|exit|num-workers|"
@@ -72,8 +71,9 @@ def read(document: Document) -> Configuration:
     given = document.arguments()
     said = Statement(KIND, document.name, given)
     deepspeed = any(name in given for name in _DEEPSPEED)
-    once = "moe-flex-dispatcher-backend" in given
-    plain = "megatron-deepep" if once else "megatron-lm"
+    once, merged = "moe-flex-dispatcher-backend" in given, bool(given.flag(_MERGED))
+    plain = "megatron-lm+overlap-experts" if merged else "megatron-lm"
+    plain = "megatron-deepep" if once else plain
     said.is_(framework="megatron-deepspeed" if deepspeed else plain)
     said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
     _batch(said, given)
@@ -81,7 +81,7 @@ def read(document: Document) -> Configuration:
     _sharding(said, given, deepspeed)
     _training(said, given, deepspeed)
     _recompute(said, given, deepspeed)
-    said.not_counted(given, _NOT_COUNTED | ({} if once else _AWAITED))
+    said.not_counted(given, _NOT_COUNTED)
     for name, variable in given.undecided():
         said.note(f"--{name} is {variable}, which the script does not set")
     return said.configuration(hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)))
@@ -104,19 +104,38 @@ def _degrees(said: Statement, given: Table) -> None:
     pp = given.number("pipeline-model-parallel-size") or 1
     # both forks take it off where nothing is split
     split = bool(given.flag("sequence-parallel")) and tp > 1
+    split_experts = given.number("expert-tensor-parallel-size")
     said.layout(
+        etp=split_experts if split_experts != tp else None,
         tp=tp,
         pp=pp,
-        cp=given.number("context-parallel-size"),
+        cp=given.number("context-parallel-size", "ds-sequence-parallel-size"),
         ep=given.number("expert-model-parallel-size"),
         sequence_parallel=split,
     )
+    _context(said, given)
     if pp > 1:
         chunks = _chunks(said, given, pp)
         schedule = "1f1b" if chunks == 1 else "interleaved-1f1b"
         said.layout(vpp=chunks, schedule=schedule)
         said.layout(**_told(given))
         _dealing(said, given)
+
+
+def _context(said: Statement, given: Table) -> None:
+    """How context ranks attend to each other's tokens."""
+    kind, sizes = given.word("cp-comm-type"), given.get("hierarchical-context-parallel-sizes")
+    cp = given.number("context-parallel-size") or 1
+    if kind == "a2a":
+        said.layout(ulysses=cp)
+    elif kind == "a2a+p2p":
+        first = str(sizes or "").replace("[", " ").replace(",", " ").split()[:1]
+        if not first or not first[0].isdigit():
+            raise said.refused(
+                "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes; write both of "
+                "its degrees"
+            )
+        said.layout(ulysses=int(first[0]))
 
 
 def _told(given: Table) -> dict[str, Any]:
@@ -235,6 +254,10 @@ def _training(said: Statement, given: Table, deepspeed: bool) -> None:
     said.workload(dropout=given.real("hidden-dropout"))
     _moments(said, given)
     said.by_default(dropout=0.1)  # of both forks
+    said.workload(
+        expert_capacity=given.real("moe-expert-capacity-factor"),
+        pad_experts=given.flag("moe-pad-expert-input-to-capacity"),
+    )
 
 
 def _moments(said: Statement, given: Table) -> None:

@@ -1,0 +1,84 @@
+"""Rules of context parallelism: how its ranks attend to each other's tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.job import listed
+from planner.choose.legality.rule import Rule
+from planner.cost.arrays import Mask
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout, divisors
+from planner.units import either
+
+__all__ = ["CONTEXT"]
+
+
+def _kind(q: Question, x: Layouts) -> Mask:
+    """What travels is what the framework sends."""
+    offered = q.framework.context
+    ring, alone = x.ulysses == 1, x.ulysses == x.cp
+    found = np.where(ring, "ring" in offered, np.where(alone, "ulysses" in offered, False))
+    return (x.cp == 1) | found | (~ring & ~alone & ("two-level" in offered))
+
+
+def _kind_message(q: Question, x: Layout) -> str:
+    ways = {"ring": "1", "ulysses": f"{x.cp}", "two-level": "a divisor of cp between them"}
+    use = either([ways[kind] for kind in q.framework.context])
+    return (
+        f"ulysses = {x.ulysses} with cp = {x.cp} is not offered by {q.framework.name} "
+        f"({either(q.framework.context)}); use ulysses = {use}"
+    )
+
+
+def _heads(q: Question, x: Layouts) -> Mask:
+    """Heads of a tensor-parallel rank are dealt to the ranks that exchange them, evenly."""
+    ranks = x.tp * x.ulysses
+    even = q.model.num_heads % ranks == 0
+    if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
+        even = even & (q.model.num_kv_heads % ranks == 0)
+    return (x.ulysses == 1) | even
+
+
+def _heads_message(q: Question, x: Layout) -> str:
+    heads = {"num_heads": q.model.num_heads}
+    if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
+        heads["num_kv_heads"] = q.model.num_kv_heads
+    common = int(np.gcd.reduce(list(heads.values())))
+    said = " and ".join(f"{name} = {count}" for name, count in heads.items())
+    return (
+        f"ulysses = {x.ulysses}: tp * ulysses = {x.tp * x.ulysses} ranks share {said} evenly; use "
+        f"a product among {listed(divisors(common))}"
+    )
+
+
+def _sequence(q: Question, x: Layouts) -> Mask:
+    pieces = np.where(x.ulysses == x.cp, x.cp, 2 * x.cp)
+    return (x.cp == 1) | (q.workload.sequence_length % pieces == 0)
+
+
+def _sequence_message(q: Question, x: Layout) -> str:
+    length, whole = q.workload.sequence_length, x.ulysses == x.cp
+    said, divided = ("cp", "which") if whole else ("2 * cp", "whose double")
+    known = [d for d in divisors(length if whole else length // 2) if d <= 64]
+    return (
+        f"cp = {x.cp}: the sequence of {length} tokens is cut into {said} pieces; use a cp "
+        f"{divided} divides it, such as {listed(known)}"
+    )
+
+
+CONTEXT: tuple[Rule, ...] = (
+    Rule("context parallelism is of another kind", ("cp", "ulysses"), _kind, _kind_message),
+    Rule("ulysses does not divide the heads", ("tp", "ulysses"), _heads, _heads_message),
+    Rule(
+        "cp excludes tp and pp",
+        ("cp", "tp", "pp"),
+        lambda q, x: (x.cp == 1) | (x.tp * x.pp == 1) | (not q.framework.context_alone),
+        lambda q, x: (
+            f"cp = {x.cp} with tp = {x.tp} and pp = {x.pp}: {q.framework.name} runs context "
+            "parallelism without both; use tp = 1 and pp = 1, or cp = 1"
+        ),
+    ),
+    Rule("cp does not divide the sequence", ("cp", "ulysses"), _sequence, _sequence_message),
+)

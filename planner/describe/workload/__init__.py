@@ -1,0 +1,34 @@
+"""Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
+
+from planner.describe.workload.documents import parse_documents, read_documents
+from planner.describe.workload.workload import (
+    ATTENTIONS,
+    OPTIMIZERS,
+    PRECISIONS,
+    AttentionName,
+    BaseFormat,
+    FrozenPart,
+    LoraTarget,
+    OptimizerName,
+    Packing,
+    TrainingPrecision,
+    Workload,
+    parse_tokens,
+)
+
+__all__ = [
+    "ATTENTIONS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "AttentionName",
+    "BaseFormat",
+    "FrozenPart",
+    "LoraTarget",
+    "OptimizerName",
+    "Packing",
+    "TrainingPrecision",
+    "Workload",
+    "parse_documents",
+    "parse_tokens",
+    "read_documents",
+]
