@@ -41,7 +41,8 @@ def question_of(name: str, **job: object) -> Question:
 def crossed(question: Question, plain: Layouts) -> Layouts:
     """Every layout with every number of layers, every n-th layer and every set of modules."""
     layers = range(1, question.model.num_layers)
-    modules = question.framework.recompute_modules
+    # fused attention keeps softmax statistics alone, for which its repetition is not searched
+    modules = [name for name in question.framework.recompute_modules if name != "core_attn"]
     sets = itertools.chain.from_iterable(
         itertools.combinations(modules, size) for size in range(1, len(modules) + 1)
     )
