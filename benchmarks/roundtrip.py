@@ -26,6 +26,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration, joined
 from planner.describe.configurations.reading import read_configuration_text
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout, divisors, format_split
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
@@ -124,7 +125,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
         zero_stage=draw.choice(framework.zero_stages),
         micro_batch=draw.choice([1, 2, 3, 4, 8]),
         grad_accumulation=draw.choice([1, 2, 3, 8, 16]),
-        recompute=draw.choice(framework.recompute),
+        **_recompute(draw, framework),
         offload=draw.choice(["none", "none", "optimizer-cpu", "all-cpu", "all-nvme"]),
         **told,
     )
@@ -142,6 +143,20 @@ def _experts(draw: random.Random, rest: int, tp: int, *, spread: bool) -> dict[s
         return {}
     ep = draw.choice(divisors(rest * tp))
     return {"ep": ep, "etp": draw.choice([0, 1]) if tp > 1 else 0}
+
+
+def _recompute(draw: random.Random, framework: Framework) -> dict[str, Any]:
+    """What is recomputed, and whether activations wait on the host."""
+    mode = draw.choice(framework.recompute)
+    found: dict[str, Any] = {"recompute": mode}
+    told = framework.code.recompute_by
+    ways = framework.recompute_by if told is None else told
+    if mode == "full" and ways and draw.random() < 0.5:
+        found[f"recompute_{draw.choice(ways)}"] = draw.choice([2, 4])
+    if mode == "selective" and framework.recompute_modules and draw.random() < 0.5:
+        found["recompute_modules"] = draw.sample(framework.recompute_modules, 2)
+    moved = mode in framework.offload_activations and draw.random() < 0.5
+    return {**found, "offload_activations": moved}
 
 
 def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, Any]:

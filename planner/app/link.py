@@ -43,9 +43,16 @@ def pack_layout(layout: Layout, framework: str) -> str:
 
     >>> pack_layout(Layout(dp=8, tp=4), "fsdp2")
     'fsdp2~dp.8~tp.4'
+    >>> repeated = Layout(recompute="selective", recompute_modules=("mlp", "layernorm"))
+    >>> pack_layout(repeated, "megatron-lm")
+    'megatron-lm~recompute.selective~recompute_modules.layernorm+mlp'
     """
     fields = layout.model_dump(mode="json", exclude_defaults=True)
-    return "~".join([framework, *(f"{name}.{value}" for name, value in fields.items())])
+    plain = {
+        name: "+".join(value) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
+    return "~".join([framework, *(f"{name}.{value}" for name, value in plain.items())])
 
 
 def unpack_layout(text: str) -> tuple[Layout, str]:

@@ -27,11 +27,13 @@ __all__ = [
     "OFFLOAD",
     "PAIRED",
     "RECOMPUTE",
+    "RECOMPUTE_MODULES",
     "SCHEDULES",
     "V_SHAPED",
     "Chunks",
     "Context",
     "Layout",
+    "Module",
     "Offload",
     "Recompute",
     "Schedule",
@@ -43,6 +45,9 @@ __all__ = [
 
 Recompute = Literal["none", "selective", "full"]
 """What is computed again in backward instead of kept."""
+
+Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+"""Parts of a layer that selective recompute may repeat, by the names of Megatron Core."""
 
 Context = Literal["ring", "ulysses", "two-level"]
 """How context ranks attend to each other's tokens: keys and values travel (passed on, or gathered);
@@ -63,6 +68,7 @@ Offload = Literal["none", "optimizer-cpu", "optimizer-nvme", "all-cpu", "all-nvm
 """What lives off the device: nothing, optimizer states, or states and parameters."""
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+RECOMPUTE_MODULES: tuple[Module, ...] = get_args(Module)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 OFFLOAD: tuple[Offload, ...] = get_args(Offload)
 
@@ -174,6 +180,16 @@ class Layout(Sharding, Chunks, Description):
     """Passes per step."""
     recompute: Recompute = "none"
     """Activation recompute."""
+    recompute_layers: int = Field(default=0, ge=0, le=10_000)
+    """Layers of every stage's chunk that full recompute repeats, the first ones; 0: all."""
+    recompute_every: int = Field(default=1, ge=1, le=10_000)
+    """Full recompute repeats every n-th layer of a stage; 1: all."""
+    recompute_span: int = Field(default=1, ge=1, le=10_000)
+    """Layers that full recompute repeats from one checkpoint."""
+    recompute_modules: tuple[Module, ...] = ()
+    """What selective recompute repeats; empty: what the framework's policy names."""
+    offload_activations: bool = False
+    """Whether activations of layers wait for backward in host memory."""
     schedule: Schedule = "none"
     """Pipeline schedule."""
     offload: Offload = "none"
@@ -221,6 +237,18 @@ class Layout(Sharding, Chunks, Description):
                 f"one of {', '.join(map(str, divisors(shards)))}"
             )
 
+    @field_validator("recompute_modules", mode="before")
+    @classmethod
+    def _apart(cls, names: Any) -> Any:
+        """Words of an address: layernorm+mlp."""
+        return tuple(names.split("+")) if isinstance(names, str) else names
+
+    @field_validator("recompute_modules")
+    @classmethod
+    def _once(cls, names: tuple[Module, ...]) -> tuple[Module, ...]:
+        """A set: each once, in the order of the table."""
+        return tuple(name for name in RECOMPUTE_MODULES if name in names)
+
     def _check_dealing(self) -> None:
         """Stages are dealt in one way."""
         ends = max(self.embedding_slots, self.head_slots) >= 0
@@ -253,6 +281,26 @@ class Layout(Sharding, Chunks, Description):
         return self.schedule in V_SHAPED
 
     @property
+    def recomputed(self) -> str:
+        """What is computed again, in words; empty where nothing is.
+
+        >>> Layout(recompute="full", recompute_layers=3).recomputed
+        'full recompute of 3 layers'
+        """
+        if self.recompute == "none":
+            return ""
+        parts = [f"{self.recompute} recompute"]
+        if self.recompute_modules:
+            parts.append(f"of {'+'.join(self.recompute_modules)}")
+        if self.recompute_layers:
+            parts.append(f"of {self.recompute_layers} layers")
+        if self.recompute_every > 1:
+            parts.append(f"of 1 in {self.recompute_every} layers")
+        if self.recompute_span > 1:
+            parts.append(f"by {self.recompute_span} layers")
+        return " ".join(parts)
+
+    @property
     def world(self) -> int:
         """Ranks."""
         return self.dp * self.tp * self.pp * self.cp
@@ -279,12 +327,14 @@ class Layout(Sharding, Chunks, Description):
         if self.reshard:
             parts[-1] += f"(reshard {self.reshard})"
         parts.append(f"mb{self.micro_batch}x{self.grad_accumulation}")
-        if self.recompute != "none":
-            parts.append(f"{self.recompute} recompute")
+        if self.recomputed:
+            parts.append(self.recomputed)
         if self.schedule not in ("none", "1f1b", "interleaved-1f1b"):
             parts.append(self.schedule)
         if self.offload != "none":
             parts.append(f"offload {self.offload}")
+        if self.offload_activations:
+            parts.append("offload activations")
         if self.tiles > 1:
             parts.append(f"{self.tiles} tiles")
         for name in DEALING:

@@ -70,6 +70,12 @@ class Says:
     """Recompute modes."""
     offload: tuple[str, ...] = ("none",)
     """What may live off the device."""
+    recompute_by: tuple[str, ...] = ()
+    """What of layers full recompute is told: the first ones, every n-th, or layers a checkpoint."""
+    modules: bool = False
+    """Whether selective recompute is told modules."""
+    activations: bool = False
+    """Whether activations may live off the device."""
     hybrid: bool = False
     """Whether sharding may stop at a group of ranks."""
     reshard: bool = False
@@ -89,6 +95,7 @@ class Says:
         if layout.recompute not in self.recompute:
             known = " or ".join(self.recompute)
             raise not_written(f"recompute {layout.recompute}", framework, known)
+        self._check_recompute(layout, framework)
         if layout.offload not in self.offload:
             raise not_written(f"offload {layout.offload}", framework, " or ".join(self.offload))
         if layout.dp_shard not in (0, layout.dp) and not self.hybrid:
@@ -103,6 +110,18 @@ class Says:
         for name, value in told.items():
             if not self.stages:
                 raise not_written(f"{name} = {shorten(str(value))}", framework, "none")
+
+    def _check_recompute(self, layout: Layout, framework: str) -> None:
+        for name, usual in (("layers", 0), ("every", 1), ("span", 1)):
+            value = getattr(layout, f"recompute_{name}")
+            if value != usual and name not in self.recompute_by:
+                said = f"recompute_{name} = {value}"
+                raise not_written(said, framework, f"recompute_{name} = {usual}")
+        if layout.recompute_modules and not self.modules:
+            named = "+".join(layout.recompute_modules)
+            raise not_written(f"recompute_modules = {named}", framework, "none of them")
+        if layout.offload_activations and not self.activations:
+            raise not_written("offload_activations", framework, "activations on the device")
 
 
 def check_job(job: BatchJob, says: Says) -> None:

@@ -62,12 +62,14 @@ def layout_words(layout: Layout) -> str:
         kept = f" with second shards over {layout.reshard} ranks" if layout.reshard else ""
         words.append(f"ZeRO-{layout.zero_stage}{within}{kept}")
     words.append(f"micro-batch {layout.micro_batch} x {layout.grad_accumulation}")
-    if layout.recompute != "none":
-        words.append(f"{layout.recompute} recompute")
+    if layout.recomputed:
+        words.append(layout.recomputed)
     if layout.schedule not in ("none", "1f1b", "interleaved-1f1b"):
         words.append(f"{layout.schedule} schedule")
     if layout.offload != "none":
         words.append(f"offload ({layout.offload})")
+    if layout.offload_activations:
+        words.append("offload of activations")
     if layout.tiles > 1:
         words.append(f"{layout.tiles} tiles")
     words += _dealt(layout)

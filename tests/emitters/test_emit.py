@@ -193,7 +193,9 @@ def test_ranks_of_a_plan() -> None:
     job = planner.Workload(sequence_length=1024, global_batch=64)
     plan = planner.plan("gpt2", "polaris", nodes=1, workload=job, frameworks=["deepspeed"], top=3)
     second = planner.emit(plan, 2)
-    assert json.loads(second["layout.json"])["layout"] == plan.ranked[1].layout.model_dump()
+    assert json.loads(second["layout.json"])["layout"] == plan.ranked[1].layout.model_dump(
+        mode="json"
+    )
     for rank in (0, 4):
         with pytest.raises(EmitError, match="use 1 to 3"):
             planner.emit(plan, rank)

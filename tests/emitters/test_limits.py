@@ -40,6 +40,10 @@ LOST: dict[str, dict[str, Any]] = {
     "pp = 2": {"dp": 1, "pp": 2, "schedule": "1f1b"},
     "cp = 2": {"dp": 1, "cp": 2},
     "recompute selective": {"dp": 2, "recompute": "selective"},
+    "recompute_layers = 2": {"dp": 2, "recompute": "full", "recompute_layers": 2},
+    "recompute_every = 2": {"dp": 2, "recompute": "full", "recompute_every": 2},
+    "recompute_modules = mlp": {"dp": 2, "recompute": "full", "recompute_modules": ("mlp",)},
+    "offload_activations": {"dp": 2, "offload_activations": True},
     "offload all-cpu": {"dp": 2, "zero_stage": 3, "offload": "all-cpu"},
     "dp_shard = 1": {"dp": 2, "dp_shard": 1, "zero_stage": 3},
     "tiles = 2": {"dp": 2, "zero_stage": 3, "tiles": 2},
@@ -71,6 +75,10 @@ def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
         pytest.skip("described for comparison only")
     says = recipes()[framework.configuration].says
     assert set(framework.recompute) <= set(says.recompute)
+    told = framework.code.recompute_by
+    assert set(framework.recompute_by if told is None else told) <= set(says.recompute_by)
+    assert not framework.recompute_modules or says.modules
+    assert not framework.offload_activations or says.activations
     assert not framework.hybrid_stages or says.hybrid
     assert not framework.tiling or says.tiles
     code = framework.code.models or (None,)

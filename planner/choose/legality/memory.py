@@ -2,14 +2,126 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from planner.choose.legality.offloading import offload_message, offloads
 from planner.choose.legality.rule import Rule, coded
-from planner.describe.layout import RECOMPUTE
+from planner.cost.arrays import Mask
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import RECOMPUTE, RECOMPUTE_MODULES, Layout
+from planner.units import either
 
 __all__ = ["OFFLOADED", "RECOMPUTED"]
 
 
-RECOMPUTED: tuple[Rule, ...] = (coded("recompute", RECOMPUTE, "recompute", "none"),)
+def _by_layers(q: Question, x: Layouts) -> Mask:
+    told = {
+        "layers": x.recompute_layers > 0,
+        "every": x.recompute_every > 1,
+        "span": x.recompute_span > 1,
+    }
+    some = np.sum(list(told.values()), axis=0)
+    refused = [told[name] for name in told if name not in q.framework.recompute_by]
+    return (some == 0) | ((some == 1) & x.recomputes_layers & ~np.any(refused, axis=0))
+
+
+def _by_layers_message(q: Question, x: Layout) -> str:
+    plain = {"recompute_layers": 0, "recompute_every": 1, "recompute_span": 1}
+    said = [f"{name} = {getattr(x, name)}" for name in plain if getattr(x, name) != plain[name]]
+    offered = [f"recompute_{name}" for name in q.framework.recompute_by]
+    if not offered:
+        return f"{said[0]}: {q.framework.name} repeats all layers or none; leave it out"
+    return (
+        f"{' and '.join(said)} with recompute {x.recompute}: {q.framework.name} has "
+        f"{either(offered)}, one at a time, with recompute full; use that"
+    )
+
+
+def _modules(q: Question, x: Layouts) -> Mask:
+    refused = tuple(x for x in RECOMPUTE_MODULES if x not in q.framework.recompute_modules)
+    named = x.recompute_modules > 0
+    return ~named | (x.recomputes_selectively & ~x.recomputes_module(refused))
+
+
+def _modules_message(q: Question, x: Layout) -> str:
+    if not q.framework.recompute_modules:
+        return (
+            f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} names no "
+            "modules; leave them out"
+        )
+    if x.recompute != "selective":
+        return (
+            f"recompute_modules = {'+'.join(x.recompute_modules)} with recompute {x.recompute}: "
+            "modules are named for selective recompute; use that"
+        )
+    return (
+        f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} knows "
+        f"{either(q.framework.recompute_modules)}; use these"
+    )
+
+
+def _moves(q: Question, x: Layouts) -> Mask:
+    modes = [RECOMPUTE.index(mode) for mode in q.framework.offload_activations]
+    piped = q.framework.offloading.activations_piped | ~x.piped
+    apart = not q.machine.device.uses_host_memory
+    return ~x.offloads_activations | (np.isin(x.recompute, modes) & piped & apart)
+
+
+def _moves_message(q: Question, x: Layout) -> str:
+    modes, name = q.framework.offload_activations, q.framework.name
+    if not modes:
+        return f"offload_activations is not offered by {name}; leave it out"
+    if q.machine.device.uses_host_memory:
+        return (
+            f"offload_activations frees nothing: the devices of {q.machine.name} compute in the "
+            "host's memory; leave it out"
+        )
+    alone = "" if q.framework.offloading.activations_piped else " and pp = 1"
+    return (
+        f"offload_activations with recompute {x.recompute} and pp = {x.pp}: {name} has it with "
+        f"recompute {either(modes)}{alone}; use that"
+    )
+
+
+def _spans(q: Question, x: Layouts) -> Mask:
+    return (x.recompute_span == 1) | (_num_layers(q) % (x.pp * x.vpp * x.recompute_span) == 0)
+
+
+def _num_layers(q: Question) -> int:
+    return q.model.num_layers + q.model.num_decoder_layers
+
+
+RECOMPUTED: tuple[Rule, ...] = (
+    coded("recompute", RECOMPUTE, "recompute", "none"),
+    Rule(
+        "recompute by layers is not offered by the framework",
+        ("recompute", "recompute_layers", "recompute_every", "recompute_span"),
+        _by_layers,
+        _by_layers_message,
+    ),
+    Rule(
+        "layers of a checkpoint do not divide those of a chunk",
+        ("recompute_span", "pp", "vpp"),
+        _spans,
+        lambda q, x: (
+            f"recompute_span = {x.recompute_span} does not divide the layers of a chunk, "
+            f"{_num_layers(q)} over {x.pp * x.vpp}; use a divisor of them"
+        ),
+    ),
+    Rule(
+        "recompute of modules is not offered",
+        ("recompute", "recompute_modules"),
+        _modules,
+        _modules_message,
+    ),
+    Rule(
+        "offload of activations is not offered",
+        ("recompute", "offload_activations", "pp"),
+        _moves,
+        _moves_message,
+    ),
+)
 
 OFFLOADED: tuple[Rule, ...] = (
     Rule(

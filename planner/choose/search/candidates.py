@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.grid import Grid
+from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
@@ -31,12 +32,21 @@ def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]
     _batches(grid)
     _sharding(grid)
     _schedules(grid)
-    recompute = [RECOMPUTE.index(mode) for mode in question.framework.recompute]
-    grid.cross("recompute", recompute)
+    grid.cross("recompute", _recompute(grid))
     mask, dropped = legal(question, grid.layouts(), {"schedule", "recompute", "zero_stage"})
     grid.dropped.update(dropped)
     grid.filter(mask)
     return grid.layouts(), dict(grid.dropped)
+
+
+def _recompute(grid: Grid) -> list[int]:
+    """Modes of recompute but those that repeat attention and free nothing."""
+    modes = list(grid.question.framework.recompute)
+    if "selective" in modes and selective_frees_nothing(grid.question):
+        modes.remove("selective")
+        if fell := len(grid.columns["tp"]):
+            grid.dropped[f"selective recompute: {FREES_NOTHING}"] += fell
+    return [RECOMPUTE.index(mode) for mode in modes]
 
 
 def _degrees(grid: Grid, world: int) -> None:

@@ -14,6 +14,7 @@ from planner.choose.recommending import RISK
 from planner.choose.verdicts.guide import Advice, guide
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
+from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop, sequence_flop
 from planner.cost.parts import part
@@ -22,7 +23,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.units import either, format_rate, format_seconds
 
-__all__ = ["learning_rate_note", "notes", "utilisation"]
+__all__ = ["idle_recompute", "learning_rate_note", "notes", "utilisation"]
 
 _IN_TASTE = 0.05
 _MUCH_ATTENTION = 0.2
@@ -137,9 +138,38 @@ def grounds(question: Question, nodes: int) -> list[str]:
     return lines
 
 
+def idle_recompute(question: Question, layout: Layout) -> list[str]:
+    """Selective recompute that repeats attention and frees nothing.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> idle_recompute(job, Layout(recompute="selective"))[0][:38]
+    'Selective recompute is none in memory:'
+    """
+    if layout.recompute_modules:
+        items = [item for block in blocks_of(question) for item in block.saved]
+        freed = {name for item in items for name in item.again_with}
+        idle = [name for name in layout.recompute_modules if name not in freed]
+        if not idle:
+            return []
+        return [
+            f"Recompute of {either(idle)} frees nothing in the layers of {question.model.name}."
+        ]
+    if layout.recompute != "selective" or not selective_frees_nothing(question):
+        return []
+    also = question.framework.recompute_modules
+    other = ", or name modules (--recompute-modules)" if also else ""
+    return [
+        f"Selective recompute is none in memory: {FREES_NOTHING}. It only repeats them in time: "
+        f"leave it out{other}."
+    ]
+
+
 def utilisation(question: Question, answer: Estimate) -> list[str]:
-    """What a utilisation counts, where that makes it look too good."""
-    workload, machine, lines = question.workload, question.machine, []
+    """What a utilisation counts, where that makes it look too good; recompute that is none."""
+    workload, machine = question.workload, question.machine
+    lines = idle_recompute(question, answer.layout)
     base = machine.peak(workload.base_precision)
     if workload.precision != workload.base_precision:
         peak = machine.peak(workload.precision)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Mask
+from planner.cost.arrays import Arrays, Float, Int, Mask
 from planner.cost.memory.in_flight import InFlight, in_flight_on
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import runs_forward_ahead
@@ -14,9 +14,18 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import expert_load, split_over
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import largest_matrix
+from planner.describe.layout import Module
 from planner.describe.model.block import Block, Saved
 
-__all__ = ["Activations", "StageBuffers", "stage_activations"]
+__all__ = [
+    "Activations",
+    "LayerActivations",
+    "StageBuffers",
+    "kept_bytes",
+    "moved_bytes",
+    "saved_bytes",
+    "stage_activations",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +42,17 @@ class StageBuffers(Arrays):
 
 @dataclass(frozen=True, slots=True)
 class LayerActivations(Arrays):
-    """What the largest layer of a stage keeps and needs for one micro-batch [B]."""
+    """What the largest layer of a stage keeps and needs for one micro-batch [B].
+
+    Of layers that differ it is the largest in everything.
+    """
 
     kept: Float
-    """From forward to backward."""
+    """From forward to backward, on the device."""
+    moved: Float
+    """From forward to backward, on the host."""
     working: Float
-    """Repeated activations and gradients during its backward."""
+    """Repeated activations and gradients during its backward, and what comes back for it."""
     ending: Float
     """Its gradients when its backward ends, in attention, beyond what it has freed."""
     after_ffn: Float
@@ -54,6 +68,7 @@ class LayerActivations(Arrays):
         larger = here & (other.working > self.working)
         return LayerActivations(
             np.where(here, np.maximum(self.kept, other.kept), self.kept),
+            np.where(here, np.maximum(self.moved, other.moved), self.moved),
             np.where(here, np.maximum(self.working, other.working), self.working),
             np.where(here, np.maximum(self.ending, other.ending), self.ending),
             np.where(here, np.maximum(self.after_ffn, other.after_ffn), self.after_ffn),
@@ -72,8 +87,14 @@ class Activations(Arrays):
     """Kept for the other micro-batches in flight while one ends its backward pass."""
     in_flight: Float
     """Micro-batches whose activations are kept at once."""
+    moved: Float
+    """Of layers, on the host for all micro-batches in flight."""
     layer: LayerActivations
-    """The largest layer."""
+    """The largest of the layers whose backward comes first."""
+    following: LayerActivations
+    """Of those whose backward follows."""
+    first: LayerActivations
+    """The largest of those whose backward comes last: they differ with partial recompute."""
     logits: Float
     """Kept by the head, and its loss gradient."""
     loss: Float
@@ -104,10 +125,13 @@ def stage_activations(stages: Stages) -> Activations:
     stream = stages.tokens * stages.blocks[0].width * workload.compute_bytes
     gathered = np.where(layouts.splits_sequence & (layouts.tp > 1), stream, 0.0)
     return Activations(
-        kept=sums.kept,
+        kept=sums.kept + sums.passing,
         of_others=sums.kept - sums.once,
         in_flight=flight.micro_batches,
+        moved=sums.moved,
         layer=sums.layer,
+        following=sums.following,
+        first=sums.first,
         logits=sums.logits,
         loss=sums.loss,
         sequence_buffer=gathered + np.zeros_like(sums.kept),
@@ -122,17 +146,23 @@ class _Sums(Arrays):
     kept: Float
     once: Float
     """Kept for one micro-batch in the smallest chunk."""
+    moved: Float
+    """On the host."""
+    passing: Float
+    """On the device, between it and the host."""
     logits: Float
     loss: Float
     layer: LayerActivations
+    following: LayerActivations
+    first: LayerActivations
 
 
 def _sums(stages: Stages, flight: InFlight) -> _Sums:
     """Activations in flight, logits and loss of a stage, and its largest layer."""
     question, layouts = stages.question, stages.layouts
     zero, one = np.zeros(stages.shape), np.ones(stages.shape)
-    kept, once, logits, loss = zero, zero, zero, zero
-    largest = LayerActivations(zero, zero, zero, zero, one, one)
+    kept, once, moved, logits, loss = zero, zero, zero, zero, zero
+    last = following = first = LayerActivations(zero, zero, zero, zero, zero, one, one)
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
             waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
@@ -143,14 +173,38 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
             loss = loss + count * (saved_bytes(question, used, layouts) + working)
             continue
         if block.kind == "layer":
-            layer = _layer(question, block, layouts)
-            largest = largest.or_larger(layer, count > 0)
+            layer = _layer(question, block, stages.seen_by(block))
+            ends = _at_ends(stages, block)
+            last = last.or_larger(layer, (count > 0) & ends[0])
+            following = following.or_larger(layer, (count > 0) & ends[1])
+            first = first.or_larger(layer, (count > 0) & ends[2])
             size = layer.kept
+            moved = moved + flight.blocks[number] * layer.moved
         else:
             size = saved_bytes(question, _always(block), layouts)
         kept = kept + flight.blocks[number] * size
         once = once + flight.smallest[number] * size
-    return _Sums(kept, once, logits, loss, largest)
+    passing = question.framework.offloading.activation_layers * last.moved
+    return _Sums(kept, once, moved, passing, logits, loss, last, following, first)
+
+
+def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
+    """Whether the last layer of a chunk, the one before it and the first are of a kind, where a
+    partial recompute repeats some and leaves others."""
+    layouts = stages.layouts
+    if not any(other.kept_whole for other in stages.blocks):
+        return True, True, True
+    left, again = np.zeros(stages.shape), np.zeros(stages.shape)
+    for other, count in zip(stages.blocks, stages.counts, strict=True):
+        left = left + count * other.kept_whole
+        again = again + count * (other.kind == "layer" and not other.kept_whole)
+    deep, every = np.round((left + again) / layouts.vpp), layouts.recompute_every
+    kept = (
+        np.where(every > 1, deep % every > 0, left > 0),
+        np.where(every > 1, (deep - 1) % every > 0, left > layouts.vpp),
+        np.where(every > 1, left > 0, again == 0),
+    )
+    return tuple(~layouts.recomputes_partly | (each == block.kept_whole) for each in kept)
 
 
 def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) -> Float:
@@ -199,6 +253,29 @@ def kept_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
     return saved_bytes(question, _always(block), layouts)
 
 
+def moved_bytes(stages: Stages) -> Float:
+    """What one micro-batch sends to the host on a stage, and gets back in its backward pass [B].
+
+    Counted: what its layers keep, where activations are offloaded. Left out: embedding and head,
+    whose backward is far off or at once. method.md#host-memory-loading-offload.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> layout = Layout(recompute="full", offload_activations=True)
+    >>> moved_bytes(Stages.every(job, layout)).item() / 2048        # 32 inputs, 4096 of two bytes
+    262144.0
+    """
+    if not np.any(stages.layouts.offloads_activations):
+        return np.zeros(stages.shape)
+    pairs = [(block, stages.seen_by(block)) for block in stages.blocks]
+    layers = [
+        _layer(stages.question, block, seen).moved if block.kind == "layer" else np.zeros(())
+        for block, seen in pairs
+    ]
+    return stages.total(layers)
+
+
 def _always(block: Block) -> tuple[Saved, ...]:
     """What a block keeps where nothing is recomputed."""
     return tuple(item for item in block.saved if not item.selective_only)
@@ -217,32 +294,81 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
         return saved_bytes(question, items, layouts)
 
     everything = size(_always(block))
-    selected = size(tuple(item for item in block.saved if item.selective))
     element = max(question.framework.kernels.residual_bytes, question.workload.compute_bytes)
     entering = size((Saved("layer.input", element * block.width, "residual"),))
-    kept = np.where(layouts.recomputes_selectively, selected, everything)
-    kept = np.where(layouts.recomputes_layers, entering, kept)
-    repeated = np.where(layouts.recomputes_layers, everything - entering, 0.0)
-    dropped = np.maximum(everything - selected, 0)
-    repeated = np.where(layouts.recomputes_selectively, dropped, repeated)
-    repeated = np.maximum(repeated, 0.0)
+    kept, in_ffn, in_attention = _kept_and_repeated(question, block, layouts, everything, entering)
     freed = size(tuple(item for item in block.saved if item.until_ffn))
-    after_ffn = size(block.after_ffn) + repeated - freed
+    after_ffn = size(block.after_ffn) + in_attention - freed
     ffn, attention = (size(items) for items in block.working)
+    ffn, attention = ffn + in_ffn, attention + in_attention
     # feed-forward comes first in backward: only its last product has a gradient then
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
-    again, most = size(block.repeating), np.maximum(ffn, attention)
+    again, most = size(block.repeating) + in_ffn, np.maximum(ffn, attention)
     again = np.where(layouts.recomputes_layers, again, 0.0)
-    most = np.maximum(most, _unpacked(question, block, layouts))
+    most = np.maximum(most, _unpacked(question, block, layouts) + np.maximum(in_ffn, in_attention))
+    leaves, zero = layouts.offloads_activations, np.zeros_like(kept)
+    comes_back = np.where(leaves, kept, zero)
     return LayerActivations(
-        kept=kept,
-        working=repeated + np.maximum(most, again),
+        kept=np.where(leaves, zero, kept),
+        moved=comes_back,
+        working=np.maximum(most, again) + comes_back,
         # but for its input the layer's own activations are freed when attention's backward ends
-        ending=attention - (kept - entering),
-        after_ffn=after_ffn,
+        ending=size(block.working[1]) - np.maximum(kept - entering, 0.0) + comes_back,
+        after_ffn=after_ffn + comes_back,
         early_gradients=np.where(again > most, 0.0, down),
         ffn_gradients=np.full_like(kept, _ffn_share(block)),
     )
+
+
+_FFN: tuple[Module, ...] = ("moe_act", "layernorm", "mlp", "moe", "shared_experts")
+_ATTENTION: tuple[Module, ...] = ("core_attn", "layernorm", "mla_up_proj")
+"""Modules of both halves of a layer; norms stand in both."""
+
+
+def _kept_and_repeated(
+    question: Question, block: Block, layouts: Layouts, everything: Float, entering: Float
+) -> tuple[Float, Float, Float]:
+    """What a layer keeps, and what is repeated for the feed-forward's and attention's backward."""
+    full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
+    span = np.minimum(layouts.recompute_span, np.ceil(_num_layers(question) / _chunks(layouts)))
+    selected = saved_bytes(question, tuple(item for item in block.saved if item.selective), layouts)
+    kept = np.where(selective, selected, everything)
+    kept = np.where(full, entering / span, kept)
+    repeated = np.where(full, span * everything - entering, 0.0)
+    repeated = np.where(selective, everything - selected, repeated)
+    repeated = np.maximum(repeated, 0.0)
+    if not np.any(layouts.recompute_modules):
+        return kept, repeated, repeated
+    named, every = layouts.recompute_modules > 0, (*_FFN, *_ATTENTION)
+    ffn, attention, both = (
+        _again(question, block, layouts, modules) for modules in (_FFN, _ATTENTION, every)
+    )
+    return (
+        np.where(named, everything - both, kept),
+        np.where(named, ffn, repeated),
+        np.where(named, attention, repeated),
+    )
+
+
+def _again(
+    question: Question, block: Block, layouts: Layouts, modules: tuple[Module, ...]
+) -> Float:
+    """What some of the modules that layouts name do not keep of a layer [B]."""
+    total = np.zeros(np.shape(layouts.tp))
+    for item in _always(block):
+        names = tuple(name for name in item.again_with if name in modules)
+        here = layouts.recomputes_module(names)
+        if np.any(here):
+            total = total + np.where(here, saved_bytes(question, (item,), layouts), 0.0)
+    return total
+
+
+def _chunks(layouts: Layouts) -> Int:
+    return layouts.pp * layouts.vpp
+
+
+def _num_layers(question: Question) -> int:
+    return question.model.num_layers + question.model.num_decoder_layers
 
 
 def _unpacked(question: Question, block: Block, layouts: Layouts) -> Float:

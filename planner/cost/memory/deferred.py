@@ -61,7 +61,7 @@ def deferred(stages: Stages) -> Deferred:
     flight, framework = in_flight_on(stages), stages.question.framework
     kept, waiting, one_waiting = zero, zero, zero
     for number, block in enumerate(stages.blocks):
-        size = kept_bytes(stages.question, block, layouts)
+        size = kept_bytes(stages.question, block, stages.seen_by(block))
         gradient = saved_bytes(stages.question, block.deferred, layouts)
         kept = kept + flight.cooling[number] * size
         waiting = waiting + flight.waiting[number] * gradient

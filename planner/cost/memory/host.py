@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS, recorded
 from planner.cost.shards.stages import Stages
@@ -65,6 +66,8 @@ def _held_bytes(stages: Stages) -> Float:
     held = np.where(layouts.keeps_states, 0.0, gradients + buffer)
     states = stages.optimizer_state_bytes + owned * moves.step_gradient_bytes
     held = held + np.where(layouts.states_on_host, states, 0.0) + stages.paged_bytes
+    if np.any(layouts.offloads_activations):
+        held = held + stage_activations(stages).moved
     weights = stages.weight_shard_bytes * moves.weight_copies
     return held + np.where(layouts.weights_on_host, weights, 0.0)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, distinct
 from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
-from planner.cost.shards.pipeline import chunk_counts
+from planner.cost.shards.parted import chunk_parts, parts_columns
 from planner.cost.shards.stages import Stages
 
 __all__ = ["InFlight", "in_flight_on"]
@@ -56,11 +56,12 @@ def in_flight_on(stages: Stages) -> InFlight:
     layouts = stages.layouts
     # schedules that pair passes count the one more themselves
     merged = layouts.merges_passes(stages.question.framework) & ~layouts.paired
-    columns = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation, stages.stage)
-    first, which = distinct(*np.broadcast_arrays(*columns, merged, *layouts.dealing))
+    counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
+    columns = (*counted, *parts_columns(layouts), *layouts.dealing, stages.stage)
+    first, which = distinct(*np.broadcast_arrays(*columns, merged))
     pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
-    counts = chunk_counts(stages.blocks, pairs, stage, stages.question.framework)
+    counts = chunk_parts(stages.blocks, pairs, stage, stages.question.framework)
     kinds = zip(stages.blocks, counts, strict=True)
     layers = np.sum([count for block, count in kinds if block.kind == "layer"], axis=0)
     held = chunks_in_flight(pairs, stage, layers)

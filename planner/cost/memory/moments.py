@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.memory.activations import Activations, stage_activations
+from planner.cost.memory.activations import Activations, LayerActivations, stage_activations
 from planner.cost.memory.deferred import Deferred, deferred
 from planner.cost.memory.gradients import Reduction, reduction
 from planner.cost.memory.weights import (
@@ -61,7 +61,7 @@ class Worksheet:
         """The worksheet of stages."""
         stay, kept = resident(stages), stage_activations(stages)
         reduce = reduction(stages, kept, stay.gradients)
-        window = gathered(stages, kept.layer.working + reduce.in_first_layer)
+        window = gathered(stages, kept.first.working + reduce.in_first_layer)
         late = deferred(stages)
         return cls(stages, stay, unfreed(stages, stay.weights), window, kept, reduce, late)
 
@@ -87,10 +87,9 @@ class Worksheet:
         """The same when a backward pass nears its end."""
         return self.kept.sequence_buffer + self.kept.buffers.receive
 
-    @property
-    def ending(self) -> Float:
+    def ending(self, layer: LayerActivations) -> Float:
         """Temporaries of a layer when its gradients are complete."""
-        layer, reduce = self.kept.layer, self.reduction
+        reduce = self.reduction
         after_ffn = layer.after_ffn - reduce.of_layer * (1 - layer.ffn_gradients)
         return np.maximum(np.maximum(layer.ending, after_ffn) - reduce.copied, 0.0)
 
@@ -137,7 +136,7 @@ def next_to_last_layer(w: Worksheet) -> Alive:
         gathered_parameters=w.gathered.window,
         gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
-        working_set=w.kept.layer.working,
+        working_set=w.kept.following.working,
         communication_buffers=w.stage_buffers + w.reduction.in_next_to_last_layer,
     )
 
@@ -149,20 +148,20 @@ def layer_before_last(w: Worksheet) -> Alive:
         gathered_parameters=w.gathered.window,
         gradients=w.reduction.before + w.deferred.ahead,
         activations=w.without_one_layer,
-        working_set=w.ending,
+        working_set=w.ending(w.kept.layer),
         communication_buffers=w.stage_buffers + w.reduction.after_last_layer,
     )
 
 
 def second_layer(w: Worksheet) -> Alive:
     """Its gradients are complete, the first layer's activations still there."""
-    own = np.where(w.stages.layouts.piped, w.kept.layer.kept, 0.0)
+    own = np.where(w.stages.layouts.piped, w.kept.first.kept, 0.0)
     return Alive(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_second_layer,
         gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others + own,
-        working_set=w.ending,
+        working_set=w.ending(w.kept.first),
         communication_buffers=w.stage_buffers_after + w.reduction.in_second_layer,
     )
 
@@ -177,7 +176,7 @@ def first_layer(w: Worksheet) -> Alive:
         gathered_parameters=w.gathered.in_first_layer,
         gradients=w.reduction.at_end + w.deferred.ahead,
         activations=w.kept.of_others,
-        working_set=w.kept.layer.working,
+        working_set=w.kept.first.working,
         communication_buffers=w.stage_buffers_after + w.reduction.in_first_layer,
     )
 

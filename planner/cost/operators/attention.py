@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.describe.layout import Module
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.weights import LayerKind
 
@@ -39,6 +40,9 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     repeats = sizes.kernels.repeats_kv_heads or (eager and sizes.kernels.transformers_blocks)
     keys = heads if repeats else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
+    # other projections run in one kernel with the norm before them (Transformer Engine)
+    norm: tuple[Module, ...] = ("layernorm",) if model.latent_attention else ()
+    up: tuple[Module, ...] = ("mla_up_proj",) if model.latent_attention else ()
     saved = [
         Saved(
             f"{name}.input",
@@ -46,8 +50,9 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
             "gathered",
             input_of=("query", "key", "value"),
             for_weights=1.0,
+            again_with=norm,
         ),
-        Saved(f"{name}.qkv", e * (q + k + v), "sharded"),
+        Saved(f"{name}.qkv", e * (q + k + v), "sharded", again_with=up),
         Saved(
             f"{name}.out",
             e * out,
@@ -69,7 +74,15 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
         saved.append(replace(copy, input_of=("out",), for_weights=1.0))
     if not eager:
         statistics = FP32 * heads
-        saved.append(Saved(f"{name}.logsumexp", statistics, "sharded", of_attention=not cross))
+        saved.append(
+            Saved(
+                f"{name}.logsumexp",
+                statistics,
+                "sharded",
+                of_attention=not cross,
+                again_with=("core_attn",),
+            )
+        )
         if model.attention_sinks and sizes.kernels.rescales_for_sinks:
             # the rescaled output, and the share that is not the sink's in fp32 and as computed
             saved.append(Saved(f"{name}.sinks", e * out + (FP32 + e) * heads, "sharded"))
@@ -120,10 +133,15 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
     qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     compressed = mla.kv_lora_rank + mla.qk_rope_head_dim
     expanded = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    up = Operators(
+        (
+            Gemm(f"{name}.kv_up", expanded, mla.kv_lora_rank, "column", heads),
+            Gemm(f"{name}.query", heads * qk, mla.q_lora_rank or h, "column", heads),
+        )
+    )
     gemms: tuple[Gemm, ...] = (
         Gemm(f"{name}.kv_down", compressed, h),
-        Gemm(f"{name}.kv_up", expanded, mla.kv_lora_rank, "column", heads),
-        Gemm(f"{name}.query", heads * qk, mla.q_lora_rank or h, "column", heads),
+        *up.again_with("mla_up_proj").gemms,
         Gemm(f"{name}.out", h, heads * mla.v_head_dim, "row", heads),
     )
     if mla.q_lora_rank:
@@ -133,7 +151,7 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
     beside = e * heads * mla.qk_nope_head_dim * sizes.kernels.keeps_latent_keys
     latent = (
         Saved(f"{name}.latent", low_rank, "replicated"),
-        Saved(f"{name}.latent.keys", beside, "sharded"),
+        Saved(f"{name}.latent.keys", beside, "sharded", again_with=("mla_up_proj",)),
     )
     return gemms, qk, mla.v_head_dim, latent
 
@@ -150,7 +168,7 @@ def _scores(sizes: Sizes, name: str) -> Operators:
     forward, backward = heads * (passes + dropout), heads * (passes + e + dropout)
     operator = Pointwise(f"{name}.softmax", forward, backward, "sharded", kernels, scores=True)
     scores = Saved(f"{name}.scores", heads * kept, "sharded", scores=True, selective=False)
-    return Operators(pointwise=(operator,), saved=(scores,))
+    return Operators(pointwise=(operator,), saved=(scores,)).again_with("core_attn")
 
 
 def _rotary(sizes: Sizes, name: str, width: int) -> list[Pointwise]:
@@ -159,4 +177,5 @@ def _rotary(sizes: Sizes, name: str, width: int) -> list[Pointwise]:
     passes = 2 if sizes.kernels.fused_rope else 10
     moved = passes * sizes.element * width
     kernels = 2 if sizes.kernels.fused_rope else 10
-    return [Pointwise(f"{name}.rope", moved, moved, "sharded", kernels)]
+    up: tuple[Module, ...] = ("mla_up_proj",) if sizes.model.latent_attention else ()
+    return [Pointwise(f"{name}.rope", moved, moved, "sharded", kernels, again_with=up)]

@@ -5,11 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
+from planner.cost.question import Question
 from planner.describe.model.block import Gemm, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import LayerKind, shared_size
 
-__all__ = ["after_ffn", "deferred", "kept_selectively", "repeating", "working"]
+__all__ = [
+    "FREES_NOTHING",
+    "after_ffn",
+    "deferred",
+    "kept_selectively",
+    "repeating",
+    "selective_frees_nothing",
+    "working",
+]
+
+
+FREES_NOTHING = "fused attention keeps no scores that it could free"
+
+
+def selective_frees_nothing(question: Question) -> bool:
+    """Whether selective recompute of no named modules is none: it repeats attention alone, whose
+    scores fused attention does not keep."""
+    attention = question.framework.selective_policy == "attention-core"
+    return attention and question.workload.attention == "flash"
 
 
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:

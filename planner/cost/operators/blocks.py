@@ -79,7 +79,9 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
     if kind.cross:
         found += attention(sizes, kind, cross=True)
     found += routed(sizes, experts) if experts else dense(sizes, model.ffn_size)
-    found += _norms(sizes, model.norms_per_layer + kind.cross)
+    # what runs in one kernel with the product that follows is not repeated (Transformer Engine)
+    alone = bool(experts) + (model.latent_attention is not None)
+    found += _norms(sizes, model.norms_per_layer + kind.cross, alone)
     return replace(
         block,
         gemms=found.gemms,
@@ -107,8 +109,9 @@ def _regions(sizes: Sizes, kind: LayerKind) -> int:
     return 1 + after + kind.cross
 
 
-def _norms(sizes: Sizes, count: int) -> Operators:
-    """Normalisations with their input, and the residual additions between them."""
+def _norms(sizes: Sizes, count: int, alone: int) -> Operators:
+    """Normalisations with their input, some of which recompute may repeat alone, and the residual
+    additions between them."""
     h, e, r, m = sizes.model.hidden_size, sizes.element, sizes.stream, sizes.mask
     fused = sizes.kernels.fused_norm or sizes.model.norm != "rmsnorm"
     if fused:
@@ -133,5 +136,8 @@ def _norms(sizes: Sizes, count: int) -> Operators:
     additions = 1 if sizes.model.parallel_residual else min(count, 2)
     dropped = (Saved("dropout.mask", m * h, "residual"),) * (additions * bool(m))
     return Operators(
-        pointwise=(norm,) * count + (add,) * additions, saved=(kept,) * inputs + dropped
+        pointwise=(replace(norm, again_with=("layernorm",)),) * alone
+        + (norm,) * (count - alone)
+        + (add,) * additions,
+        saved=(kept,) * inputs + dropped,
     )

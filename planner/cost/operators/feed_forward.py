@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Gemm, Pointwise, Saved, Split
 from planner.describe.model.shapes import Experts
@@ -31,7 +33,8 @@ def dense(sizes: Sizes, width: int) -> Operators:
     """
     size = sizes.product_input * sizes.model.hidden_size
     entering = Saved("mlp.input", size, "gathered", input_of=("gate", "up"), for_weights=1.0)
-    return Operators(saved=(entering,)) + _products(sizes, width, "mlp", until_ffn=True)
+    products = _products(sizes, width, "mlp", until_ffn=True)
+    return Operators(saved=(entering,)) + products.again_with("mlp")
 
 
 def routed(sizes: Sizes, experts: Experts) -> Operators:
@@ -54,6 +57,18 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
+    outside = Operators(
+        saved=(
+            Saved(
+                "mlp.input",
+                e * h,
+                "gathered",
+                input_of=("gate", "up"),
+                for_weights=1.0,
+                again_with=("layernorm",),
+            ),
+        )
+    )
     found = Operators(
         gemms=(
             Gemm("router", num, h, quantizable=False),
@@ -61,21 +76,22 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Gemm("expert.down", h, experts.ffn_size, "row", 0, num, k),
         ),
         pointwise=(
-            *activation.pointwise,
+            *(replace(operator, again_with=("moe_act",)) for operator in activation.pointwise),
             Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
             # copy every token to its experts' order and back
             Pointwise("dispatch", moved, moved, num_kernels=8),
         ),
         saved=(
-            Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0),
             Saved("router", 3 * routing, "gathered"),
             *_dispatched(sizes, e * h * k),
-            *activation.saved,
+            activation.saved[0],
+            replace(activation.saved[1], again_with=("moe_act",)),
         ),
     )
     # the shared expert reads the same input as the routed ones
-    shared = shared_size(experts)
-    return found + _products(sizes, shared, "shared_expert") if shared else found
+    if shared := shared_size(experts):
+        found += _products(sizes, shared, "shared_expert").again_with("shared_experts")
+    return outside + found.again_with("moe")
 
 
 def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -> Operators:

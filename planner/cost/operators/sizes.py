@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from planner.describe.framework.framework import Framework
 from planner.describe.framework.traits import Kernels
+from planner.describe.layout import Module
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -14,6 +16,8 @@ __all__ = ["FP32", "Operators", "Sizes"]
 
 FP32 = 4
 """Bytes of an fp32 element."""
+
+_Operator = TypeVar("_Operator", Gemm, Attention, Pointwise, Saved)
 
 _MASK = 1  # a dropout mask is one byte per element
 
@@ -34,6 +38,19 @@ class Operators:
             self.attentions + other.attentions,
             self.pointwise + other.pointwise,
             self.saved + other.saved,
+        )
+
+    def again_with(self, module: Module) -> Operators:
+        """It, all of which recompute of a module repeats."""
+
+        def marked(item: _Operator) -> _Operator:
+            return replace(item, again_with=(*item.again_with, module))
+
+        return Operators(
+            tuple(map(marked, self.gemms)),
+            tuple(map(marked, self.attentions)),
+            tuple(map(marked, self.pointwise)),
+            tuple(map(marked, self.saved)),
         )
 
 

@@ -19,14 +19,16 @@ from planner.describe.layout import (
     OFFLOAD,
     PAIRED,
     RECOMPUTE,
+    RECOMPUTE_MODULES,
     SCHEDULES,
     V_SHAPED,
     Chunks,
     Layout,
+    Module,
     Sharding,
 )
 
-__all__ = ["Layouts"]
+__all__ = ["Layouts", "module_bits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,12 @@ class Layouts(Sharding, Chunks, Arrays):
     micro_batch: Int
     grad_accumulation: Int
     recompute: Int
+    recompute_layers: Int
+    recompute_every: Int
+    recompute_span: Int
+    recompute_modules: Int
+    """A bit for each of RECOMPUTE_MODULES."""
+    offload_activations: Int
     schedule: Int
     offload: Int
     tiles: Int
@@ -107,7 +115,8 @@ class Layouts(Sharding, Chunks, Arrays):
             **{
                 **values,
                 "dp_shard": values["dp_shard"] if values["dp_shard"] != values["dp"] else 0,
-                "sequence_parallel": bool(values["sequence_parallel"]),
+                **{name: bool(values[name]) for name in _TRUTHS},
+                "recompute_modules": _named(values["recompute_modules"]),
                 **{name: table[values[name]] for name, table in _CHOICES.items()},
                 "split": _SPLITS[values["split"]],
             }
@@ -231,7 +240,7 @@ class Layouts(Sharding, Chunks, Arrays):
         other's exchange of tokens: Megatron-LM's combined_1f1b.py and what its options demand, and
         schedules that pair them (torchtitan's dual_pipe_v.py)."""
         piped = ~self.piped | (self.vpp > 1)
-        several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.recomputes_layers
+        several = (self.num_microbatches > 1) & (self.ep > 1) & ~self.exchanges_again
         return several & (self.paired | (piped & framework.communication.overlap_experts))
 
     def gathers_per_step(self, framework: Framework) -> Int:
@@ -312,6 +321,36 @@ class Layouts(Sharding, Chunks, Arrays):
         """Some operators are computed again in backward."""
         return self.recompute == RECOMPUTE.index("selective")
 
+    @property
+    def recomputes_partly(self) -> Mask:
+        """Some layers of a stage are computed again in backward, others are kept."""
+        some = (self.recompute_layers > 0) | (self.recompute_every > 1)
+        return self.recomputes_layers & some
+
+    def recomputes_module(self, names: tuple[Module, ...]) -> Mask:
+        """One of these parts of a layer is computed again, as the layout itself names them.
+
+        >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
+        >>> one.recomputes_module(("mlp", "moe")).item()
+        True
+        """
+        return self.recomputes_selectively & ((self.recompute_modules & module_bits(names)) > 0)
+
+    @property
+    def offloads_activations(self) -> Mask:
+        """Activations of layers wait for their backward in host memory."""
+        return self.offload_activations > 0
+
+    @property
+    def exchanges_again(self) -> Mask:
+        """Recompute sends tokens to their experts again."""
+        return self.recomputes_layers | self.recomputes_module(("moe",))
+
+    def keeping(self) -> Self:
+        """As the layers of a stage see it that a partial recompute leaves: nothing is repeated."""
+        nothing = np.full_like(self.recompute, RECOMPUTE.index("none"))
+        return replace(self, recompute=np.where(self.recomputes_partly, nothing, self.recompute))
+
     def scheduled(self, name: str) -> Mask:
         """The pipeline runs the schedule of this name."""
         return self.schedule == SCHEDULES.index(name)
@@ -338,6 +377,24 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+_TRUTHS = ("sequence_parallel", "offload_activations")
+
+
+def module_bits(names: Iterable[Module]) -> int:
+    """A set of RECOMPUTE_MODULES as one number, a bit for each [1].
+
+    Counted: each once. Left out: nothing. Definition.
+
+    >>> module_bits(("core_attn", "layernorm"))             # the first and the third
+    5
+    """
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+
+
+def _named(bits: int) -> tuple[Module, ...]:
+    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if bits >> i & 1)
+
+
 _FROM_BELOW = ("embedding_slots", "head_slots")
 """Columns that start at -1."""
 
@@ -354,6 +411,7 @@ def _interned(split: str) -> int:
 def _coded(layout: Layout) -> dict[str, int]:
     """A layout's fields as whole numbers, in any order."""
     plain = {name: getattr(layout, name) for name in type(layout).model_fields}
+    plain["recompute_modules"] = module_bits(layout.recompute_modules)
     return {
         **{name: int(plain[name]) for name in plain.keys() - _CHOICES.keys() - {"split"}},
         "split": _interned(layout.split),

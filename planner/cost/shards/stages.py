@@ -16,7 +16,8 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
-from planner.cost.shards.pipeline import candidate_stages, stage_counts
+from planner.cost.shards.parted import model_parts, parted, stage_parts
+from planner.cost.shards.pipeline import candidate_stages
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
 from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
@@ -51,8 +52,10 @@ class Stages:
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
+        if np.any(layouts.recomputes_partly):
+            blocks = parted(blocks)
         stated, layouts = layouts, layouts.settled(question.framework)
-        counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
+        counts = tuple(stage_parts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
         moving = tuple(without_frozen(block) for block in blocks)
         if moving != blocks:
@@ -133,6 +136,15 @@ class Stages:
         ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
         extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
         return self.updated * per_param + extra
+
+    def seen_by(self, block: Block) -> Layouts:
+        """The layouts as a block sees them: without recompute where a partial one leaves it."""
+        return self.layouts.keeping() if block.kept_whole else self.layouts
+
+    def of_model(self, figures: list[Float]) -> Float:
+        """A figure per block, summed over the blocks of the whole model."""
+        counts = model_parts(self.blocks, self.layouts, self.question.framework)
+        return np.asarray(sum(x * count for x, count in zip(figures, counts, strict=True)))
 
     @property
     def paged_bytes(self) -> Float:

@@ -135,7 +135,9 @@ def repeated_tensor_s(
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
     kernels = question.framework.kernels
     if not kernels.saves_gathered:
-        return np.where(full, forward_s, 0.0)
+        half = layouts.recomputes_module(("moe",) if block.dispatch_top_k else ("mlp",))
+        one = np.where(selective & half, 1 / max(block.num_tp_collectives, 1), 0.0)
+        return np.where(full, 1.0, one) * forward_s
     # recompute stops at the last tensor it needs, before the layer's last reduction, unless it
     # runs to the end; kept products spare the reductions but not the gathers
     last = 0.0 if kernels.repeats_to_end else 1 / (2 * max(block.num_tp_collectives, 1))

@@ -128,7 +128,8 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
     Counted: GEMMs, attention, memory-bound kernels. Left out: communication, waiting for the host.
-    Recompute repeats the forward of layers (full) or of the attention core (selective).
+    Recompute repeats the forward of layers (full), or of the attention core or the modules that are
+    named (selective).
     method.md#computation.
 
     >>> from planner import Layout, load_framework, load_machine, load_model
@@ -143,6 +144,7 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     (0.0049, 0.0098)
     """
     framework, rates = question.framework, _Rates.of(question)
+    again = _Repeated(layouts)
     tokens = layouts.tokens(question.workload.sequence_length)
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     weight_gradient = np.zeros_like(tokens)
@@ -151,6 +153,7 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     for gemm in block.gemms:
         out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
         forward, last = forward + out, out
+        again.add(gemm, out)
         backward += dgrad + wgrad
         weight_gradient += wgrad
         if gemm.split == "column" and not gemm.experts:
@@ -161,8 +164,10 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         ahead, back = _attention_times(question, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
+        again.add(attention, ahead)
     for operator in block.pointwise:
         ahead, back = _pointwise_times(question, operator, tokens, layouts, rates)
+        again.add(operator, ahead)
         if operator.scores:
             core_forward, core_backward = core_forward + ahead, core_backward + back
         else:
@@ -171,6 +176,9 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     recompute = np.zeros_like(tokens)
     if block.kind == "layer":
         selective = _selective_s(framework, forward, core_forward)
+        selective = np.where(layouts.recompute_modules > 0, again.seconds, selective)
+        # of several layers repeated at once the last one stops
+        last = last / layouts.recompute_span
         whole = forward - last if framework.kernels.stops_early else forward
         recompute = np.where(layouts.recomputes_layers, whole, recompute)
         recompute = np.where(layouts.recomputes_selectively, selective, recompute)
@@ -184,6 +192,20 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         column_input,
         column_weight,
     )
+
+
+class _Repeated:
+    """What the modules that layouts name repeat, added up operator by operator [s]."""
+
+    def __init__(self, layouts: Layouts) -> None:
+        self.layouts, self.named = layouts, bool(np.any(layouts.recompute_modules))
+        self.seconds: Float = np.zeros(np.shape(layouts.tp))
+
+    def add(self, operator: Gemm | Attention | Pointwise, forward_s: Float) -> None:
+        """The forward time of an operator, where one of its modules is named."""
+        if self.named and operator.again_with:
+            here = self.layouts.recomputes_module(operator.again_with)
+            self.seconds = self.seconds + np.where(here, forward_s, 0.0)
 
 
 def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:

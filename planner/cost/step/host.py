@@ -8,7 +8,7 @@ from planner.cost.arrays import Float
 from planner.cost.network.groups import Groups
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.model.block import Block
+from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 
 __all__ = ["awaited_s", "host_pass_s", "num_kernels"]
 
@@ -35,10 +35,10 @@ def num_kernels(block: Block, attention: str) -> int:
 def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Float:
     """Least time of a block's pass, forward and backward: the host's work to issue it [s].
 
-    Counted: kernels of forward, backward and full recompute that are in no graph, each as long as
+    Counted: kernels of forward, backward and recompute that are in no graph, each as long as
     a bare launch times the framework's ratio; collectives of tensor parallelism, and the slowest
-    host of their group where they are awaited. Left out: collectives of other axes, selective
-    recompute. method.md#host.
+    host of their group where they are awaited. Left out: collectives of other axes, what selective
+    recompute repeats by a framework's own policy. method.md#host.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -53,7 +53,9 @@ def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Grou
     host, device = question.framework.host, question.machine.device
     layer = block.kind == "layer"
     repeats = np.where(layouts.recomputes_layers & layer, 1, 0)
-    kernels = num_kernels(block, question.workload.attention) * (1 + _BACKWARD_KERNELS + repeats)
+    attention = question.workload.attention
+    kernels = num_kernels(block, attention) * (1 + _BACKWARD_KERNELS + repeats)
+    kernels = kernels + _repeated_kernels(block, attention, layouts)
     graphed = host.graphed.value if host.graphed is not None and layer else 0.0
     issued = kernels * (1 - graphed) * device.launch_s.value * host.dispatch_ratio.value
     if host.collective_s is None or not layer:
@@ -63,6 +65,23 @@ def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Grou
         each = np.where(layouts.piped, host.piped_collective_s.value, each)
     sent = issued + each * _num_collectives(question, block, layouts)
     return np.where(layouts.tp > 1, sent * _growth(question, layouts, groups), issued)
+
+
+def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
+    """Kernels of the modules that selective recompute repeats."""
+    total = np.zeros(np.shape(layouts.tp))
+    if not np.any(layouts.recompute_modules):
+        return total
+    cores = 1 if attention == "flash" else 3
+    counts: tuple[tuple[Gemm | Attention | Pointwise, int], ...] = (
+        *((gemm, 1) for gemm in block.gemms),
+        *((core, cores) for core in block.attentions),
+        *((operator, operator.num_kernels) for operator in block.pointwise),
+    )
+    for operator, count in counts:
+        here = layouts.recomputes_module(operator.again_with)
+        total = total + np.where(here, count, 0)
+    return total
 
 
 def _num_collectives(question: Question, block: Block, layouts: Layouts) -> Float:

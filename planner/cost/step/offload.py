@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.memory.activations import moved_bytes
 from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
 from planner.cost.step.constants import constants
 
 __all__ = [
+    "activation_transfer_s",
     "gradient_transfer_s",
     "host_update_bytes",
     "offload_pass_s",
@@ -138,12 +140,31 @@ def parameter_transfer_s(stages: Stages) -> Float:
     return np.where(layouts.offloads_weights, transfer, 0.0)
 
 
+def activation_transfer_s(stages: Stages) -> Float:
+    """Sending what the layers of one micro-batch keep to the host; as long to get it back [s].
+
+    Counted: the host link, all ranks of a node at once. Left out: copies that are not pinned,
+    tensors too small to be moved. torchtune 0.6, training/_activation_offloading.py;
+    method.md#host-memory-loading-offload.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> layout = Layout(recompute="full", offload_activations=True)
+    >>> seconds = activation_transfer_s(Stages.every(job, layout)).item()
+    >>> round(1e3 * seconds, 1)                             # 0.54 GB at 25 GB/s
+    21.5
+    """
+    return moved_bytes(stages) / stages.question.machine.node.host_link_bytes_per_s.value
+
+
 def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float:
     """What transfers add to one micro-batch's passes, which take `forward_s`, `backward_s` [s].
 
-    Counted: weights up before forward and backward, gradients; hidden behind the passes where the
-    framework does not wait for them. Left out: kernels queued before a copy that is waited for.
-    method.md#host-memory-loading-offload.
+    Counted: weights up before forward and backward, gradients; activations down and up; hidden
+    behind the passes where the framework does not wait for them. Left out: kernels queued before a
+    copy that is waited for. method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
@@ -158,7 +179,11 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     """
     moves = stages.question.framework.offloading
     fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)
+    kept = activation_transfer_s(stages)
     hidden = np.where(moves.overlap_weights, fetch, 0.0)
     behind = hidden + np.where(moves.overlap_gradients, sent, 0.0)
-    left = np.maximum(hidden - forward_s, 0.0) + np.maximum(behind - backward_s, 0.0)
-    return 2 * fetch + sent - hidden - behind + left
+    # one direction of the link each: activations go down in forward and come up in backward
+    aside = np.where(moves.overlap_activations, kept, 0.0)
+    left = np.maximum(np.maximum(hidden, aside) - forward_s, 0.0)
+    left = left + np.maximum(np.maximum(behind, hidden + aside) - backward_s, 0.0)
+    return 2 * (fetch + kept - aside) + sent - hidden - behind + left

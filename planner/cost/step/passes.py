@@ -126,9 +126,14 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     ]
     if question.framework.communication.overlap_experts or np.any(layouts.paired):
         names += ["vpp", "grad_accumulation", "schedule"]
+    names += ["recompute_layers", "recompute_every", "recompute_span", "recompute_modules"]
     few, index = layouts.settled(question.framework).distinct(*names)
     groups = Groups.of(few, question.machine)
-    return [_block_pass(question, block, few, groups).take(index) for block in blocks]
+    kept = few.keeping() if any(block.kept_whole for block in blocks) else few
+    return [
+        _block_pass(question, block, kept if block.kept_whole else few, groups).take(index)
+        for block in blocks
+    ]
 
 
 def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
@@ -230,7 +235,7 @@ def _expert(
     ahead, back = expert_s(question, block, layouts, groups)
     inside = split_expert_s(question, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]
-    back = back + np.where(layouts.recomputes_layers, ahead, 0.0)
+    back = back + np.where(layouts.exchanges_again, ahead, 0.0)
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
     left = exposed_experts_s(question, layouts, sent, busy_s)
     part = left / np.maximum(sent, np.finfo(float).tiny)

@@ -60,12 +60,11 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         np.maximum(forward * longer - ahead, 0.0),
         np.maximum((backward + recompute) * longer - back, 0.0),
     )
-    counts = [block.count for block in stages.blocks]
     own = Passes(pace_s, slowest.total([work.drawn_forward_s for work in passes]), weights)
     every = Passes(
-        _sum([work.total_s for work in passes], counts),
-        _sum([work.drawn_forward_s for work in passes], counts),
-        _sum([work.weight_gradient_s for work in compute], counts),
+        slowest.of_model([work.total_s for work in passes]),
+        slowest.of_model([work.drawn_forward_s for work in passes]),
+        slowest.of_model([work.weight_gradient_s for work in compute]),
     )
     found = {
         "forward": m * forward,
@@ -84,11 +83,6 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         "offload": offload_step_s(slowest) + exposed.offload_s,
     }
     return recorded(found, TIME_PARTS)
-
-
-def _sum(times: list[Float], counts: list[int]) -> Float:
-    """Of all blocks of the model, for one micro-batch [s]."""
-    return np.asarray(sum(time * count for time, count in zip(times, counts, strict=True)))
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:

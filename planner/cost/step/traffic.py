@@ -106,11 +106,12 @@ def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) ->
 def _activations(stages: Stages) -> dict[str, Float]:
     """Groups of the tensor, context and expert axes: the layers' own traffic, all micro-batches
     [B]."""
-    question, layouts, groups = stages.question, stages.layouts, Groups.unit(stages.layouts)
-    full = layouts.recomputes_layers
+    question, groups = stages.question, Groups.unit(stages.layouts)
     kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
     sent = {kind: np.zeros(stages.shape) for kind in kinds}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
+        layouts = stages.seen_by(block)
+        full = layouts.recomputes_layers
         ahead, back = tensor_s(question, block, layouts, groups)
         again = repeated_tensor_s(question, block, layouts, ahead)
         sent["tensor"] = sent["tensor"] + count * (ahead + back + again)
@@ -120,8 +121,9 @@ def _activations(stages: Stages) -> dict[str, Float]:
         if block.dispatch_top_k:
             for kind, exchange in (("expert", expert_s), ("expert_tensor", split_expert_s)):
                 ahead, back = exchange(question, block, layouts, groups)
-                sent[kind] = sent[kind] + count * (ahead + back + np.where(full, ahead, 0.0))
-    return {kind: layouts.num_microbatches * one for kind, one in sent.items()}
+                again = np.where(layouts.exchanges_again, ahead, 0.0)
+                sent[kind] = sent[kind] + count * (ahead + back + again)
+    return {kind: stages.layouts.num_microbatches * one for kind, one in sent.items()}
 
 
 def _parameters(stages: Stages) -> dict[str, Float]:

@@ -37,6 +37,8 @@ class Code(Description):
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
     """Pipeline schedules that its files can ask for; none stated: all that it offers."""
+    recompute_by: tuple[Literal["layers", "every", "span"], ...] | None = None
+    """As `Framework.recompute_by`, of its files; none stated: all that it offers."""
     reshards_whole: bool = False
     """Whether its files shard the weights of models that its code builds over all their ranks
     again after a forward pass, or not at all."""

@@ -26,7 +26,7 @@ from planner.describe.framework.traits import (
     Stall,
     States,
 )
-from planner.describe.layout import RECOMPUTE, Context, Recompute, Schedule
+from planner.describe.layout import RECOMPUTE, Context, Module, Recompute, Schedule
 from planner.describe.machine import Machine, Requirements, Runtime
 from planner.describe.model.decoders import Axis
 from planner.describe.model.model import Model
@@ -90,6 +90,11 @@ class Framework(Description):
     """Pipeline schedules."""
     recompute: tuple[Recompute, ...] = ("none", "full")
     """Activation recompute modes."""
+    recompute_by: tuple[Literal["layers", "every", "span"], ...] = ()
+    """What full recompute can be told of layers: the first ones of a stage, every n-th, or how many
+    are repeated from one checkpoint."""
+    recompute_modules: tuple[Module, ...] = ()
+    """What selective recompute can be told to repeat instead of its policy's choice."""
     deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
     """Those that go with schedules whose weight gradients are passes of their own."""
     deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -107,6 +112,8 @@ class Framework(Description):
     """Where parameters can live (ZeRO-3)."""
     offload_stages: tuple[ZeroStage, ...] = (1, 2, 3)
     """ZeRO stages at which the optimizer can be offloaded."""
+    offload_activations: tuple[Recompute, ...] = ()
+    """Recompute modes beside which activations can wait in host memory."""
     tiling: bool = False
     """Whether the largest layer can be split into tiles (memory-centric tiling)."""
     uneven_stages: bool = False
@@ -288,6 +295,8 @@ class Framework(Description):
             changes["second_shards"] = False
         if built is not None and built.axes is not None:
             changes["axes"] = tuple(axis for axis in self.axes if axis in built.axes)
+        if code.recompute_by is not None:
+            changes["recompute_by"] = code.recompute_by
         if code.models and built is None:
             plain = tuple(mode for mode in self.recompute if mode != "selective")
             changes |= {"axes": (), "recompute": plain}

@@ -364,5 +364,12 @@ class Offloading(Description):
     """What the host moves in its memory besides the update: unscaling, copies [B/parameter]."""
     weight_copies: int = Field(default=1, ge=1, le=4)
     """How often the host holds weights that are offloaded to it."""
+    activations_piped: bool = True
+    """Whether activations can leave the device in a pipeline too."""
+    activation_layers: int = Field(default=0, ge=0, le=16)
+    """Layers whose activations are on the device on their way to the host or back, where streams of
+    their own move them; 0: computation awaits every copy."""
+    overlap_activations: bool = False
+    """Whether activations move behind computation; else the device awaits every copy."""
     swap_buffer_bytes: float = Field(default=0, ge=0, le=1e12)
     """Pinned buffers per rank for what is swapped to the disk [B]."""

@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.describe.layout import Module
+
 __all__ = ["Attention", "Block", "Gemm", "Matrix", "Part", "Pointwise", "Saved", "Split", "Weight"]
 
 Split = Literal[
@@ -105,6 +107,8 @@ class Gemm:
     input_gradient: bool = True
     quantizable: bool = True
     """Whether FP8 training runs it in FP8 (not the output projection)."""
+    again_with: tuple[Module, ...] = ()
+    """Modules that run it again where selective recompute names them."""
     unpacked_bytes: float = 0.0
     """Bytes moved per element of its weights to unpack them, before each product with them."""
     norm_bytes: float = 0.0
@@ -122,6 +126,8 @@ class Attention:
     causal: bool
     window: int = 0
     """Keys that a query sees at most; 0 for all."""
+    again_with: tuple[Module, ...] = ("core_attn",)
+    """Modules that run it again where selective recompute names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,8 @@ class Pointwise:
     num_kernels: int = 1
     scores: bool = False
     """Whether the bytes are per token and per key (attention scores)."""
+    again_with: tuple[Module, ...] = ()
+    """Modules that run it again where selective recompute names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,8 @@ class Saved:
     """Whether it exists only in a pipeline."""
     only_batched: bool = False
     """Whether it exists only where a micro-batch has several sequences."""
+    again_with: tuple[Module, ...] = ()
+    """Modules that make it again, and do not keep it, where selective recompute names them."""
     input_of: tuple[Matrix, ...] = ()
     """Matrices whose input it is, so that the gradients of pairs beside them need it too."""
     for_weights: float = 0.0
@@ -198,6 +208,8 @@ class Block:
     """Temporary tensors when full recompute has repeated the block to its end."""
     after_ffn: tuple[Saved, ...] = ()
     """Temporary tensors when the gradients of the feed-forward's weights are complete."""
+    kept_whole: bool = False
+    """Whether it is what a partial recompute leaves of its kind, counted with the one before it."""
     deferred: tuple[Saved, ...] = ()
     """Gradients that are kept where those of the weights are computed in a pass of their own."""
 

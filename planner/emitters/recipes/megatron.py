@@ -22,6 +22,9 @@ _FRAMEWORK = "Megatron-LM"
 SAYS = Says(
     axes=("tp", "pp", "cp", "ep", "etp"),
     recompute=("none", "selective", "full"),
+    recompute_by=("layers", "span"),
+    modules=True,
+    activations=True,
     ulysses=True,
     stages=True,
 )
@@ -257,11 +260,21 @@ def _layout(job: BatchJob) -> Iterator[str]:
         yield "--overlap-grad-reduce"
         if layout.zero_stage == 1 and overlaps.overlap_parameters:
             yield "--overlap-param-gather"
+    yield from _recompute(layout)
+    if layout.offload_activations:
+        # the last layer's are needed at once
+        yield f"--cpu-offloading-num-layers {job.model.num_layers - 1}"
+
+
+def _recompute(layout: Layout) -> Iterator[str]:
+    """Layers of every chunk of a stage, or modules of every layer."""
     if layout.recompute != "none":
         yield f"--recompute-granularity {layout.recompute}"
     if layout.recompute == "full":
-        yield "--recompute-method uniform"
-        yield "--recompute-num-layers 1"
+        yield f"--recompute-method {'block' if layout.recompute_layers else 'uniform'}"
+        yield f"--recompute-num-layers {layout.recompute_layers or layout.recompute_span}"
+    if layout.recompute_modules:
+        yield f"--recompute-modules {' '.join(layout.recompute_modules)}"
 
 
 def _context(job: BatchJob) -> Iterator[str]:

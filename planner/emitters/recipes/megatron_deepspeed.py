@@ -20,6 +20,7 @@ SAYS = Says(
     hybrid=True,
     reshard=True,
     ulysses=True,
+    activations=True,
 )
 _OPTIMIZERS = Words("optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adamw"})
 _PRECISIONS: Words[tuple[str, ...]] = Words(
@@ -99,3 +100,5 @@ def _layout(job: BatchJob, config: str) -> Iterator[str]:
         yield "--deepspeed-activation-checkpointing"
         yield "--checkpoint-activations"
         yield "--checkpoint-num-layers 1"
+    if layout.offload_activations:
+        yield "--checkpoint-in-cpu"

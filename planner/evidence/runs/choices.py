@@ -18,6 +18,7 @@ from planner.choose.legality import legal
 from planner.choose.search import candidates, order
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
+from planner.cost.operators.backward import selective_frees_nothing
 from planner.cost.parts import MemoryKind, unseen_parts
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -87,7 +88,7 @@ def fastest(
     Sharding and recompute that the row does not state are the framework's usual ones where
     anything fits with them. PlannerError where nothing does.
     """
-    layouts, _ = candidates(question, num_ranks)
+    layouts = _run_by_people(question, candidates(question, num_ranks)[0])
     layouts = layouts.take(_agreeing(cells, layouts))
     usual = layouts.take(
         (layouts.recompute == RECOMPUTE.index(software.recompute))
@@ -98,6 +99,15 @@ def fastest(
             layout = offered[int(best[0])]
             return guessed(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
     raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")
+
+
+def _run_by_people(question: Question, layouts: Layouts) -> Layouts:
+    """Candidates, and those with selective recompute that frees nothing, which is not searched."""
+    if "selective" not in question.framework.recompute or not selective_frees_nothing(question):
+        return layouts
+    none = layouts.take(layouts.recompute == RECOMPUTE.index("none"))
+    mode = np.full_like(none.recompute, RECOMPUTE.index("selective"))
+    return Layouts.joined([layouts, replace(none, recompute=mode)])
 
 
 def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:

@@ -124,7 +124,10 @@ def apply(
             experts.spread(meshes.expert.get_group())
     stage.tie()
     if layout.recompute != "none":
-        _recompute(stage, layout.recompute)
+        _recompute(stage, layout)
+    if layout.offload_activations:
+        for name, layer in list(stage.layers.items()):
+            stage.layers[name] = OffDevice(layer)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype(workload), reduce_dtype=reduce)
     if not layout.shards_states:
         _groups(stage, meshes, partial(replicate, mp_policy=policy), {}, {})
@@ -326,15 +329,49 @@ def _selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def _recompute(stage: Stage, mode: str) -> None:
+def _recompute(stage: Stage, layout: Layout) -> None:
     # torchtitan runs a repeated layer to its end
     settings: dict[str, Any] = {"preserve_rng_state": False, "early_stop": False}
-    for name, layer in list(stage.layers.items()):
-        if mode == "full":
-            wrapped = checkpoint_wrapper(layer, **settings)
+    for number, (name, layer) in enumerate(list(stage.layers.items()), 1):
+        if number % layout.recompute_every or number > (layout.recompute_layers or number):
+            continue
+        if layout.recompute_modules:
+            part = layer.get_submodule("ffn")
+            layer.register_module("ffn", checkpoint_wrapper(part, **settings))
+        elif layout.recompute == "full":
+            stage.layers[name] = checkpoint_wrapper(layer, **settings)
         else:
-            wrapped = checkpoint_wrapper(layer, context_fn=_selective, **settings)
-        stage.layers[name] = wrapped
+            stage.layers[name] = checkpoint_wrapper(layer, context_fn=_selective, **settings)
+
+
+class OffDevice(nn.Module):
+    """A layer that keeps nothing on the device from forward to backward but its weights.
+
+    Of what it saves only the shape stays, as on a host that no fake tensor is on; torch's
+    `save_on_cpu` does the same with real copies, and with the weights as well.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any) -> Any:
+        """The layer's output."""
+        with torch.autograd.graph.saved_tensors_hooks(self._down, self._up):
+            return self.layer(*inputs)
+
+    def _down(self, saved: torch.Tensor) -> Any:
+        whole = saved.untyped_storage()._cdata
+        if any(param.untyped_storage()._cdata == whole for param in self.parameters()):
+            return saved
+        return saved.size(), saved.stride(), saved.dtype
+
+    @staticmethod
+    def _up(kept: Any) -> torch.Tensor:
+        if isinstance(kept, torch.Tensor):
+            return kept
+        size, stride, dtype = kept
+        return torch.empty_strided(size, stride, dtype=dtype)
 
 
 def optimizer_groups(module: nn.Module) -> list[dict[str, Any]]:

@@ -164,8 +164,8 @@ def _expert(
     assert experts is not None
     sent = _tokens(question, layout) // layout.tp * experts.top_k
     size = float(sent * question.model.hidden_size * element)
-    again = layout.recompute == "full"
     for block, count in held:
+        again = layout.recompute == "full" and not block.kept_whole
         if block.dispatch_top_k:
             times = count * layout.grad_accumulation
             sums.add("all_to_all", axis, times * (6 if again else 4), size)
@@ -177,8 +177,8 @@ def _context(
 ) -> None:
     axis = axis_of_kind(layout, "context")
     tokens, element = _tokens(question, layout), question.workload.compute_bytes
-    gathers = 3 if layout.recompute == "full" else 2
     for block, count in held:
+        gathers = 3 if layout.recompute == "full" and not block.kept_whole else 2
         for attention in block.attentions:
             width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim) // layout.tp
             times = count * layout.grad_accumulation
@@ -199,14 +199,15 @@ def _tensor(
     tokens = _tokens(question, layout)
     stream = float(tokens * model.hidden_size * workload.compute_bytes)
     passes, sequence = layout.grad_accumulation, layout.sequence_parallel
-    again = layout.recompute != "none"
     # a repeated layer runs to its end; selective recomputation keeps what reduce-scatters give
     for block, count in held:
         times = count * passes
+        full = layout.recompute == "full" and not block.kept_whole
+        again = full or layout.recompute == "selective"
         if block.kind == "layer":
             regions = block.num_tp_collectives
             if sequence:
-                repeated = regions if layout.recompute == "full" else 0
+                repeated = regions if full else 0
                 sums.add("all_gather", "tp", times * regions * (3 if again else 2), stream)
                 sums.add("reduce_scatter", "tp", times * (2 * regions + repeated), stream)
             else:

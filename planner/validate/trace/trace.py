@@ -86,7 +86,8 @@ def trace(
     _check(question, layout, stage)
     _, dense, count = _layers(question, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
-    if full_depth or count <= depths[-1] or layout.vpp > 1:
+    partly = layout.recompute_layers > 0 or layout.recompute_every > 1
+    if full_depth or partly or count <= depths[-1] or layout.vpp > 1:
         depths = (count,)
     with Tracer() if tracer is None else nullcontext(tracer) as worker:
         answers = [
@@ -124,6 +125,7 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             f"{2 * layout.cp}: each rank has an early and a late piece",
         ),
         *_wrong_experts(question, layout),
+        *_wrong_recompute(layout),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
             question.workload.optimizer not in ("adamw", "adam-8bit"),
@@ -157,6 +159,25 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
     for found, message in wrong:
         if found:
             raise LayoutError(message)
+
+
+def _wrong_recompute(layout: Layout) -> list[tuple[bool, str]]:
+    """What of recompute and of activations on the host is not traced."""
+    modules, apart = layout.recompute_modules, layout.tp * layout.pp * layout.cp > 1
+    return [
+        (
+            layout.recompute_span > 1,
+            f"recompute_span = {layout.recompute_span} is not traced; use 1",
+        ),
+        (
+            modules not in ((), ("mlp",), ("moe",)),
+            f"recompute of {'+'.join(modules)} is not traced; use mlp or moe",
+        ),
+        (
+            apart and (bool(modules) or layout.offload_activations),
+            "modules and offload of activations are not traced beside tp, pp and cp; use 1 of each",
+        ),
+    ]
 
 
 def _wrong_adapters(question: Question, layout: Layout) -> list[tuple[bool, str]]:

@@ -10,6 +10,7 @@ from planner.describe.configurations.document import Document
 from planner.describe.configurations.stages import dealing
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
+from planner.describe.layout import RECOMPUTE_MODULES
 
 __all__ = ["KIND", "read", "recognises"]
 
@@ -35,7 +36,8 @@ _FLASH = ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-builder", "use-
 _FP8 = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _NOT_COUNTED = {
-    "cpu-offloading": "activations are taken as on the device",
+    "fine-grained-activation-offloading": "activations are taken as on the device",
+    "offload-modules": "activations are taken as on the device",
     "defer-embedding-wgrad-compute": "gradients of the embedding are taken as at once",
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
@@ -78,7 +80,7 @@ def read(document: Document) -> Configuration:
     _degrees(said, given)
     _sharding(said, given, deepspeed)
     _training(said, given, deepspeed)
-    _recompute(said, given)
+    _recompute(said, given, deepspeed)
     said.not_counted(given, _NOT_COUNTED)
     for name, variable in given.undecided():
         said.note(f"--{name} is {variable}, which the script does not set")
@@ -272,7 +274,7 @@ def _moments(said: Statement, given: Table) -> None:
         )
 
 
-def _recompute(said: Statement, given: Table) -> None:
+def _recompute(said: Statement, given: Table, deepspeed: bool) -> None:
     kind = given.word("recompute-granularity")
     if given.flag("recompute-activations"):
         kind = "selective"
@@ -280,14 +282,31 @@ def _recompute(said: Statement, given: Table) -> None:
         kind = "full"
     if kind not in (None, "none", "selective", "full"):
         raise said.refused(f"--recompute-granularity {kind} is not known; use full or selective")
-    said.layout(recompute=kind or "none")
     method = given.word("recompute-method", "checkpoint-method")
     layers = given.number("recompute-num-layers", "checkpoint-num-layers") or 1
-    if kind == "full" and (layers > 1 or method == "block"):
-        said.note(
-            f"recompute by {method or 'uniform'} of {layers} layers is estimated as recompute of "
-            "every layer on its own"
-        )
-    modules = given.get("recompute-modules")
-    if kind == "selective" and modules not in (None, "core_attn"):
-        said.note(f"recompute of {modules} is estimated as that of the attention core")
+    modules = _modules(said, given) if kind == "selective" else ()
+    said.layout(recompute=kind or "none", recompute_modules=modules)
+    if deepspeed:
+        said.layout(offload_activations=bool(given.flag("checkpoint-in-cpu")))
+        if kind == "full" and (layers > 1 or method == "block"):
+            said.note(
+                f"recompute by {method or 'uniform'} of {layers} layers is estimated as recompute "
+                "of every layer on its own"
+            )
+        return
+    if kind == "full":
+        said.layout(recompute_layers=layers if method == "block" else 0)
+        said.layout(recompute_span=1 if method == "block" else layers)
+    given.skip("cpu-offloading")
+    said.layout(offload_activations=bool(given.number("cpu-offloading-num-layers")))
+
+
+def _modules(said: Statement, given: Table) -> tuple[str, ...]:
+    """What selective recompute is told to repeat; attention alone is what it repeats untold."""
+    names = given.get("recompute-modules")
+    found = tuple(names) if isinstance(names, (list, tuple)) else tuple(str(names or "").split())
+    known = tuple(name for name in RECOMPUTE_MODULES if name in found)
+    for name in found:
+        if name not in known:
+            said.note(f"recompute of {name} is not described: its activations are taken as kept")
+    return () if known == ("core_attn",) else known

@@ -239,6 +239,10 @@ def _recompute(said: Statement, table: Table) -> None:
     mode = checkpointing.word("mode")
     kind = said.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
     option = checkpointing.word("selective_ac_option")
+    if kind == "selective" and option is not None and option.isdecimal():
+        # whole layers, one in so many
+        said.layout(recompute="full", recompute_every=max(int(option), 1))
+        return
     if kind == "selective" and option not in (None, "op"):
         said.note(
             f"selective_ac_option = {option} is estimated as op, which recomputes every second "

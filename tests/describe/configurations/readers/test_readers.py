@@ -344,10 +344,12 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             # resharding is off by default with a pipeline
             "zero_stage": 2,
             "precision": "fp8",
-            "recompute": "selective",
+            # whole layers, one in two
+            "recompute": "full",
+            "recompute_every": 2,
             "sequence_length": 8192,
         },
-        ("selective_ac_option = 2",),
+        (),
     ),
     "torchtitan 0.3": (
         TITAN_PYTHON,
@@ -622,6 +624,47 @@ def test_what_python_would_warn_of_is_not_said(capfd: pytest.CaptureFixture[str]
 
     assert dict(Document("x.py", "a = 1\nb = 1or 2\n").tables)["a"] == 1
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+            {"recompute": "full", "recompute_layers": 3, "recompute_span": 1},
+        ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+            {"recompute": "full", "recompute_layers": 0, "recompute_span": 4},
+        ),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm --fp16",
+            {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")},
+        ),
+        (
+            "--recompute-granularity selective --recompute-modules core_attn",
+            {"recompute": "selective", "recompute_modules": ()},
+        ),
+        ("--cpu-offloading-num-layers 7", {"recompute": "none", "offload_activations": True}),
+    ],
+)
+def test_what_megatron_recomputes_and_moves(options: str, said: dict[str, object]) -> None:
+    text = MEGATRON_PLAIN.format(options=options)
+    found = read_configuration_text(text, "job.sh")
+    assert {name: found.layout[name] for name in said} == said
+    assert not [note for note in found.notes if "recompute" in note or "activations" in note]
+
+
+def test_modules_that_are_not_described_are_said() -> None:
+    options = "--recompute-granularity selective --recompute-modules mlp gdn_norm_out"
+    found = read_configuration_text(MEGATRON_PLAIN.format(options=options), "job.sh")
+    assert found.layout["recompute_modules"] == ("mlp",)
+    assert any("recompute of gdn_norm_out is not described" in note for note in found.notes)
+
+
+MEGATRON_PLAIN = """torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --seq-length 4096 \\
+    --num-attention-heads 32 --micro-batch-size 1 --global-batch-size 64 {options} --bf16
+"""
 
 
 _MEGATRON = """

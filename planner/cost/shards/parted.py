@@ -1,0 +1,140 @@
+"""Parted: layers of a chunk that a partial recompute repeats, and those that it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float, Int, distinct
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.pipeline import chunk_counts, stage_counts
+from planner.describe.framework.framework import Framework
+from planner.describe.model.block import Block
+
+__all__ = ["chunk_parts", "model_parts", "parted", "parts_columns", "repeated_of", "stage_parts"]
+
+
+def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Blocks with every kind of layer twice: as it is repeated, and as a partial recompute leaves
+    it, which counts with the one before it.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> [(block.kind, block.kept_whole, block.count) for block in parted(llama)][1:3]
+    [('layer', False, 32), ('layer', True, 0)]
+    """
+    pairs = (
+        (block, replace(block, kept_whole=True, count=0)) if block.kind == "layer" else (block,)
+        for block in blocks
+    )
+    return tuple(block for pair in pairs for block in pair)
+
+
+def parts_columns(layouts: Layouts) -> tuple[Int, Int]:
+    """What tells which layers of a chunk a partial recompute repeats."""
+    partly = layouts.recomputes_partly
+    layers = np.where(partly, layouts.recompute_layers, 0)
+    return layers, np.where(partly, layouts.recompute_every, 1)
+
+
+def repeated_of(layouts: Layouts, layers: Float) -> Float:
+    """How many of the first `layers` layers of a chunk are repeated [1].
+
+    Counted: the first ones (Megatron's block method), or every n-th, from the n-th on. Left out:
+    nothing; all of them with full recompute of all. method.md#recompute.
+
+    >>> from planner import Layout
+    >>> some = Layouts.of(Layout(recompute="full", recompute_every=2))
+    >>> float(repeated_of(some, np.asarray(5.0)))
+    2.0
+    """
+    most = np.where(layouts.recompute_layers > 0, layouts.recompute_layers, np.inf)
+    some = np.floor(np.minimum(layers, most) / layouts.recompute_every)
+    return np.where(layouts.recomputes_partly, some, layers)
+
+
+def chunk_parts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
+) -> list[Float]:
+    """How many of each block every chunk of a pipeline stage holds. Shape (chunks, ...) [1].
+
+    Counted: as `chunk_counts`; where blocks are parted, layers that are repeated and left, in the
+    order in which kinds of layers follow each other. Left out: nothing. method.md#recompute.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
+    >>> [float(count[0]) for count in chunk_parts(llama, two, np.asarray(0), megatron)]
+    [1.0, 2.0, 6.0, 0.0]
+    """
+    whole = tuple(block for block in blocks if not block.kept_whole)
+    counts = chunk_counts(whole, layouts, stage, framework)
+    if len(whole) == len(blocks):
+        return counts
+    found: list[Float] = []
+    passed = np.zeros_like(counts[0])
+    for block, count in zip(whole, counts, strict=True):
+        if block.kind != "layer":
+            found.append(count)
+            continue
+        again = repeated_of(layouts, passed + count) - repeated_of(layouts, passed)
+        passed = passed + count
+        found += [again, count - again]
+    return found
+
+
+def stage_parts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
+) -> list[Float]:
+    """How many of each block a pipeline stage holds [1].
+
+    Counted: as `stage_counts`; where blocks are parted, chunk by chunk. Left out: nothing.
+    method.md#recompute.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
+    >>> [float(count) for count in stage_parts(llama, two, 0, megatron)]
+    [1.0, 4.0, 12.0, 0.0]
+    """
+    if not any(block.kept_whole for block in blocks):
+        return stage_counts(blocks, layouts, stage, framework)
+    counted = (layouts.pp, layouts.vpp, layouts.schedule, *layouts.dealing)
+    columns = np.broadcast_arrays(*counted, *parts_columns(layouts), np.asarray(stage))
+    first, which = distinct(*columns)
+    few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
+    counts = chunk_parts(blocks, few, columns[-1].ravel()[first], framework)
+    return [np.sum(count, axis=0)[which] for count in counts]
+
+
+def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:
+    """How many of each block the model holds [1].
+
+    Counted: where blocks are parted, layers that are repeated and left, chunk by chunk. Left out:
+    nothing. method.md#recompute.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> two = Layouts.of(Layout(pp=4, recompute="full", recompute_layers=2))
+    >>> [float(count) for count in model_parts(llama, two, megatron)]
+    [1.0, 8.0, 24.0, 1.0]
+    """
+    if not any(block.kept_whole for block in blocks):
+        return [np.asarray(float(block.count)) for block in blocks]
+    counted = (layouts.pp, layouts.vpp, layouts.schedule, *layouts.dealing)
+    first, which = distinct(*np.broadcast_arrays(*counted, *parts_columns(layouts)))
+    few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
+    row = np.repeat(np.arange(len(first)), few.pp)
+    stage = np.arange(len(row)) - np.repeat(np.cumsum(few.pp) - few.pp, few.pp)
+    counts = stage_parts(blocks, few.take(row), stage, framework)
+    sums = [np.bincount(row, count, len(first)).astype(float) for count in counts]
+    return [count[which] for count in sums]
