@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.choose.legality import legal
+from planner.choose.search.ends import with_ends
 from planner.cost.memory.footprint import Footprints
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -51,5 +52,5 @@ def _in_tiles(question: Question, taken: Footprints) -> Layouts:
     return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
 
 
-FURTHER: tuple[Callable[[Question, Footprints], Layouts], ...] = (_in_groups, _in_tiles)
+FURTHER: tuple[Callable[[Question, Footprints], Layouts], ...] = (with_ends, _in_groups, _in_tiles)
 """What is tried besides, in this order: each sees what was found before it."""
