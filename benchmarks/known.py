@@ -71,6 +71,11 @@ FITTED = (
         lambda r: r.row_id != "R02901" and _even(r),
     ),
     ("AuroraGPT-2B", "reductions and links of Aurora (its log)", lambda r: True),
+    (
+        "torchtitan",
+        "traffic that asynchronous tensor parallelism hides (8B, bf16)",
+        lambda r: r.row_id in ("R00669", "R00670"),
+    ),
     ("torchtitan", "uneven context parallelism", lambda r: r.layout.cp > 1),
     (
         "torchtitan",

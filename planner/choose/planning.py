@@ -17,6 +17,7 @@ from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
 from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
+from planner.choose.verdicts.switching import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
@@ -88,6 +89,7 @@ def plan(
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
             *notes(tuple(questions.values()), nodes, best, verdicts),
+            *switch_notes(found, best),
             *stall_notes(questions, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),

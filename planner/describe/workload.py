@@ -27,7 +27,20 @@ __all__ = [
 TrainingPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 """fp8 means FP8 GEMMs inside bf16 training."""
 
-OptimizerName = Literal["adam", "adamw", "sgd", "sgd-momentum", "adafactor", "adam-8bit", "muon"]
+OptimizerName = Literal[
+    "adam",
+    "adamw",
+    "sgd",
+    "sgd-momentum",
+    "adafactor",
+    "adam-8bit",
+    "muon",
+    "lion",
+    "paged-adamw",
+    "paged-adam-8bit",
+]
+"""adam-8bit: moments in 8 bits by blocks; paged: in memory that moves to the host by pages where
+the device has no room (bitsandbytes)."""
 
 AttentionName = Literal["flash", "eager"]
 """flash: fused kernel that keeps no scores; eager: scores are written to memory."""

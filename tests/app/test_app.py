@@ -653,3 +653,25 @@ def test_own_links_state_what_the_page_shows() -> None:
     assert app.selectbox(key="machine").value == "aurora"
     app.number_input(key="ranks").set_value(24).run()
     assert app.query_params == {"machine": "aurora", "ranks": "24", "nodes": "2"}
+
+
+def test_switches_of_chosen_frameworks_are_chosen_kept_and_refused() -> None:
+    asked = {"model": "gpt2", "nodes": "1", "batch": "64", "seq": "1024"}
+    app = _app(**asked)
+    box = app.multiselect(key="switches")
+    assert box.disabled
+    assert "choose frameworks first" in box.help
+    app = _app(**asked, frameworks="ddp,deepspeed", switches="ddp+compile,deepspeed bucket=2e7")
+    box = app.multiselect(key="switches")
+    assert not app.exception
+    assert box.value == ["ddp+compile", "deepspeed+bucket=2e7"]
+    assert "deepspeed+liger" in box.options
+    assert "megatron-lm+cuda-graphs" not in box.options
+    text = " ".join(element.value for element in [*app.caption, *app.markdown])
+    assert "ddp+compile" in text or "deepspeed+bucket=2e7" in text
+    box.set_value(["deepspeed+liger"]).run()
+    assert "deepspeed+liger" in app.query_params["switches"]
+    app = _app(**asked, frameworks="fsdp2", switches="fsdp2+async-tp,fsdp2+compil")
+    said = " ".join(element.value for element in app.warning)
+    assert "goes only with 'compile'" in said
+    assert "'fsdp2+compil' was asked" in said

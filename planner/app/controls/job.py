@@ -13,6 +13,7 @@ from typing import Any
 from planner.app import link
 from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
+from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.recommending import TOLERANCE
 from planner.cost.question.experience import Experience
 from planner.describe.catalogue import (
@@ -58,6 +59,7 @@ class Job:
     nodes: int
     workload: Workload
     frameworks: tuple[str, ...] = ()
+    """Names of those that are searched, with their switches; none: the usual ones."""
     top: int = _TOP
     layout: str = ""
     """The layout that the user chose, packed; empty for the recommended one."""
@@ -121,7 +123,7 @@ def read(reading: Reading) -> Asked:
     most = int(machine.num_nodes.value)
     nodes = reading.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
-    frameworks = reading.words("frameworks", running_on(machine))
+    frameworks = switched(reading, reading.words("frameworks", running_on(machine)), machine)
     top = reading.number("top", 1, MOST_LAYOUTS, _TOP)
     tolerance = reading.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     layout = reading.packed(_LAYOUT)
@@ -129,10 +131,9 @@ def read(reading: Reading) -> Asked:
         workload = Workload.described(fields, where="job")
     except PlannerError as error:
         return Asked(reading, None, error.plain)
-    chosen = tuple(frameworks)
     return Asked(
         reading,
-        Job(model, machine, nodes, workload, chosen, top, layout, free, devices, tolerance),
+        Job(model, machine, nodes, workload, frameworks, top, layout, free, devices, tolerance),
     )
 
 
@@ -155,6 +156,7 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
         "devices",
         "nodes",
         "frameworks",
+        SWITCHES,
         *(SHORT.get(f, f) for f in Workload.model_fields),
     }
     if changed & jobs:
@@ -174,7 +176,7 @@ def moved(job: Job, machine: Machine) -> tuple[Job, str]:
         other = _usual_precision(machine)
         said = f"{machine.name} computes no {workload.precision}: {other} there."
         workload = workload.replaced(precision=other)
-    frameworks = tuple(name for name in job.frameworks if name in running_on(machine))
+    frameworks = tuple(n for n in job.frameworks if not load_framework(n).refuses(machine))
     found = dataclasses.replace(
         job, machine=machine, nodes=nodes, workload=workload, frameworks=frameworks, layout=""
     )

@@ -23,8 +23,10 @@ from planner.app.controls.job import (
     running_on,
 )
 from planner.app.controls.own import changes, owned
+from planner.app.controls.switches import SWITCHES, help_of, offered
 from planner.app.markdown import escape
 from planner.describe.catalogue import MOST_FREE, names
+from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
@@ -121,6 +123,8 @@ def _details(asked: Asked) -> None:
         placeholder="all that run on the machine",
         help="Which training frameworks to search; none chosen means the usual ones.",
     )
+    if machine:
+        _switches(machine)
     part.number_input(
         "Devices of one node",
         min_value=0,
@@ -175,6 +179,22 @@ def _details(asked: Asked) -> None:
         max_chars=2000,
         placeholder="network.latency_s=3us",
         help="One section.field=value a line, as the page Machines names them; values take units.",
+    )
+
+
+def _switches(machine: Machine) -> None:
+    """What is turned on of the frameworks that are chosen."""
+    chosen = [name for name in st.session_state["frameworks"] if name in running_on(machine)]
+    options = offered(chosen, machine)
+    known = [word for word in st.session_state.get(SWITCHES, []) if word not in options]
+    st.multiselect(
+        "Switches of these frameworks",
+        [*options, *known],
+        key=SWITCHES,
+        placeholder="nothing more is turned on" if chosen else "choose frameworks first",
+        disabled=not chosen,
+        accept_new_options=True,
+        help=help_of(chosen, machine),
     )
 
 

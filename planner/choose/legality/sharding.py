@@ -86,11 +86,25 @@ def _hybrid_message(q: Question, x: Layout) -> str:
     )
 
 
+def _updates_once(q: Question, x: Layouts) -> Mask:
+    at_once = q.framework.kernels.optimizer_in_backward
+    return ((x.grad_accumulation == 1) & ~x.piped) | (not at_once)
+
+
 SHARDING: tuple[Rule, ...] = (
     Rule(
         "batch does not divide", ("dp", "micro_batch", "grad_accumulation"), _batch, _batch_message
     ),
     Rule("ZeRO stage is not offered by the framework", ("zero_stage", "pp"), _zero, _zero_message),
+    Rule(
+        "an optimizer in backward takes one micro-batch a step",
+        ("grad_accumulation", "pp"),
+        _updates_once,
+        lambda q, x: (
+            f"{x}: {q.framework.name} updates weights in every backward pass, so a step has one; "
+            "use grad_accumulation = 1 and pp = 1, or leave out its switch optimizer-in-backward"
+        ),
+    ),
     Rule(
         "other axes need sharded states",
         ("tp", "pp", "cp", "ep", "dp", "zero_stage"),

@@ -84,6 +84,8 @@ class _Sizes:
         self.gradient_in_loss = framework.kernels.loss == "fused-linear"
         self.element = float(stages.question.workload.compute_bytes)
         self.layer = self.params.largest_layer / layouts.tiles
+        self.in_backward = framework.kernels.optimizer_in_backward
+        self.largest_group = stages.largest_group
         self.parallel = layouts.num_replicas > 1
         # FSDP reduces group by group in fp32 also where it only replicates
         self.sharding = self.size.sharded_weight_bytes == 0
@@ -92,6 +94,8 @@ class _Sizes:
         self.once = layouts.sums_gradients(framework) & self.sharding
         self.every = self.split & ~self.once
         self.late = self.split & self.once & ~layouts.piped
+        # gradients in the format of their sums are added to these one by one
+        self.added = self.once & (self.size.reduce_bytes <= self.buffers.layer_gradient_bytes)
         ranks = np.where(layouts.shards_states, layouts.num_shards, 1)
         self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
 
@@ -102,7 +106,7 @@ class _Sizes:
         buckets, before, sums = self.buckets(), self.before(), self.sums()
         each = self.layouts.shards_gradients | (self.layouts.num_microbatches == 1)
         passing = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
-        computing = np.where(self.split, self.layer * current, 0.0)
+        computing = np.where(self.split & ~self.added, self.layer * current, 0.0)
         early = computing * self.kept.layer.early_gradients
         tied = np.where(self.split, params.tied * current, 0.0)
         # the norm after it lets go of the head's where that is reduced with the last piece
@@ -112,10 +116,13 @@ class _Sizes:
         copies, largest = self.copies(), np.maximum(params.embedding, self.layer)
         late = np.where(self.late, self.layer * ahead, 0.0)
         outputs = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
+        # gone once their weights are updated, unless they are a copy of what was reduced
+        narrower = self.size.gradient_bytes < self.size.reduce_bytes
+        outputs = outputs * (narrower + (not self.in_backward))
         table, copy = self.table(), self.bucket_copy()
         return Reduction(
             before=before,
-            at_end=np.where(self.once, sums, np.maximum(before, self.gradients)),
+            at_end=np.where(self.once, sums, np.maximum(before, self.gradients + self.passing())),
             summed=np.where(self.once, self.summed(), self.gradients),
             buckets=np.where(passing, 0.0, buckets),
             in_loss=self.in_loss(),
@@ -167,6 +174,12 @@ class _Sizes:
         """
         whole, params = float(self.buffers.whole_embedding_gradient), self.params
         return np.where(params.tied > 0, 0.0, params.table * (self.layouts.tp - 1) * whole)
+
+    def passing(self) -> Float:
+        """The largest gradient where each is gone once its weight is updated; where groups of
+        weights are reduced, larger inputs of reductions are counted."""
+        each = self.size.gradient_bytes if self.in_backward and not self.sharding else 0.0
+        return np.asarray(self.largest_group * each)
 
     def summed(self) -> Float:
         """Gradients when the last sums are reduced: all in a pipeline, else the embedding's."""

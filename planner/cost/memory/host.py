@@ -64,7 +64,7 @@ def _held_bytes(stages: Stages) -> Float:
     buffer = owned * np.where(layouts.shards_weights, 0.0, element)
     held = np.where(layouts.keeps_states, 0.0, gradients + buffer)
     states = stages.optimizer_state_bytes + owned * moves.step_gradient_bytes
-    held = held + np.where(layouts.states_on_host, states, 0.0)
+    held = held + np.where(layouts.states_on_host, states, 0.0) + stages.paged_bytes
     weights = stages.weight_shard_bytes * moves.weight_copies
     return held + np.where(layouts.weights_on_host, weights, 0.0)
 

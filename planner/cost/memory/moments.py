@@ -233,9 +233,11 @@ def optimizer(w: Worksheet) -> Alive:
 
 def optimizer_temporaries(stages: Stages) -> Float:
     """Copies that the optimizer step makes of what a rank updates [B]."""
-    size, params, updated = stages.states, stages.params, stages.updated
+    size, params, updated = stages.states, stages.params, stages.updated_at_once
     largest = np.minimum(np.maximum(params.embedding, params.head), updated)
-    temporary = np.maximum(updated * size.optimizer_temporary_bytes, largest * size.norm_bytes)
+    copied = 4.0 if size.copies_narrow_gradients and size.gradient_bytes < 4 else 0.0
+    each = max(size.optimizer_temporary_bytes, copied)
+    temporary = np.maximum(updated * each, largest * size.norm_bytes)
     return np.where(stages.layouts.keeps_states, temporary, 0.0)
 
 

@@ -53,12 +53,13 @@ def resident(stages: Stages) -> Resident:
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
     # the gradient of a parameter that is itself a shard is one, once it is reduced
     shards = layouts.shards_gradients | (layouts.shards_states & (size.sharded_weight_bytes == 0))
-    gradients = np.where(shards, params.trainable_sharded, params.trainable) * size.gradient_bytes
+    kept = np.where(shards, params.trainable_sharded, params.trainable)
+    gradients = kept * size.gradient_bytes * (not framework.kernels.optimizer_in_backward)
     reduced = (layouts.num_replicas > 1) | framework.buffers.reduces_alone
     further = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
     gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * further)
     gradients = gradients + stages.trained.weight_shapes * framework.buffers.placeholder_bytes
-    optimizer = stages.optimizer_state_bytes
+    optimizer = stages.optimizer_state_bytes - stages.paged_bytes
     if not size.sharded_weight_bytes:
         # where the compute copy is only ever gathered, the fp32 copy is the parameter itself
         master = stages.updated * size.master_bytes
@@ -98,11 +99,12 @@ def frozen(stages: Stages) -> Float:
 
 
 def eight_bit_copies(stages: Stages) -> Float:
-    """8-bit copies of weights that stay beside the 16-bit ones [B].
+    """What 8-bit weights take beyond 16-bit ones, less than nothing in whose place they are [B].
 
     Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
-    from one micro-batch to the next. Left out: embedding and head, which run in 16 bits; scales;
-    that norms have none; that per-tensor scaling needs no copy by columns on Blackwell.
+    from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits. Left out:
+    embedding and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling
+    needs no copy by columns on Blackwell.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
@@ -115,6 +117,8 @@ def eight_bit_copies(stages: Stages) -> Float:
     """
     params, question = stages.params, stages.question
     kept = question.framework.kernels.fp8_weight_bytes * (question.workload.precision == "fp8")
+    if stages.eight_bits:
+        kept = max(kept, stages.layer_element) - stages.states.weight_bytes
     layers = params.unsharded - params.embedding - (params.head - params.tied)
     return np.where(stages.layouts.shards_weights, 0.0, layers * kept)
 
@@ -156,12 +160,14 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     plain = copies & ~layouts.piped
     once = layouts.sums_gradients(stages.question.framework)
 
-    def without(elements: Float, where: Mask) -> Float:
-        return weights - np.where(where, elements * size.weight_bytes, 0.0)
+    def without(freed: Float, where: Mask) -> Float:
+        return weights - np.where(where, freed, 0.0)
 
-    head, layer = params.head - params.tied, params.largest_layer
-    spent = without(params.all_gathered, plain)
-    group = np.maximum(layer, params.embedding)
+    whole = float(size.weight_bytes)
+    small = min(whole, stages.layer_element) if stages.eight_bits else whole
+    head, layer = (params.head - params.tied) * whole, params.largest_layer * small
+    spent = without(params.all_gathered * (whole - (whole - small) * stages.in_layers), plain)
+    group = np.maximum(layer, params.embedding * whole)
     return ResidentWeights(
         all=weights,
         without_head=without(head, plain),
@@ -205,29 +211,33 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
-    everything, layer = params.all_gathered, params.largest_layer / layouts.tiles
-    head = np.minimum(params.head, everything)
+    everything = params.all_gathered * stages.element
+    layer = params.largest_layer * stages.layer_element / layouts.tiles
+    head, tied = np.minimum(params.head * element, everything), params.tied * element
     # a tied table is used at both ends and stays gathered between them
-    window = layer * (1 + buffers.num_prefetched_layers) + params.tied
-    window = np.minimum(window, everything)
+    window = np.minimum(layer * (1 + buffers.num_prefetched_layers) + tied, everything)
     if buffers.live_elements:
-        head = window = np.maximum(np.minimum(buffers.live_elements, everything), layer)
+        live = np.minimum(buffers.live_elements * element, everything)
+        head = window = np.maximum(live, layer)
     # between passes of a pipeline that reduces once, nothing is freed
     kept = layouts.piped & layouts.sums_gradients(question.framework)
-    copying = everything + np.maximum(2 * params.copied_in - busy / element, 0.0)
-    reduced = everything - np.maximum(layer, params.embedding)
+    copied = params.copied_in * element
+    copying = everything + np.maximum(2 * copied - busy, 0.0)
+    reduced = everything - np.maximum(layer, params.embedding * element)
 
-    def bytes_of(elements: Float) -> Float:
-        return np.where(layouts.shards_weights, elements * element, 0.0)
+    def sharded(size: Float) -> Float:
+        return np.where(layouts.shards_weights, size, 0.0)
 
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
-    flat = np.where(copies, 2 * layer + params.copied_in, 0.0)
+    # gathered before the first pass, gradients are summed after it
+    copies = copies & ~layouts.sums_gradients(question.framework)
+    flat = np.where(copies, 2 * layer + copied, 0.0)
     return GatheredWeights(
-        in_forward=bytes_of(window) + flat * element,
-        window=bytes_of(window),
-        head=bytes_of(head),
-        in_second_layer=bytes_of(np.where(kept, everything, window)),
-        in_first_layer=bytes_of(np.where(kept, copying, window)),
-        in_embedding=bytes_of(np.where(kept, everything, params.tied)),
-        in_reduction=bytes_of(np.where(kept, reduced, 0.0)),
+        in_forward=sharded(window) + flat,
+        window=sharded(window),
+        head=sharded(head),
+        in_second_layer=sharded(np.where(kept, everything, window)),
+        in_first_layer=sharded(np.where(kept, copying, window)),
+        in_embedding=sharded(np.where(kept, everything, tied)),
+        in_reduction=sharded(np.where(kept, reduced, 0.0)),
     )

@@ -15,13 +15,9 @@ from planner.cost.arrays import Float, Int
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
 from planner.cost.shards.pipeline import candidate_stages, stage_counts
-from planner.cost.shards.states import (
-    OPTIMIZER_BYTES,
-    StageParams,
-    stage_params,
-    without_frozen,
-)
+from planner.cost.shards.states import StageParams, stage_params, without_frozen
 from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -125,14 +121,68 @@ class Stages:
         return np.where(sharded, self.params.trainable_sharded, self.params.trainable)
 
     @property
-    def optimizer_state_bytes(self) -> Float:
-        """fp32 copy and moments of the parameters that a rank updates [B]."""
+    def moment_bytes(self) -> Float:
+        """What the optimizer keeps of the parameters that a rank updates, beside a copy [B]."""
         params, sharded = self.params, self.layouts.shards_states
-        optimizer = self.question.workload.optimizer
-        per_param = self.states.master_bytes + OPTIMIZER_BYTES[optimizer]
+        per_param = moment_bytes(self.question.workload.optimizer, self.states)
         ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
         extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
         return self.updated * per_param + extra
+
+    @property
+    def paged_bytes(self) -> Float:
+        """The part of it that the device hands to the host where it has no room [B]."""
+        paged = OPTIMIZERS[self.question.workload.optimizer].paged
+        return np.where(self.layouts.keeps_states & paged, self.moment_bytes, 0.0)
+
+    @property
+    def optimizer_state_bytes(self) -> Float:
+        """Copy and moments of the parameters that a rank updates [B]."""
+        return self.updated * self.states.master_bytes + self.moment_bytes
+
+    @property
+    def updated_at_once(self) -> Float:
+        """Those of them that have gradients at a time: all, or one group where a weight is updated
+        as soon as its gradient is there [elements]."""
+        if not self.question.framework.kernels.optimizer_in_backward:
+            return self.updated
+        return np.minimum(self.updated, self.largest_group / self._parts)
+
+    @property
+    def largest_group(self) -> Float:
+        """The most parameters whose gradients exist together where none is kept: of a layer, or of
+        a table [elements]."""
+        found = self.trained
+        return np.maximum(np.maximum(found.largest_layer, found.embedding), found.head)
+
+    @property
+    def _parts(self) -> Float:
+        """Over how many ranks a group's states are spread."""
+        return np.where(self.layouts.shards_states, self.layouts.num_shards, 1)
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether layers' weights are gathered in 8 bits."""
+        kernels, precision = self.question.framework.kernels, self.question.workload.precision
+        return kernels.fp8_gather and precision == "fp8"
+
+    @property
+    def layer_element(self) -> float:
+        """Bytes of an element of a layer's weights as it is gathered [B]."""
+        return 1.0 if self.eight_bits else float(self.question.workload.compute_bytes)
+
+    @property
+    def in_layers(self) -> Float:
+        """Part of a stage's parameters that is in layers [1]."""
+        params = self.params
+        ends = params.embedding + params.head - params.tied
+        return 1 - ends / np.maximum(params.all_gathered, 1)
+
+    @property
+    def element(self) -> Float:
+        """Bytes of an element of its weights as they are gathered, on the average [B]."""
+        whole = float(self.question.workload.compute_bytes)
+        return whole - (whole - self.layer_element) * self.in_layers
 
     def total(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of each stage."""

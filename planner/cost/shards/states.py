@@ -12,14 +12,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
 from planner.describe.model.block import Block, Weight
-from planner.describe.workload import OptimizerName, Workload
 
 __all__ = [
-    "OPTIMIZER_BYTES",
     "LocalParams",
     "Params",
     "StageParams",
@@ -30,20 +29,6 @@ __all__ = [
     "untied",
     "without_frozen",
 ]
-
-OPTIMIZER_BYTES: dict[OptimizerName, float] = {
-    "adam": 8.0,
-    "adamw": 8.0,
-    "sgd": 0.0,
-    "sgd-momentum": 4.0,
-    "adafactor": 0.0,
-    "adam-8bit": 2.0 + 8.0 / 256,
-    "muon": 4.0,
-}
-"""State bytes per parameter beside the fp32 copy. Adam: two fp32 moments. 8-bit Adam: two
-bytes and one fp32 scale per block of 256 for each moment (Dettmers et al. 2021,
-arXiv:2110.02861). Adafactor keeps rows plus columns, Muon Adam's moments for vectors and ends:
-both are counted per tensor on top."""
 
 
 def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: ArrayLike) -> Float:
@@ -151,17 +136,26 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
         if weight.trainable:
             sums["trainable"] += mine
             sums["trainable_sharded"] += shard
-            sums["extra_state_bytes"] += _extra_state_bytes(weight, block, shard, question.workload)
+            held = np.where(layouts.shards_states, shard, mine)
+            small = held / weight.copies < SMALLEST_IN_BLOCKS
+            extra = _extra_state_bytes(weight, block, shard, small, question)
+            sums["extra_state_bytes"] += extra
     return LocalParams(**sums)
 
 
-def _extra_state_bytes(weight: Weight, block: Block, sharded: Float, workload: Workload) -> Float:
+def _extra_state_bytes(
+    weight: Weight, block: Block, sharded: Float, small: Mask, question: Question
+) -> Float:
+    workload, states = question.workload, question.framework.states(question.workload.precision)
     if workload.optimizer == "adafactor":
         # factored second moment: one fp32 per row and per column; vectors keep it whole
         ratio = 1.0 if weight.columns == 1 else 1 / weight.rows + 1 / weight.columns
         return 4.0 * sharded * ratio
     if workload.optimizer == "muon" and (weight.columns == 1 or block.kind != "layer"):
-        return 4.0 * sharded
+        return states.second_moment_bytes * sharded
+    if OPTIMIZERS[workload.optimizer].in_blocks:
+        beyond = 8.0 - moment_bytes(workload.optimizer, states)
+        return np.where(small, beyond * sharded, 0.0)
     return np.zeros_like(sharded)
 
 

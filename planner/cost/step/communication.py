@@ -251,13 +251,12 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, rules = question.framework.buffers, question.framework.communication
-    element = float(question.workload.compute_bytes)
     buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
-    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * element)
+    units = _gathered_s(stages, groups, num_units(stages), params.unsharded * stages.element)
     bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
     updates = _pieces(stages, bucket)
-    updated = _gathered_s(stages, groups, updates, params.trainable * element)
+    updated = _gathered_s(stages, groups, updates, params.trainable * stages.element)
     fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
     ahead = layouts.shards_weights | by_layer

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
-from planner.cost.shards.states import OPTIMIZER_BYTES
 from planner.cost.step.constants import constants
 
 __all__ = [
@@ -38,14 +38,13 @@ def host_update_bytes(stages: Stages) -> float:
     """
     size, framework = stages.states, stages.question.framework
     kept = (size.master_bytes or size.weight_bytes) + _moments(stages)
-    passes = (
-        1.0 if framework.kernels.fused_optimizer else constants().optimizer.unfused_passes.value
-    )
+    fused = framework.kernels.fused_optimizer and framework.offloading.fused_update
+    passes = 1.0 if fused else constants().optimizer.unfused_passes.value
     return (4.0 + 2 * kept) * passes + framework.offloading.step_host_bytes
 
 
 def _moments(stages: Stages) -> float:
-    return OPTIMIZER_BYTES[stages.question.workload.optimizer]
+    return moment_bytes(stages.question.workload.optimizer, stages.states)
 
 
 def offload_step_s(stages: Stages) -> Float:

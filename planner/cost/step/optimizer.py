@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.stages import Stages
-from planner.cost.shards.states import OPTIMIZER_BYTES
 from planner.cost.step.constants import constants
 
 __all__ = ["device_optimizer_s", "update_bytes"]
@@ -26,7 +26,7 @@ def update_bytes(stages: Stages) -> float:
     30.0
     """
     size = stages.states
-    states = size.master_bytes + OPTIMIZER_BYTES[stages.question.workload.optimizer]
+    states = size.master_bytes + moment_bytes(stages.question.workload.optimizer, size)
     master = size.master_bytes or size.weight_bytes
     kept = states if size.master_bytes else states + master
     return size.gradient_bytes + 2 * kept + (size.weight_bytes if size.master_bytes else 0.0)
@@ -50,7 +50,9 @@ def device_optimizer_s(stages: Stages) -> Float:
     """
     device = stages.question.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
-    fused = stages.question.framework.kernels.fused_optimizer
-    passes = 1.0 if fused else constants().optimizer.unfused_passes.value
-    moved = stages.updated * (update_bytes(stages) * passes + stages.states.gradient_bytes)
+    kernels = stages.question.framework.kernels
+    passes = 1.0 if kernels.fused_optimizer else constants().optimizer.unfused_passes.value
+    # no norm of gradients that are gone
+    norm = 0.0 if kernels.optimizer_in_backward else stages.states.gradient_bytes
+    moved = stages.updated * (update_bytes(stages) * passes + norm)
     return np.where(stages.layouts.keeps_states, moved / rate, 0.0)

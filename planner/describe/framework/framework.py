@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from planner.describe.base import Description, ZeroStage
 from planner.describe.framework.code import Code
@@ -123,7 +123,7 @@ class Framework(Description):
     mixed: States
     """Bytes per parameter in 16-bit and 8-bit training."""
     bf16: States | None = None
-    """Bytes per parameter in bf16 and fp8 training, where they differ from fp16's."""
+    """Bytes per parameter in bf16 and fp8 training; what is not stated is as in `mixed`."""
     full: States
     """Bytes per parameter in fp32 and tf32 training."""
     kernels: Kernels
@@ -146,6 +146,17 @@ class Framework(Description):
     """What its users turn on, by name: `--framework NAME+SWITCH`."""
     switched: tuple[str, ...] = ()
     """Those of them that are on, as they were named."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, fields: Any) -> Any:
+        """Fields with all of bf16, of which descriptions and switches state what differs."""
+        if not isinstance(fields, dict):
+            return fields
+        mixed, bf16 = fields.get("mixed"), fields.get("bf16")
+        if isinstance(mixed, dict) and isinstance(bf16, dict):
+            return {**fields, "bf16": {**mixed, **bf16}}
+        return fields
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernels))

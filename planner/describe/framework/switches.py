@@ -44,6 +44,8 @@ class Switch(Description):
     """Traits that it changes, in the tables of the description."""
     takes: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     """The traits that its value is, as `buffers.reduce_bucket_elements`; none: no value."""
+    usual: str = ""
+    """A value that is often given to it."""
     excludes: tuple[str, ...] = ()
     """Switches that it does not go with."""
     needs: tuple[str, ...] = ()

@@ -58,13 +58,20 @@ class States(Description):
     """Flat buckets beside gradients below ZeRO-2, where gradients are reduced: DDP makes them for
     one rank too, so this is of programs that do not wrap the model there [B/parameter]."""
     master_bytes: BytesPerElement
-    """The fp32 copy the optimizer updates, sharded from ZeRO-1 on [B/parameter]."""
+    """The copy that the optimizer updates, sharded from ZeRO-1 on: fp32, or the 16 bits that it has
+    beyond the 16-bit weight [B/parameter]."""
+    moment_bytes: BytesPerElement = 4
+    """A moment of the gradient, or a momentum [B/parameter]."""
+    second_moment_bytes: BytesPerElement = 4
+    """The moment of the gradient's square [B/parameter]."""
     cached_weight_bytes: BytesPerElement = 0
     """Low-precision copies that live during forward and backward (autocast) [B/parameter]."""
     reduce_bytes: float = Field(ge=0.125, le=64)
     """Bytes per gradient element on the wire [B]."""
     optimizer_temporary_bytes: BytesPerElement = 0
     """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
+    copies_narrow_gradients: bool = False
+    """Whether the optimizer step makes an fp32 copy of gradients that are kept in less."""
     norm_bytes: BytesPerElement = 0
     """What the gradients' norm copies of the largest of those that the rank updates [B/element]."""
 
@@ -96,6 +103,9 @@ class Kernels(Description):
     fp8_weight_bytes: BytesPerElement = 0
     """8-bit copies of the weights of layers, by rows and by columns, made by the first micro-batch
     and kept beside the 16-bit ones (Transformer Engine) [B/parameter]."""
+    fp8_gather: bool = False
+    """Whether ranks convert their shards of the weights of layers to 8 bits before they are
+    gathered, so that there are no 16-bit ones of a whole layer."""
     loss: Loss
     """eager: fp32 logits and log-softmax of the whole vocabulary; vocab-parallel: split over
     tp, in place; vocab-parallel-copy: the same on a copy, the fp32 logits beside it; fused: one
@@ -148,6 +158,9 @@ class Kernels(Description):
     that of FlashAttention-2)."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
+    optimizer_in_backward: bool = False
+    """Whether a weight is updated as soon as its gradient is there, which is gone then: gradients
+    of one group of weights exist at a time."""
 
 
 class OtherKernels(Description):
@@ -314,6 +327,9 @@ class Offloading(Description):
     """Whether weights come up behind computation; else the host awaits every copy."""
     overlap_gradients: bool = False
     """Whether gradients go down behind backward."""
+    fused_update: bool = True
+    """Whether one kernel updates states on the host, where the device's is fused too; else one per
+    operation."""
     gradient_transfers: int = Field(default=1, ge=0, le=8)
     """How often a pass that adds to gradients on the host sends them over the link."""
     step_gradient_bytes: BytesPerElement = 0

@@ -51,6 +51,9 @@ _OPTIMIZERS = {
     "adam": "adamw_torch",
     "adamw": "adamw_torch",
     "adam-8bit": "adamw_bnb_8bit",
+    "paged-adamw": "paged_adamw_32bit",
+    "paged-adam-8bit": "paged_adamw_8bit",
+    "lion": "lion_32bit",
     "adafactor": "adafactor",
     "sgd": "sgd",
 }

@@ -25,6 +25,7 @@ __all__ = [
     "is_compiled",
     "software_of",
     "software_of_label",
+    "switches_of",
     "usual",
 ]
 
@@ -90,9 +91,27 @@ def is_compiled(cells: Cells, software: Software) -> Reading[bool]:
     return stated(said not in known_labels().words.not_compiled)
 
 
+def switches_of(cells: Cells, compiled: bool) -> tuple[str, ...]:
+    """Switches that a run had on.
+
+    >>> switches_of(Cells({"notes": "2D + AsyncTP"}), compiled=True)
+    ('compile', 'async-tp')
+    """
+    on = ["compile"] if compiled else []
+    for noted in known_labels().switches:
+        text = normalised(cells.text(noted.column))
+        if any(word in text for word in noted.words):
+            on.append(noted.name)
+    return tuple(on)
+
+
+_LENDER = "accelerate"
+"""The framework whose switches are taken where a run's framework has none of the name."""
+
+
 @functools.cache
-def described_framework(software: Software, compiled: bool, liger: bool) -> Framework:
-    """A framework of the catalogue with what a run's recipes and kernels change."""
+def described_framework(software: Software, switches: tuple[str, ...] = ()) -> Framework:
+    """A framework of the catalogue with what a run's recipes change and what it had on."""
     framework: Framework = load_framework(software.framework)
     if software.gradient_bytes is not None:
         gradients = dict.fromkeys(("gradient_bytes", "reduce_bytes"), software.gradient_bytes)
@@ -100,21 +119,23 @@ def described_framework(software: Software, compiled: bool, liger: bool) -> Fram
         framework = framework.replaced(mixed=mixed)
     if software.awaits_kernels:
         framework = _blocking(framework)
-    applied = [
-        software.kernels,
-        known_labels().compiled if compiled else None,
-        software.compiled_kernels if compiled else None,
-        known_labels().liger if liger else None,
-    ]
+    framework = _switched(framework, switches)
+    applied = [software.kernels, software.compiled_kernels if "compile" in switches else None]
     changes = {name: value for row in applied if row for name, value in row.changes().items()}
     if not changes:
         return framework
-    kernels = framework.kernels.replaced(**changes).model_dump()
-    host = framework.host.model_dump()
-    if compiled:
-        host["dispatch_ratio"] = known_labels().compiled_dispatch_ratio.model_dump()
-    suffix = " with torch.compile" * compiled + " with Liger kernels" * liger
-    return framework.replaced(name=framework.name + suffix, kernels=kernels, host=host)
+    return framework.replaced(kernels=framework.kernels.replaced(**changes).model_dump())
+
+
+def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework:
+    """The framework with switches on that it has, or that another lends it."""
+    lent = load_framework(_LENDER).switches
+    known = {name: lent[name] for name in switches if name in lent} | framework.switches
+    on = list(dict.fromkeys(n for s in switches if s in known for n in (*known[s].needs, s)))
+    if not on:
+        return framework
+    plain = {name: switch.model_dump() for name, switch in known.items()}
+    return framework.replaced(switches=plain).with_switches(*on)
 
 
 _OVERLAPS = (

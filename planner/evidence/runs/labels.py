@@ -206,7 +206,18 @@ class Software(Known):
     compiles: bool = False
     """Whether its runs compile their model."""
     compiled_kernels: KernelChanges | None = None
-    """What it compiles besides the model."""
+    """What differs from the switch `compile` where its runs compile."""
+
+
+class Noted(Known):
+    """A switch of frameworks, as words of a column say that it is on."""
+
+    name: str
+    """The switch."""
+    column: str
+    """The column."""
+    words: tuple[str, ...]
+    """Words, one of which is there."""
 
 
 class Labels(Description):
@@ -224,12 +235,8 @@ class Labels(Description):
     """Words that decide something."""
     adapter_rank: Quantity
     """Rank of adapters where a row does not say."""
-    compiled: KernelChanges
-    """What torch.compile changes."""
-    compiled_dispatch_ratio: Quantity
-    """`dispatch_ratio` of what it compiles."""
-    liger: KernelChanges
-    """What Liger kernels change."""
+    switches: tuple[Noted, ...]
+    """What rows say is switched on, besides `compile`, which has a column of its own."""
     usual: dict[str, Usual]
     """By name of a framework."""
     software: tuple[Software, ...]

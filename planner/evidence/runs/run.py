@@ -21,6 +21,7 @@ from planner.evidence.runs.frameworks import (
     exchanging,
     is_compiled,
     software_of,
+    switches_of,
     usual,
 )
 from planner.evidence.runs.labels import Software, known_labels, precision_of, year_of
@@ -154,8 +155,7 @@ def _setting(cells: Cells, here: Machine | None) -> Reading[_Setting]:
     place = _place(cells, here)
     software = software_of(cells, year)
     compiled = is_compiled(cells, software.value)
-    liger = "liger" in cells.text("framework").lower()
-    framework = described_framework(software.value, compiled.value, liger)
+    framework = described_framework(software.value, switches_of(cells, compiled.value))
     model = model_of(cells, usual(software.value).dropout)
     framework = exchanging(framework, software.value, cells, model.value.name)
     notes = (num_ranks, place, software, compiled, model)

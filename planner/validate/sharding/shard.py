@@ -102,7 +102,14 @@ def compute_dtype(workload: Workload) -> torch.dtype:
     return _DTYPES.get(workload.precision, torch.bfloat16)
 
 
-def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> None:
+def apply(
+    stage: Stage,
+    layout: Layout,
+    workload: Workload,
+    meshes: Meshes,
+    *,
+    reduce: torch.dtype = torch.float32,
+) -> None:
     """Split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
         tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
@@ -116,7 +123,7 @@ def apply(stage: Stage, layout: Layout, workload: Workload, meshes: Meshes) -> N
     stage.tie()
     if layout.recompute != "none":
         _recompute(stage, layout.recompute)
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype(workload), reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype(workload), reduce_dtype=reduce)
     if not layout.shards_states:
         _groups(stage, meshes, partial(replicate, mp_policy=policy), {}, {})
     else:

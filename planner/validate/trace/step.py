@@ -20,6 +20,7 @@ from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.validate.sharding import adapter, models, shard
+from planner.validate.sharding.numbers import Numbers, in_backward, optimizer_of
 from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import Direction, Live, Phase, Region, StorageTimeline
@@ -48,8 +49,10 @@ class _Step:
         chunks: list[range],
         stage: int,
         optimizer: str,
+        numbers: dict[str, Any],
     ) -> None:
         self.model, self.layout, self.workload = model, layout, workload
+        self.numbers = Numbers(**numbers)
         self.chunks = {layout.chunk(stage, number): layers for number, layers in enumerate(chunks)}
         self.layers = [layer for layers in chunks for layer in layers]
         self.kind = optimizer
@@ -75,7 +78,8 @@ class _Step:
                 eager=self.workload.attention == "eager",
                 kernel=adapter.rms_norm,
             )
-        shard.apply(stage, self.layout, self.workload, self.meshes)
+        stage.to(self.numbers.weight)
+        shard.apply(stage, self.layout, self.workload, self.meshes, reduce=self.numbers.reduce)
         after: models.Part = "head" if stage.last else "output"
         stage.marks = partial(self._mark, ["embedding", *layers, after])
         return stage
@@ -83,11 +87,11 @@ class _Step:
     def materialise(self) -> None:
         """Give the parameters fake storage, and make optimizer and inputs."""
         self.modules.to_empty(device="cpu")
-        self.optimizer = torch.optim.AdamW(
-            shard.optimizer_groups(self.modules),
-            fused=self.kind == "fused",
-            foreach=self.kind == "foreach",
-        )
+        build = partial(optimizer_of, kind=self.kind, numbers=self.numbers)
+        if self.numbers.in_backward:
+            self.optimizers = in_backward(self.modules, build)
+        else:
+            self.optimizers = [build(shard.optimizer_groups(self.modules))]
         rows = self.workload.sequence_length // self.layout.cp
         dtype = shard.compute_dtype(self.workload)
         shape = (self.layout.micro_batch, rows)
@@ -198,9 +202,13 @@ class _Step:
             self.keys["gradients"] |= {
                 self.timeline.watch(p.grad) for p in self.modules.parameters() if p.grad is not None
             }
-        self.optimizer.step()
+        self._update()
         self._enter(Direction.END)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.modules.zero_grad(set_to_none=True)
+
+    def _update(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def _warm_up(self) -> None:
         """Make what a step finds left by the one before: states, a pipeline's buffers."""
@@ -209,8 +217,8 @@ class _Step:
             return
         for param in self.modules.parameters():
             param.grad = torch.empty_like(param)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._update()
+        self.modules.zero_grad(set_to_none=True)
 
     def trace(self) -> None:
         """Record one step."""
@@ -224,7 +232,8 @@ class _Step:
             follow["parameters"] |= {watch(p) for p in self.modules.parameters()}
             follow["optimizer_states"] |= {
                 watch(value)
-                for state in self.optimizer.state.values()
+                for optimizer in self.optimizers
+                for state in optimizer.state.values()
                 for value in state.values()
                 if isinstance(value, Tensor) and value.dim()  # a count of steps is a number
             }
@@ -298,9 +307,10 @@ def measure(
     chunks: list[range],
     stage: int,
     optimizer: str,
+    numbers: dict[str, Any],
 ) -> dict[str, Any]:
     """Bytes and collectives of one rank of a stage that holds the layers of `chunks`."""
-    step = _Step(model, layout, workload, chunks, stage, optimizer)
+    step = _Step(model, layout, workload, chunks, stage, optimizer, numbers)
     rank = stage * layout.dp * layout.cp * layout.tp
     with contextlib.ExitStack() as stack:
         stack.enter_context(adapter.fake_world(rank, layout.world))
@@ -321,9 +331,10 @@ def measure_on_rank(
     chunks: list[range],
     stage: int,
     optimizer: str,
+    numbers: dict[str, Any],
 ) -> dict[str, Any]:
     """The same of this rank of a real process group, with real tensors on the CPU."""
-    step = _Step(model, layout, workload, chunks, stage, optimizer)
+    step = _Step(model, layout, workload, chunks, stage, optimizer, numbers)
     step.build()
     with adapter.quiet_propagation(), adapter.communication_region(step._communicating):
         step.materialise()

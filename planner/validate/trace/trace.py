@@ -104,7 +104,7 @@ def trace(
 
 
 def _check(question: Question, layout: Layout, stage: int) -> None:
-    framework, model = question.framework.name, question.model
+    framework, model = question.framework.family, question.model
     asked = question.workload.dropout
     dropout = model.dropout if asked is None else asked
     wrong = [
@@ -126,8 +126,13 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
         *_wrong_experts(question, layout),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
-            question.workload.optimizer != "adamw",
-            f"optimizer {question.workload.optimizer} is not traced; use adamw",
+            question.workload.optimizer not in ("adamw", "adam-8bit"),
+            f"optimizer {question.workload.optimizer} is not traced; use adamw or adam-8bit",
+        ),
+        (
+            question.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1,
+            f"grad_accumulation = {layout.grad_accumulation} is not traced with an optimizer in "
+            "backward, which needs 1",
         ),
         (
             question.workload.lora_rank > 0 or bool(question.workload.frozen),
@@ -249,6 +254,19 @@ def _request(
         "stage": stage,
         "optimizer": optimizer,
         "chunks": chunks,
+        "numbers": _numbers(question),
+    }
+
+
+def _numbers(question: Question) -> dict[str, Any]:
+    """Formats of weights, reductions and moments, as `planner.validate.sharding.numbers`."""
+    states, kernels = question.framework.states(question.workload.precision), question.framework
+    in_blocks = question.workload.optimizer == "adam-8bit"
+    return {
+        "weight_bytes": int(states.master_bytes),
+        "reduce_bytes": int(states.reduce_bytes),
+        "moment_bytes": 1 if in_blocks else int(states.moment_bytes),
+        "in_backward": kernels.kernels.optimizer_in_backward,
     }
 
 

@@ -37,6 +37,7 @@ def _arguments(request: dict[str, Any]) -> tuple[Any, ...]:
         [range(first, first + count) for first, count in request["chunks"]],
         request["stage"],
         request["optimizer"],
+        request["numbers"],
     )
 
 

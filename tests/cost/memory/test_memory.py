@@ -21,8 +21,9 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import DEVICE_PARTS
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
 from planner.cost.shards.stages import Stages
-from planner.cost.shards.states import OPTIMIZER_BYTES, local_params, training_state_bytes
+from planner.cost.shards.states import local_params, training_state_bytes
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -156,20 +157,24 @@ def test_mistral_weights_in_fp32() -> None:
 
 def test_optimizer_bytes() -> None:
     # Adam: two fp32 moments; 8-bit Adam: arXiv:2110.02861, one fp32 scale per 256 values
-    assert OPTIMIZER_BYTES["adamw"] == 8
-    assert OPTIMIZER_BYTES["adam-8bit"] == 2 + 8 / 256
+    plain = question("gpt2", "deepspeed").framework.states("bf16")
+    assert moment_bytes("adamw", plain) == 8
+    assert moment_bytes("adam-8bit", plain) == 2 + 8 / 256
     sizes = {
         name: sum(
             stage_memory(question("gpt2", "deepspeed", optimizer=name), Layout(dp=64))[0][part]
             for part in ("weights", "optimizer_states")
         )
-        for name in OPTIMIZER_BYTES
+        for name in OPTIMIZERS
     }
     num_params = 124_439_808
     assert sizes["adamw"] - sizes["sgd"] == pytest.approx(8 * num_params)
     assert sizes["sgd-momentum"] - sizes["sgd"] == pytest.approx(4 * num_params)
     assert 0 < sizes["adafactor"] - sizes["sgd"] < 0.02 * num_params
     assert sizes["sgd-momentum"] < sizes["muon"] < sizes["adamw"]
+    assert sizes["lion"] == sizes["sgd-momentum"]
+    # paged moments have room on the host
+    assert sizes["paged-adam-8bit"] == sizes["paged-adamw"] == sizes["sgd"]
 
 
 def test_adapters_keep_states_for_themselves_only() -> None:

@@ -14,20 +14,12 @@ from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError, UnknownNameError
 
 EVERY = [(name, switch) for name in names("framework") for switch in load_framework(name).switches]
-VALUES = {
-    "chunked-loss": "4",
-    "bucket": "5e7",
-    "reduce-bucket": "5e7",
-    "gather-bucket": "5e7",
-    "live-parameters": "1e8",
-}
-"""A value of each switch that takes a number of its own."""
 
 
 def turned(framework: Framework, name: str) -> Framework:
     """A framework with one switch on, and those that it needs."""
     switch = framework.switches[name]
-    value = f"={VALUES.get(name, '2')}" if switch.takes else ""
+    value = f"={'4' if name == 'chunked-loss' else switch.usual or 2}" if switch.takes else ""
     return framework.with_switches(*switch.needs, name + value)
 
 

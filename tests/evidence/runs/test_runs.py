@@ -27,6 +27,7 @@ from planner.evidence.runs.frameworks import (
     described_framework,
     exchanging,
     software_of_label,
+    switches_of,
 )
 from planner.evidence.runs.labels import known_labels, normalised, precision_of, year_of
 from planner.evidence.runs.machines import machine_of
@@ -411,7 +412,7 @@ def test_framework_labels(label: str, year: int | None, name: str) -> None:
 def test_bigscience_s_launches_block_since_its_runs_hung(year: int, waits: bool) -> None:
     software = software_of_label("Megatron-DeepSpeed (bigscience)", year)
     assert software is not None
-    framework = described_framework(software, compiled=False, liger=False)
+    framework = described_framework(software)
     assert framework.host.awaits_kernels is waits
     assert not framework.communication.overlap_gradients
 
@@ -431,7 +432,7 @@ def test_backward_of_column_parallel_layers_overlaps_since_its_release(
 ) -> None:
     software = software_of_label(label, year)
     assert software is not None
-    framework = described_framework(software, compiled=False, liger=False)
+    framework = described_framework(software)
     assert framework.communication.overlap_tensor_backward is overlaps
 
 
@@ -458,8 +459,39 @@ def test_runs_are_read_with_the_graphs_of_their_release(
 def test_compiled_code_launches_little_more_than_its_kernels() -> None:
     software = software_of_label("accelerate", 2025)
     assert software is not None
-    eager, compiled = (described_framework(software, c, liger=False) for c in (False, True))
+    eager, compiled = (described_framework(software, on) for on in ((), ("compile",)))
     assert compiled.host.dispatch_ratio.value < 0.5 * eager.host.dispatch_ratio.value
+
+
+@pytest.mark.parametrize(
+    ("label", "year", "row", "name", "loss"),
+    [
+        (
+            "torchtitan",
+            2025,
+            {"compile": "yes", "notes": "async TP"},
+            "fsdp2+compile+async-tp",
+            "fused-copy",
+        ),
+        ("torchtitan", 2024, {"compile": "yes"}, "fsdp2+compile", "eager"),
+        ("torchtitan", 2025, {"compile": "no", "notes": "vanilla TP"}, "fsdp2", "eager"),
+        ("nanotron", 2025, {"compile": "yes"}, "nanotron+compile", "vocab-parallel-copy"),
+        (
+            "DeepSpeed + Liger",
+            2026,
+            {"framework": "DeepSpeed + Liger"},
+            "deepspeed+liger",
+            "fused-linear",
+        ),
+    ],
+)
+def test_runs_are_read_with_the_switches_that_they_had_on(
+    label: str, year: int, row: dict[str, str], name: str, loss: str
+) -> None:
+    software = software_of_label(label, year)
+    assert software is not None
+    found = described_framework(software, switches_of(Cells(row), row.get("compile") == "yes"))
+    assert (found.name, found.kernels.loss) == (name, loss)
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,9 @@ def _precision(said: Statement, table: Table) -> None:
     if not left:
         said.by_default(precision="fp32")
     for section in sections.values():
-        for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
-            said.not_counted(section, {key: "master weights are taken as fp32"})
+        if not section.flag("bf16_optimizer_states"):
+            for key in ("bf16_master_weights_and_grads", "fp16_master_weights_and_grads"):
+                said.not_counted(section, {key: "master weights are taken as fp32"})
         section.skip(*_LOSS_SCALING)
 
 
@@ -166,12 +167,15 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
     if overlaps is None:
         overlaps = stage == 3  # DeepSpeed's own default
     kept = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
+    sent = _BYTES.get(table.word("communication_data_type") or "")
+    if sent is None and kept == 4 and stage >= 2:
+        sent = 2  # in the type of the weights, whatever they are summed in
     said.changes(
         {
             "communication.overlap_gradients": overlaps,
             "buffers.num_reduce_buckets": 2 if overlaps else 1,
             "buffers.reduce_bucket_elements": _elements(zero, "reduce_bucket_size"),
-            "states.reduce_bytes": _BYTES.get(table.word("communication_data_type") or ""),
+            "states.reduce_bytes": sent,
             "states.accumulated_bytes": kept,
         }
     )

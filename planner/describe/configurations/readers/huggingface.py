@@ -25,7 +25,10 @@ _OPTIMIZERS = {
     "sgd": "sgd",
     "adamw_bnb_8bit": "adam-8bit",
     "adamw_8bit": "adam-8bit",
-    "paged_adamw_8bit": "adam-8bit",
+    "paged_adamw": "paged-adamw",
+    "paged_adamw_32bit": "paged-adamw",
+    "paged_adamw_8bit": "paged-adam-8bit",
+    "lion_32bit": "lion",
 }
 _LENGTHS = ("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size")
 _LLAMA_FACTORY = ("cutoff_len", "finetuning_type")

@@ -41,11 +41,6 @@ _NOT_COUNTED = {
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
-    "fp8-param-gather": "weights are taken as gathered in 16 bit",
-    "main-grads-dtype": "main gradients are taken as fp32",
-    "main-params-dtype": "main weights are taken as fp32",
-    "exp-avg-dtype": "moments are taken as fp32",
-    "exp-avg-sq-dtype": "moments are taken as fp32",
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
     "rampup-batch-size": "the batch is taken at its final size",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
@@ -236,7 +231,22 @@ def _training(said: Statement, given: Table, deepspeed: bool) -> None:
         attention = "flash" if flash or not deepspeed else "eager"
     said.workload(precision=precision, optimizer=kind or "adamw", attention=attention)
     said.workload(dropout=given.real("hidden-dropout"))
+    _moments(said, given)
     said.by_default(dropout=0.1)  # of both forks
+
+
+def _moments(said: Statement, given: Table) -> None:
+    """Formats of moments that no switch has; those of both in bf16 or fp8 turn one on."""
+    kinds = [given.word(f"exp-avg{square}-dtype") or "fp32" for square in ("", "-sq")]
+    if kinds not in (["fp32", "fp32"], ["bf16", "bf16"], ["fp8", "fp8"]):
+        said.note(
+            f"--exp-avg-dtype {kinds[0]} with --exp-avg-sq-dtype {kinds[1]} is not counted: "
+            "moments are taken as fp32"
+        )
+    if given.word("main-params-dtype") == "fp16":
+        said.note(
+            "--main-params-dtype fp16 is counted as the 16 bits that bf16 weights lack of fp32"
+        )
 
 
 def _recompute(said: Statement, given: Table) -> None:

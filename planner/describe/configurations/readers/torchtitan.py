@@ -32,7 +32,6 @@ _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
 _NOT_COUNTED = {
     "training": {
         "fp32_reduce": "gradients are taken as reduced in fp32",
-        "dtype": "training states are taken as fp32",
     },
     "parallelism": {
         "enable_compiled_autograd": "kernels are taken as launched one by one",

@@ -1,0 +1,88 @@
+"""Switches: which are on of the chosen frameworks, as words of the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planner.app.address import Reading
+from planner.describe.catalogue import load_framework
+from planner.describe.framework.switches import split_name
+from planner.describe.machine import Machine
+from planner.errors import PlannerError
+
+__all__ = ["SWITCHES", "help_of", "offered", "switched"]
+
+SWITCHES = "switches"
+"""Their name in the address."""
+
+
+def offered(frameworks: Sequence[str], machine: Machine) -> list[str]:
+    """Switches of some frameworks that a machine's devices know, each behind its framework.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> offered(["ddp"], load_machine("polaris"))
+    ['ddp+compile', 'ddp+expandable-segments']
+    """
+    return [word for word, _ in _offered(frameworks, machine)]
+
+
+def _offered(frameworks: Sequence[str], machine: Machine) -> Iterator[tuple[str, str]]:
+    for framework in frameworks:
+        for name, switch in load_framework(framework).switches.items():
+            if not switch.refuses(machine.device):
+                value = f"={switch.usual}" if switch.takes else ""
+                yield f"{framework}+{name}{value}", switch.does
+
+
+def help_of(frameworks: Sequence[str], machine: Machine) -> str:
+    """What the control says of them."""
+    if not frameworks:
+        return "What users of a framework turn on, such as torch.compile: choose frameworks first."
+    said = [f"- `{word}`: {does}" for word, does in _offered(frameworks, machine)]
+    about = (
+        "What is turned on, as `-f FRAMEWORK+SWITCH` of the command line; another value is typed."
+    )
+    return "\n".join([about, "", *said]) if said else "None of these frameworks has switches."
+
+
+def switched(reading: Reading, frameworks: Sequence[str], machine: Machine) -> tuple[str, ...]:
+    """The chosen frameworks, each with its switches; what cannot be is said and left out."""
+    wish = reading.wishes.get(SWITCHES, "")
+    # a plus that was typed into an address is a blank there
+    asked = [word.strip().replace(" ", "+") for word in wish.split(",") if word.strip()]
+    if wish:
+        reading.wishes[SWITCHES] = ",".join(asked)
+    fine = [word for word in asked if split_name(word)[0] in frameworks and _is_fine(word)]
+    known = [*offered(frameworks, machine), *fine]
+    words = reading.words(SWITCHES, list(dict.fromkeys(known)))
+    return tuple(_together(reading, name, words, machine) for name in frameworks)
+
+
+def _is_fine(word: str) -> bool:
+    """Whether a framework has such a switch, alone or with those that it needs."""
+    name, switches = split_name(word)
+    known = load_framework(name).switches
+    needed = [other for one in switches if one in known for other in known[one].needs]
+    try:
+        load_framework("+".join([name, *needed, *switches]))
+    except PlannerError:
+        return False
+    return bool(switches)
+
+
+def _together(reading: Reading, name: str, words: Sequence[str], machine: Machine) -> str:
+    """A framework with all its switches; the framework alone where they do not go together."""
+    mine = [switch for word in words if split_name(word)[0] == name for switch in _of(word)]
+    whole = "+".join([name, *mine])
+    try:
+        refused = load_framework(whole).refuses(machine)
+    except PlannerError as error:
+        refused = error.plain
+    if not refused:
+        return whole
+    reading.said.append(f"Switches: {refused}; {name} is searched without any.")
+    return name
+
+
+def _of(word: str) -> tuple[str, ...]:
+    return split_name(word)[1]

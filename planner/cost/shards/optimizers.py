@@ -1,0 +1,69 @@
+"""Optimizers: the states that each keeps per parameter, beside the copy that it updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.describe.framework.traits import States
+from planner.describe.workload import OptimizerName
+
+__all__ = ["OPTIMIZERS", "SMALLEST_IN_BLOCKS", "Optimizer", "moment_bytes"]
+
+SMALLEST_IN_BLOCKS = 4096
+"""Elements below which a tensor keeps its moments in fp32, where others have 8 bits (bitsandbytes
+0.50, optim/optimizer.py: min_8bit_size; torchao 0.18, optim/adam.py: _new_buffer)."""
+
+_IN_BLOCKS = 2.0 + 8.0 / 256
+"""Two moments of one byte, each with an fp32 scale per block of 256 (Dettmers et al. 2021,
+arXiv:2110.02861)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """What one optimizer keeps per parameter."""
+
+    moments: int = 0
+    """Moments of the gradient, or momenta, in the framework's format."""
+    squares: int = 0
+    """Moments of its square, in the framework's format."""
+    own_bytes: float = 0.0
+    """What it keeps in formats of its own [B/parameter]."""
+    in_blocks: bool = False
+    """Whether that are 8 bits by blocks, which small tensors are not kept in."""
+    paged: bool = False
+    """Whether states lie in memory that the host and the device share by pages."""
+
+
+OPTIMIZERS: dict[OptimizerName, Optimizer] = {
+    "adam": Optimizer(moments=1, squares=1),
+    "adamw": Optimizer(moments=1, squares=1),
+    "sgd": Optimizer(),
+    "sgd-momentum": Optimizer(moments=1),
+    "adafactor": Optimizer(),
+    "adam-8bit": Optimizer(own_bytes=_IN_BLOCKS, in_blocks=True),
+    "muon": Optimizer(moments=1),
+    "lion": Optimizer(moments=1),
+    "paged-adamw": Optimizer(own_bytes=8.0, paged=True),
+    "paged-adam-8bit": Optimizer(own_bytes=_IN_BLOCKS, in_blocks=True, paged=True),
+}
+"""Adam keeps two moments, Lion one (Chen et al. 2023, arXiv:2302.06675). Adafactor's rows and
+columns, and Adam's second moment that Muon keeps for vectors and ends, are counted per tensor on
+top. Paged ones are bitsandbytes', whose 32-bit states are fp32 whatever the weights are."""
+
+
+def moment_bytes(optimizer: OptimizerName, states: States) -> float:
+    """States of an optimizer beside the copy that it updates [B/parameter].
+
+    Counted: moments in the framework's formats; those in 8 bits with their scales. Left out: what
+    is counted per tensor. Definition.
+
+    >>> from planner.describe.catalogue import load_framework
+    >>> plain, narrow = load_framework("megatron-lm"), load_framework("megatron-lm+fp8-moments")
+    >>> [moment_bytes("adamw", framework.states("bf16")) for framework in (plain, narrow)]
+    [8.0, 2.0]
+    >>> moment_bytes("lion", plain.states("bf16")), moment_bytes("adam-8bit", plain.states("bf16"))
+    (4.0, 2.03125)
+    """
+    kept = OPTIMIZERS[optimizer]
+    first, second = kept.moments * states.moment_bytes, kept.squares * states.second_moment_bytes
+    return first + second + kept.own_bytes

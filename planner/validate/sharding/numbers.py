@@ -1,0 +1,121 @@
+"""Numbers: the formats in which a step keeps weights, reduces gradients and keeps moments."""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+__all__ = ["Numbers", "in_backward", "optimizer_of"]
+
+_DTYPES = {4: torch.float32, 2: torch.bfloat16}
+_BLOCK, _SMALLEST = 256, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What differs from fp32 weights, reductions and moments of AdamW, in bytes per element."""
+
+    weight_bytes: int = 4
+    reduce_bytes: int = 4
+    moment_bytes: int = 4
+    """1: in blocks with a scale each."""
+    in_backward: bool = False
+    """Whether a weight is updated as soon as its gradient is there."""
+
+    @property
+    def weight(self) -> torch.dtype:
+        """Type of sharded weights."""
+        return _DTYPES[self.weight_bytes]
+
+    @property
+    def reduce(self) -> torch.dtype:
+        """Type in which gradients are reduced."""
+        return _DTYPES[self.reduce_bytes]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+
+class _Blockwise(torch.optim.Optimizer):
+    """Adam's moments in 8 bits by blocks of 256, as bitsandbytes and torchao keep them. Its update
+    stands in for their fused kernels: it allocates nothing, and computes something else."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make the states, update in place."""
+        del closure
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                if not self.state[param]:
+                    self.state[param].update(_in_blocks(_local(param)))
+                _local(param).add_(_local(param.grad), alpha=-group["lr"])
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _in_blocks(param: Tensor) -> dict[str, Tensor]:
+    """Two moments of a tensor: bytes and scales, or fp32 where it is small."""
+    if param.numel() < _SMALLEST:
+        return {name: torch.zeros_like(param, dtype=torch.float32) for name in ("m", "v")}
+    blocks = -(-param.numel() // _BLOCK)
+    kept: dict[str, Tensor] = {}
+    for name in ("m", "v"):
+        kept[name] = torch.zeros_like(param, dtype=torch.uint8)
+        kept[f"{name}_scales"] = torch.zeros(blocks, device=param.device)
+    return kept
+
+
+def optimizer_of(params: Any, kind: str, numbers: Numbers) -> torch.optim.Optimizer:
+    """AdamW, fused or not, with moments of a format."""
+    if numbers.moment_bytes == 1:
+        return _Blockwise(params)
+    made = torch.optim.AdamW(params, fused=kind == "fused", foreach=kind == "foreach")
+    if numbers.moment_bytes != numbers.weight_bytes:
+        made.register_step_pre_hook(_narrow)
+    return made
+
+
+def _narrow(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Make moments in bf16 before Adam makes them (torchtitan, fused_opt_states_bf16)."""
+    del args, kwargs
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            state = optimizer.state[param]
+            if param.grad is not None and not state:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["exp_avg"] = torch.zeros_like(param, dtype=torch.bfloat16)
+                state["exp_avg_sq"] = torch.zeros_like(param, dtype=torch.bfloat16)
+
+
+def in_backward(
+    module: nn.Module, build: Callable[[Any], torch.optim.Optimizer]
+) -> list[torch.optim.Optimizer]:
+    """An optimizer for every parameter, which updates it and lets go of its gradient at once
+    (torchtune's create_optim_in_bwd_wrapper)."""
+    found = []
+    for param in module.parameters():
+        one = build([param])
+        found.append(one)
+
+        def update(_: Tensor, one: torch.optim.Optimizer = one) -> None:
+            one.step()
+            one.zero_grad(set_to_none=True)
+
+        param.register_post_accumulate_grad_hook(update)
+    return found

@@ -1,0 +1,46 @@
+"""Switching: the switch that makes a job fit is said and not chosen."""
+
+from __future__ import annotations
+
+import re
+
+from planner.choose.planning import estimate, plan
+from planner.describe.catalogue import load_machine
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+
+JOB = Workload(sequence_length=1024, global_batch=16)
+LIGER = Workload(sequence_length=8192, global_batch=64)
+
+
+def test_what_fits_with_a_switch_alone_is_said_and_true() -> None:
+    leanest = Layout(dp=4, grad_accumulation=4, recompute="full")
+    needed = estimate("gpt2", "polaris", leanest, workload=JOB, framework="ddp")
+    short = f"device.memory_bytes={0.985 * needed.memory_bytes['total']:.0f}B"
+    machine = load_machine("polaris", (short,))
+    answer = plan("gpt2", machine, nodes=1, workload=JOB, frameworks=["ddp"])
+    assert not answer.fits
+    (note,) = [note for note in answer.notes if note.startswith("It would fit with -f ddp+")]
+    name = re.match(r"It would fit with -f (\S+)", note)
+    assert name is not None
+    again = plan("gpt2", machine, nodes=1, workload=JOB, frameworks=[name[1]])
+    assert again.fits, note
+    assert not [note for note in again.notes if note.startswith("It would fit")]
+
+
+def test_a_switch_that_spares_full_recompute_is_said_where_it_is_faster() -> None:
+    asked = {"nodes": 1, "workload": LIGER}
+    answer = plan("llama-3-8b", "dgx-h100", frameworks=["deepspeed"], **asked)
+    assert answer.recommended is not None
+    assert answer.recommended.layout.recompute == "full"
+    assert answer.recommended.framework == "deepspeed"
+    (note,) = [note for note in answer.notes if note.startswith("Without full recompute, -f ")]
+    name = note.split()[4]
+    better = plan("llama-3-8b", "dgx-h100", frameworks=[name], **asked).recommended
+    assert better is not None
+    assert better.step_time_s < answer.recommended.step_time_s / 1.05
+
+
+def test_nothing_is_said_where_memory_suffices() -> None:
+    answer = plan("gpt2", "polaris", nodes=1, workload=JOB, frameworks=["ddp"])
+    assert not [note for note in answer.notes if " -f ddp+" in note]

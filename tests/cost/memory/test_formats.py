@@ -1,0 +1,158 @@
+"""Formats of gradients, moments and weights, as switches of frameworks turn them."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.choose.legality import check
+from planner.cost.memory.footprint import footprints, stage_memory
+from planner.cost.memory.weights import resident
+from planner.cost.network.groups import Groups
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+from planner.cost.step.communication import data_traffic
+from planner.describe.catalogue import load_framework, load_model
+from planner.describe.layout import Layout
+from planner.errors import DescriptionError, LayoutError
+from tests.descriptions import question
+
+NUM_PARAMS = 8_030_261_248
+"""Of Llama 3 8B."""
+LAYERS = 32 * 218_112_000
+
+
+def held(name: str, layout: Layout, **job: object) -> dict[str, float]:
+    """Resident bytes per parameter of weights, gradients and states."""
+    asked = question("llama-3-8b", name, **job)
+    stay = resident(Stages.every(asked, layout))
+    # without the tensors that stand for gradients: one of each shape of a layer, and the head's
+    placeholders = asked.framework.buffers.placeholder_bytes * (218_112_000 + 128_257 * 4096)
+    found = {
+        "weights": stay.weights.item(),
+        "gradients": stay.gradients.item() - placeholders,
+        "optimizer_states": stay.optimizer_states.item(),
+    }
+    return {part: size / NUM_PARAMS for part, size in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("switches", "gradients", "states"),
+    [
+        ("", 4, 12),
+        ("+bf16-gradients", 2, 12),
+        # the 16 bits that bf16 weights lack, and fp32 moments
+        ("+precision-aware", 4, 10),
+        ("+bf16-gradients+bf16-moments", 2, 6),
+        ("+fp8-moments+bf16-gradients", 2, 4),
+    ],
+)
+def test_bytes_of_megatrons_optimizer(switches: str, gradients: float, states: float) -> None:
+    # NVIDIA/Megatron-LM docs, dist_optimizer: 18 bytes with fp32 gradients, 16 with bf16 ones
+    found = held("megatron-lm" + switches, Layout(dp=8))
+    assert found["weights"] == pytest.approx(2)
+    assert found["gradients"] == pytest.approx(gradients)
+    assert found["optimizer_states"] == pytest.approx(states)
+
+
+def test_narrow_gradients_are_copied_unless_the_optimizer_reads_them() -> None:
+    names = ("", "+bf16-gradients", "+precision-aware+bf16-gradients", "+fp8-moments")
+    layout = Layout(dp=8, zero_stage=1)
+    found = []
+    for name in names:
+        asked = question("llama-3-8b", "megatron-lm" + name, sequence_length=16)
+        found.append(stage_memory(asked, layout)[0]["optimizer_temporaries"])
+    # an fp32 copy of the rank's eighth; both moments of the eighth in fp32
+    assert found == pytest.approx([0, NUM_PARAMS / 2, 0, NUM_PARAMS])
+
+
+def test_switches_hold_for_bf16_alone() -> None:
+    framework = load_framework("megatron-lm+bf16-gradients")
+    kept = [framework.states(name).gradient_bytes for name in ("bf16", "fp8", "fp16", "fp32")]
+    assert kept == [2, 2, 4, 4]
+
+
+def test_16_bit_gradients_halve_what_is_sent() -> None:
+    sent = []
+    for name in ("megatron-lm", "megatron-lm+bf16-gradients"):
+        stages = Stages.every(question("llama-3-8b", name), Layout(dp=8, zero_stage=1))
+        sent.append(data_traffic(stages, Groups.unit(stages.layouts)).gradients_s.item())
+    assert sent[1] == pytest.approx(sent[0] / 2)
+
+
+def test_deepspeeds_formats() -> None:
+    layout = Layout(dp=8, zero_stage=1)
+    plain = held("deepspeed", layout)
+    narrow = held("deepspeed+bf16-states", layout)
+    wide = held("deepspeed+fp32-gradients", layout)
+    assert plain["optimizer_states"] == pytest.approx(12 / 8)
+    # docs/_pages/config-json.md: about 6 bytes a parameter
+    assert narrow["optimizer_states"] == pytest.approx(6 / 8)
+    # whole fp32 sums beside 16-bit gradients
+    assert (plain["gradients"], wide["gradients"]) == pytest.approx((2, 6))
+
+
+def test_bf16_training_keeps_no_fp32() -> None:
+    """torchtune's full fine-tuning: 2 bytes each of weight, gradient and two moments."""
+    found = held("ddp+bf16-training", Layout(dp=1))
+    assert [*found.values()] == pytest.approx([2, 2, 4])
+
+
+def test_small_tensors_keep_their_moments_in_fp32() -> None:
+    """bitsandbytes packs tensors from 4096 elements on: of GPT-2, not the vectors of 768, 2304 and
+    3072, of which a layer has 6, 1 and 1 more, and the last norm 2."""
+    model = load_model("gpt2").replaced(dropout=0.0)
+    asked = question(model, "ddp", optimizer="adam-8bit")
+    small = 12 * (6 * 768 + 2304 + 3072) + 2 * 768
+    packed = (2 + 8 / 256) * (model.num_params - small)
+    assert stage_memory(asked, Layout())[0]["optimizer_states"] == packed + 8 * small
+
+
+def test_paged_moments_have_room_on_the_host() -> None:
+    layouts = Layouts.stack([Layout(dp=4)])
+    for name, size in (("paged-adamw", 8.0), ("paged-adam-8bit", 2 + 8 / 256)):
+        found = footprints(question("llama-3-8b", "ddp", optimizer=name), layouts)
+        assert found.memory_parts_bytes["optimizer_states"] == 0
+        # four devices share a node of Polaris
+        held_there = found.host_parts_bytes["offloaded_states"].item()
+        assert held_there == pytest.approx(4 * size * NUM_PARAMS)
+
+
+def test_an_optimizer_in_backward_takes_one_micro_batch() -> None:
+    asked = question("llama-3-8b", "ddp+optimizer-in-backward", global_batch=2)
+    check(asked, Layout(micro_batch=2))
+    with pytest.raises(LayoutError, match="use grad_accumulation = 1 and pp = 1"):
+        check(asked, Layout(grad_accumulation=2))
+
+
+def test_what_is_all_reduced_is_not_freed_by_fsdp() -> None:
+    """Traced: buffers of all-reduces stay until backward ends, so that nothing is saved."""
+    framework = load_framework("fsdp2+optimizer-in-backward")
+    assert (framework.zero_stages, framework.hybrid_sharding) == ((2, 3), False)
+
+
+def test_formats_that_exclude_each_other() -> None:
+    with pytest.raises(DescriptionError, match="'fp8-moments' does not go with 'bf16-moments'"):
+        load_framework("megatron-lm+fp8-moments+bf16-moments")
+
+
+def test_8_bit_gathers() -> None:
+    """Megatron-LM keeps two 8-bit layouts of layers' weights and lets go of the 16-bit ones; FSDP2
+    gathers one."""
+    layout = Layout(dp=8, zero_stage=1)
+    plain = held("megatron-lm", layout, precision="fp8")["weights"]
+    small = held("megatron-lm+fp8-gather", layout, precision="fp8")["weights"]
+    assert (plain - small) * NUM_PARAMS == pytest.approx(2 * LAYERS)
+    for name in ("megatron-lm+fp8-gather", "fsdp2+fp8-gather"):
+        assert held(name, Layout(dp=8, zero_stage=1))["weights"] == pytest.approx(
+            held(name.partition("+")[0], Layout(dp=8, zero_stage=1))["weights"]
+        )
+
+
+def test_8_bit_gathers_send_half_of_the_layers() -> None:
+    sent = []
+    for name in ("fsdp2", "fsdp2+fp8-gather"):
+        asked = question("llama-3-8b", name, precision="fp8")
+        stages = Stages.every(asked, Layout(dp=8, zero_stage=3))
+        sent.append(data_traffic(stages, Groups.unit(stages.layouts)).before_forward_s.item())
+    # seconds are bytes: seven of eight ranks' shards
+    assert sent[0] - sent[1] == pytest.approx(LAYERS * 7 / 8, rel=1e-3)

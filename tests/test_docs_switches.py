@@ -1,0 +1,24 @@
+"""Documentation and switches: what pages name behind a framework is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from planner.describe.catalogue import load_framework, names
+from tests import ROOT
+
+PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
+_NAMED = re.compile(rf"\b((?:{'|'.join(names('framework'))})(?:\+[a-z0-9-]+(?:=[0-9e.]+)?)+)")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_switches_that_a_page_names_exist(page: str) -> None:
+    for found in _NAMED.findall((ROOT / page).read_text(encoding="utf-8")):
+        assert load_framework(found).switched, found
+
+
+def test_pages_name_some() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(_NAMED.findall(text)) >= 3
