@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from planner.describe.base import Description
 from planner.errors import DescriptionError, shorten
@@ -21,6 +22,7 @@ __all__ = [
     "OptimizerName",
     "TrainingPrecision",
     "Workload",
+    "parse_ramp",
     "parse_tokens",
 ]
 
@@ -74,6 +76,9 @@ class Workload(Description):
     """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
     """Tokens of the whole training, such as 300B or 2e12; 0 where not asked."""
+    ramp: str = Field(default="", max_length=20_000)
+    """Smaller batches at first, such as 250B:768,500B:1536: 768 sequences a step until 250B tokens
+    are trained, 1,536 until 500B, then the global batch."""
     lora_rank: int = Field(default=0, ge=0, le=65536)
     """Rank of LoRA adapters; 0 trains the weights themselves."""
     lora_targets: tuple[LoraTarget, ...] = ("query", "key", "value", "out")
@@ -82,6 +87,12 @@ class Workload(Description):
     """Parts without gradients."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout probability; else the model's own."""
+
+    @field_validator("ramp")
+    @classmethod
+    def _rising(cls, text: str) -> str:
+        parse_ramp(text)
+        return text.replace(" ", "")
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
@@ -118,6 +129,63 @@ class Workload(Description):
         262144
         """
         return self.sequence_length * self.global_batch
+
+    @property
+    def ramp_steps(self) -> tuple[tuple[int, int], ...]:
+        """Sequences of the steps before the global batch, and how many such steps there are.
+
+        Only those of the tokens that are asked for; a step that passes a bound is whole
+        (Megatron-LM @d98e8a64, num_microbatches_calculator.py).
+
+        >>> Workload(sequence_length=1000, ramp="2M:16,5M:32", tokens=4e6).ramp_steps
+        ((16, 125), (32, 63))
+        """
+        found, done = [], 0
+        for until, batch in parse_ramp(self.ramp):
+            left = (min(until, self.tokens) if self.tokens else until) - done
+            steps = max(math.ceil(left / (batch * self.sequence_length)), 0)
+            found.append((batch, steps))
+            done += steps * batch * self.sequence_length
+        return tuple((batch, steps) for batch, steps in found if steps)
+
+    @property
+    def steps(self) -> int:
+        """Steps for the tokens that are asked for, the ramp's included; 0 where none are.
+
+        >>> Workload(sequence_length=4096, global_batch=256, tokens=1e9).steps
+        954
+        """
+        if not self.tokens:
+            return 0
+        ramp = self.ramp_steps
+        rest = self.tokens - sum(batch * steps for batch, steps in ramp) * self.sequence_length
+        return sum(steps for _, steps in ramp) + max(math.ceil(rest / self.tokens_per_step), 0)
+
+
+def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
+    """Bounds in tokens, and the sequences of a step up to each. ValueError where it is no ramp.
+
+    >>> parse_ramp("250B:768, 500B:1536")
+    ((250000000000.0, 768), (500000000000.0, 1536))
+    """
+    found: list[tuple[float, int]] = []
+    for part in text.split(",") if text.strip() else ():
+        bound, colon, batch = part.partition(":")
+        try:
+            until = parse_tokens(bound)
+        except DescriptionError:
+            until = 0.0
+        size = batch.strip()
+        further = until > (found[-1][0] if found else 0.0)
+        if not (colon and further and size.isascii() and size.isdigit() and len(size) < 8):
+            raise ValueError(
+                f"ramp = {shorten(text)!r} is none; write rising tokens, each with the sequences "
+                "of a step until then, such as 250B:768,500B:1536"
+            )
+        if not int(size):
+            raise ValueError(f"ramp = {shorten(text)!r} has steps of no sequence; use 1 or more")
+        found.append((until, int(size)))
+    return tuple(found)
 
 
 def parse_tokens(text: str) -> float:

@@ -10,6 +10,8 @@ from planner.cost.arrays import Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
+from planner.describe.workload import parse_ramp
+from planner.errors import shorten
 
 __all__ = ["AXES", "DIVISIONS"]
 
@@ -66,6 +68,12 @@ def _ffn(q: Question, x: Layouts) -> Mask:
 def _node(q: Question, x: Layouts) -> Mask:
     per_node = q.machine.node.num_devices
     return (per_node % x.tp == 0) | (x.tp % per_node == 0)
+
+
+def _ramp(q: Question, x: Layouts) -> Mask:
+    sizes = [size for _, size in parse_ramp(q.workload.ramp)]
+    at_once = x.dp * x.micro_batch
+    return np.all([size % at_once == 0 for size in sizes], axis=0) | np.zeros_like(at_once, bool)
 
 
 def _experts(q: Question, x: Layouts) -> Mask:
@@ -134,6 +142,15 @@ DIVISIONS: tuple[Rule, ...] = (
             f"cp = {x.cp}: the sequence of {q.workload.sequence_length} tokens is cut into 2 * cp "
             f"pieces; use a cp whose double divides it, such as "
             f"{listed([d for d in divisors(q.workload.sequence_length // 2) if d <= 64])}"
+        ),
+    ),
+    Rule(
+        "dp and micro_batch do not divide the ramp",
+        ("dp", "micro_batch"),
+        _ramp,
+        lambda q, x: (
+            f"ramp = {shorten(q.workload.ramp)} has batches that dp * micro_batch = "
+            f"{x.dp * x.micro_batch} does not divide; change one of them"
         ),
     ),
     Rule(

@@ -81,6 +81,7 @@ def _batches(grid: Grid) -> None:
     grid.filter(per_replica % columns["micro_batch"] == 0)
     columns = grid.columns
     columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
+    grid.apply("micro_batch")
 
 
 def _sharding(grid: Grid) -> None:
