@@ -38,6 +38,8 @@ MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
 NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.py")
 """What a folder holds besides scripts and the framework's own files."""
 _ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
+_ALWAYS |= {"lora_dropout", "dora", "base_format"}
+_ALWAYS |= {"samples", "epochs", "document_lengths", "packing"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
 """What a user's own program does."""
 UNSAID = {

@@ -417,7 +417,8 @@ EXCEPTIONS = """\
 - Experts over `ep` are sharded over the ranks that hold the same ones (`edp`), as in torchtitan
   0.3; tokens are taken to spread evenly over experts.
 - Not traced: expert beside tensor parallelism, tensor parallelism of latent attention and of norms
-  over all heads, encoder-decoders, offload, adapters, fp8, dropout. The command says so.
+  over all heads, encoder-decoders, offload, fp8, dropout; adapters and frozen parts beside other
+  axes than `dp`, experts and tied tables. The command says so.
 
 ## Full traces, and real ranks
 

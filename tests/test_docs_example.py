@@ -16,10 +16,11 @@ from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.moments import Worksheet
 from planner.cost.network.collectives import all_reduce_s
 from planner.cost.network.groups import Groups
+from planner.cost.operators.operations import model_flop
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
-from planner.cost.step.compute import block_time, gemm_s, model_flop
+from planner.cost.step.compute import block_time, gemm_s
 from planner.cost.step.constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block

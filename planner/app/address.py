@@ -61,6 +61,12 @@ class Reading:
             self._instead(key, wish, _possible(wish, [word for word in options if word]), usual)
         return str(self.values[key])
 
+    def truth(self, key: str, usual: bool) -> bool:
+        """Yes or no."""
+        found = self.choice(key, ("True", "False"), str(usual)) == "True"
+        self.values[key], self.usual[key] = found, usual
+        return found
+
     def words(self, key: str, options: Sequence[str], usual: Sequence[str] = ()) -> list[str]:
         """Some of some words."""
         asked = [word for word in self.text(key, ",".join(usual)).split(",") if word]

@@ -98,13 +98,13 @@ class Plan:
         Steps of a ramp are those of the same layout with fewer passes.
         """
         job = self.workload
-        if not job.tokens:
+        if not job.all_tokens:
             return 0.0
-        seconds, rest = 0.0, job.tokens
+        seconds, rest = 0.0, job.all_tokens
         for batch, steps in job.ramp_steps:
             share = batch / job.global_batch
             seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
-            rest -= steps * batch * job.sequence_length
+            rest -= steps * share * job.tokens_per_step
         return seconds + max(rest, 0.0) / estimate.tokens_per_s
 
     def node_hours(self, estimate: Estimate) -> float:

@@ -22,7 +22,7 @@ from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, 
 from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.workload import Workload, parse_tokens
+from planner.describe.workload import Workload, parse_documents, parse_tokens
 from planner.errors import LayoutError, PlannerError
 
 if TYPE_CHECKING:
@@ -199,8 +199,10 @@ class FieldsOf:
                 settings |= {"parser": _words, "metavar": "LIST"}
                 settings["help"] = f"{settings['help'].rstrip('.')}: {', '.join(choices)}."
                 kind, usual = str, ",".join(default)
-            elif name == "tokens":
-                settings |= {"parser": _tokens, "metavar": "NUMBER"}
+            elif name in _PARSED:
+                parse, metavar = _PARSED[name]
+                settings |= {"parser": parse, "metavar": metavar}
+                kind, usual = (str, "") if name == "document_lengths" else (kind, usual)
             settings["show_default"] = self.otherwise.get(name, usual or False)
             flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
             option = typer.Option(*flags, **settings)
@@ -224,11 +226,23 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _tokens(text: str) -> float:
-    try:
-        return parse_tokens(str(text))
-    except PlannerError as error:
-        raise typer.BadParameter(str(error)) from None
+def _said(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """A parser of typer's, whose complaint is the planner's."""
+
+    def parsed(text: Any) -> Any:
+        try:
+            return parse(str(text))
+        except PlannerError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
+
+
+_PARSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "tokens": (_said(parse_tokens), "NUMBER"),
+    "document_lengths": (_said(parse_documents), "MEAN|FILE"),
+}
+"""Fields that are written otherwise than they are kept: who reads them, and what is written."""
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

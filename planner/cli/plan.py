@@ -47,7 +47,7 @@ __all__ = ["register"]
 
 _ESTIMATED_WORKLOAD = FieldsOf(
     Workload,
-    left_out=("tokens",),
+    left_out=("tokens", "samples", "epochs"),
     otherwise={**OWN_SEQUENCE, "global_batch": "one pass of every replica"},
 )
 _LAYOUT = FieldsOf(

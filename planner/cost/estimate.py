@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from planner.cost.arrays import Float, in_pieces
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
+from planner.cost.operators.operations import model_flop
 from planner.cost.parts import TIME_PARTS
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.compute import model_flop
 from planner.cost.step.step import time_parts
 from planner.cost.uncertainty.memory import exceeding_probability, memory_outlook
 from planner.cost.uncertainty.runs import step_outlook

@@ -153,4 +153,4 @@ def steps_of(workload: Workload) -> int:
     >>> steps_of(Workload(sequence_length=4096, global_batch=256, tokens=1e9))
     954
     """
-    return max(workload.steps, 1) if workload.tokens else DEFAULT_STEPS
+    return max(workload.steps, 1) if workload.all_tokens else DEFAULT_STEPS

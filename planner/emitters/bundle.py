@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from planner.describe.workload import BaseFormat, Workload
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import slot_of
 from planner.emitters.readme import readme
@@ -40,13 +41,30 @@ def _with_adapters(job: BatchJob, recipe: Recipe) -> Recipe:
         )
     notes = [*recipe.notes]
     if workload.lora_rank:
-        targets = ", ".join(workload.lora_targets)
-        notes.append(
-            f"`{OWN_PROGRAM}` trains LoRA adapters of rank {workload.lora_rank} on {targets}."
-        )
+        notes.append(f"`{OWN_PROGRAM}` trains {_adapters(workload)}.")
     if workload.frozen:
         notes.append(f"`{OWN_PROGRAM}` freezes {', '.join(workload.frozen)}.")
+    if workload.quantized:
+        notes.append(f"`{OWN_PROGRAM}` loads the frozen layers {_LOADED[workload.base_format]}.")
     return replace(recipe, notes=tuple(notes))
+
+
+_LOADED: dict[BaseFormat, str] = {
+    "nf4": "in 4 bits: `load_in_4bit`, `bnb_4bit_quant_type: nf4` of transformers' "
+    "BitsAndBytesConfig, with `bnb_4bit_quant_storage` in 16 bits where shards are gathered",
+    "nf4-double": "in 4 bits with scales in 8: `load_in_4bit`, `bnb_4bit_quant_type: nf4`, "
+    "`bnb_4bit_use_double_quant` of transformers' BitsAndBytesConfig, with "
+    "`bnb_4bit_quant_storage` in 16 bits where shards are gathered",
+    "int8": "in 8 bits: `load_in_8bit` of transformers' BitsAndBytesConfig",
+    "fp8": "in 8-bit floating point, a scale per row, such as torchao's",
+}
+
+
+def _adapters(workload: Workload) -> str:
+    """The adapters of a job, in words."""
+    kind, targets = "DoRA" if workload.dora else "LoRA", ", ".join(workload.lora_targets)
+    dropout = f" with dropout {workload.lora_dropout:g}" if workload.lora_dropout else ""
+    return f"{kind} adapters of rank {workload.lora_rank} on {targets}{dropout}"
 
 
 def _layout(job: BatchJob) -> File:

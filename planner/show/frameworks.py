@@ -28,7 +28,7 @@ def written(switch: Switch) -> str:
     if switch.arguments is None:
         return "estimated only: no file is told"
     variables = [f"{key}={value}" for key, value in switch.environment.items()]
-    return ", ".join([*switch.arguments, *variables]) or "as its traits say"
+    return ", ".join([*switch.arguments, *variables]) or "the settings that it changes"
 
 
 def show_framework(framework: Framework, out: Console) -> None:

@@ -454,12 +454,12 @@ def test_streamlit_finds_no_pages_of_its_own() -> None:
 
 def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
     app = _app()
-    kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area")
+    kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area", "checkbox")
     shown = {item.key for kind in kinds for item in app.get(kind)}
     fields = {SHORT.get(name, name) for name in Workload.model_fields}
     assert fields | {"model", "machine", "nodes", "frameworks", "set", "top"} <= shown
     app = _app("layout")
-    labels = {item.label for kind in (*kinds, "checkbox") for item in app.get(kind)}
+    labels = {item.label for kind in kinds for item in app.get(kind)}
     # accumulation follows from the batch
     assert {name.replace("_", " ") for name in Layout.model_fields} - labels == {
         "grad accumulation"

@@ -252,7 +252,8 @@ def test_lists(capsys: Captured) -> None:
 
 def test_switches_are_listed_shown_and_named(capsys: Captured) -> None:
     _, out, _ = run(capsys, "frameworks")
-    assert "+compile +async-tp +chunked-loss=VALUE" in out
+    assert " +compile " in out
+    assert " +chunked-loss=VALUE" in out
     rows = {row["name"]: row for row in json.loads(run(capsys, "frameworks", "--json")[1])}
     assert rows["deepspeed"]["switches"]["liger"].startswith("Liger kernels")
     code, out, _ = run(capsys, "show", "megatron-lm+cuda-graphs")
@@ -537,7 +538,7 @@ def flags(name: str) -> dict[str, object]:
 def test_every_field_of_a_workload_is_an_option(name: str) -> None:
     for field, text in field_docs(Workload).items():
         flag = "--seq-length" if field == "sequence_length" else f"--{field.replace('_', '-')}"
-        if (name, field) == ("estimate", "tokens"):
+        if name == "estimate" and field in ("tokens", "samples", "epochs"):
             assert flag not in flags(name)
             continue
         assert flags(name)[flag].help.startswith(text.rstrip("."))  # type: ignore[attr-defined]

@@ -130,7 +130,8 @@ def test_sharding_weights_too_takes_memory_only_for_what_stays_gathered(case: Ca
 @cases
 def test_adapters_are_faster_than_full_training(case: Case) -> None:
     """LoRA. But where the host sets the pace: adapters launch kernels, too; and where weight
-    gradients ran behind longer traffic, their own products are all that changes."""
+    gradients ran behind longer traffic, their own products are all that changes; and where weight
+    gradients fill a pipeline's bubbles, there is little left to fill them with."""
     job, layouts, found = asked(case)
     adapted = replace(job, workload=job.workload.replaced(lora_rank=8))
     after = estimate_layouts(adapted, layouts)
@@ -138,8 +139,10 @@ def test_adapters_are_faster_than_full_training(case: Case) -> None:
     waits = after.time_parts_s["host_overhead"] > 0
     covers = found.time_parts_s["tensor_parallel"] <= found.time_parts_s["backward"]
     alone = 0.02 if job.model.hidden_size < 2048 else ROUNDING
-    assert np.all(change[~waits & covers] <= alone)
-    assert np.all(change[~waits] <= 0.02)
+    fills = layouts.scheduled("zero-bubble") | layouts.scheduled("zero-bubble-v")
+    assert np.all(change[~waits & ~fills & covers] <= alone)
+    assert np.all(change[~waits & ~fills] <= 0.02)
+    assert np.all(change[fills] <= 0.1)
     assert np.all(change[waits] <= 1)
 
 

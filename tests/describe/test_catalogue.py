@@ -189,6 +189,13 @@ def _leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield (*path, key)
 
 
+def _checked(kind: type[Description], fields: dict[str, Any]) -> None:
+    """Describe something, its switches turned on."""
+    made = kind.described(fields)
+    if isinstance(made, Framework):
+        made.with_checked_switches()
+
+
 @pytest.mark.parametrize("kind", ["model", "machine", "framework"])
 @pytest.mark.parametrize("absurd", [-1, 1e300, 10**30])
 def test_every_number_has_bounds(kind: str, absurd: float) -> None:
@@ -212,9 +219,7 @@ def test_every_number_has_bounds(kind: str, absurd: float) -> None:
                 table = table[key]
             table[path[-1]] = absurd if isinstance(absurd, int) else float(absurd)
             with pytest.raises(DescriptionError) as caught:
-                made = kinds[kind].described(fields)
-                if isinstance(made, Framework) and path[0] == "switches":
-                    made.with_checked_switches()
+                _checked(kinds[kind], fields)
             assert len(str(caught.value)) < 400, path
 
 

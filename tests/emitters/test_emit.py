@@ -171,6 +171,9 @@ def test_adapters_are_said_to_the_user() -> None:
     files = place_files("polaris", lora_rank=8, lora_targets=("query",), frozen=("embedding",))
     assert "LoRA adapters of rank 8 on query." in files["README.md"]
     assert "freezes embedding." in files["README.md"]
+    files = place_files("polaris", lora_rank=8, dora=True, base_format="nf4-double")
+    assert "DoRA adapters of rank 8 on query, key, value, out." in files["README.md"]
+    assert "`bnb_4bit_use_double_quant`" in files["README.md"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,13 @@ from planner.describe.catalogue import (
 )
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload, parse_tokens
+from planner.describe.workload import (
+    PRECISIONS,
+    TrainingPrecision,
+    Workload,
+    parse_documents,
+    parse_tokens,
+)
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 
@@ -237,6 +243,8 @@ def _field(reading: Reading, name: str, model: Model, machine: Machine) -> Any:
     least, most = bounds(Workload, name)
     if name == "tokens":
         return reading.checked(key, lambda text: parse_tokens(text) if text.strip() else 0.0)
+    if name == "document_lengths":
+        return reading.checked(key, parse_documents)
     if name == "precision":
         return reading.choice(key, precisions(machine), _usual_precision(machine))
     if name == "sequence_length":
@@ -249,4 +257,6 @@ def _field(reading: Reading, name: str, model: Model, machine: Machine) -> Any:
         return reading.text(key, usual)
     if kind is Kind.WORDS:
         return tuple(reading.words(key, options_of(Workload, name), usual))
+    if kind is Kind.TRUTH:
+        return reading.truth(key, usual)
     return reading.number(key, least, most or bounds(Workload, name)[1], usual, kind.number)

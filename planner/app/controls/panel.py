@@ -40,7 +40,26 @@ _LABELS = {
     "sequence_length": "Sequence [tokens]",
     "lora_rank": "LoRA rank",
     "lora_targets": "LoRA targets",
+    "lora_dropout": "LoRA dropout",
+    "dora": "DoRA",
+    "base_format": "Frozen layers stored",
 }
+_WRITTEN = {
+    "tokens": (
+        "Train on [tokens]",
+        20,
+        "such as 2T",
+        "Tokens of the whole training, such as 300B or 2e12; empty where not asked.",
+    ),
+    "document_lengths": (
+        "Document lengths [tokens]",
+        2000,
+        "such as 600",
+        "Lengths of the documents that make up the sequences: a mean, or several of them such as "
+        "100,600,3000; empty where each is a sequence.",
+    ),
+}
+"""Fields that are written: label, most characters, example, help."""
 _FIRST = ("global_batch", "sequence_length", "tokens")
 """Fields of the workload that stand in the first row."""
 _MOST_NODES = 1_000_000
@@ -96,14 +115,9 @@ def _workload(place: Any, name: str, **more: Any) -> None:
     """The control of a field of the workload."""
     label = _LABELS.get(name, name.replace("_", " ").capitalize())
     key = SHORT.get(name, name)
-    if name == "tokens":
-        place.text_input(
-            "Train on [tokens]",
-            key=key,
-            max_chars=20,
-            placeholder="such as 2T",
-            help="Tokens of the whole training, such as 300B or 2e12; empty where not asked.",
-        )
+    if name in _WRITTEN:
+        label, most, example, help_text = _WRITTEN[name]
+        place.text_input(label, key=key, max_chars=most, placeholder=example, help=help_text)
     else:
         widget(place, Workload, name, label, key=key, **more)
 

@@ -114,6 +114,6 @@ def _show(points: list[ScalePoint], job: Job) -> None:
         key="scale_table",
         alt="Per number of nodes: step time, node-hours, queues and best layout.",
     )
-    unit = "the tokens asked for" if job.workload.tokens else "1,000 steps"
+    unit = "the tokens asked for" if job.workload.all_tokens else "1,000 steps"
     said = f"Node-hours are for {unit}. The dotted line is perfect scaling. {above_one(points)}"
     st.caption(said.strip())

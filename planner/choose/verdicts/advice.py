@@ -15,10 +15,10 @@ from planner.choose.verdicts.guide import Advice, guide
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.operators.operations import model_flop, sequence_flop
 from planner.cost.parts import part
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.compute import attention_flop, model_flop
 from planner.describe.layout import Layout
 from planner.units import either, format_rate, format_seconds
 
@@ -149,20 +149,26 @@ def utilisation(question: Question, answer: Estimate) -> list[str]:
             f"({format_rate(peak, 'FLOP/s')}) it is {100 * answer.mfu * base / peak:.1f} %."
         )
     blocks, tokens = blocks_of(question), workload.tokens_per_step
-    length = workload.sequence_length
+    computed = workload.sequence_length * workload.global_batch
+    if tokens < computed:
+        lines.append(
+            f"Tokens/s and MFU count the tokens of documents, {100 * tokens / computed:.0f} % of "
+            "those that are computed: the others are padding."
+        )
     counted, seen = (
         sum(
-            3.0 * block.count * float(attention_flop(one, tokens, length, skips_masked=masked))
+            3.0 * block.count * float(sequence_flop(one, tokens, workload, skips_masked=masked))
             for block in blocks
             for one in block.attentions
         )
         for masked in (False, True)
     )
     total = model_flop(blocks, workload)
+    squares = "every document" if workload.documents else "the sequence"
     if counted > _MUCH_ATTENTION * total and seen < counted:
         fewer = answer.mfu * (1 - (counted - seen) / total)
         lines.append(
-            "MFU counts attention over the whole square of the sequence, "
+            f"MFU counts attention over the whole square of {squares}, "
             f"{100 * counted / total:.0f} % of the operations; without what the causal mask leaves "
             f"out it is {100 * fewer:.1f} %."
         )

@@ -23,6 +23,7 @@ from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.describe.framework.switches import family
 from planner.describe.layout import Layout
 from planner.units import counted
 
@@ -201,5 +202,5 @@ def _with_a_batch(
 
 def _fits_in(strategy: Strategy, found: dict[str, Footprints]) -> bool:
     """Whether any of the strategy's layouts fits."""
-    sets = [found[name] for name in strategy.frameworks if name in found]
+    sets = [some for name, some in found.items() if family(name) in strategy.frameworks]
     return any(bool(np.any(some.fits & strategy.holds(some.layouts))) for some in sets if len(some))

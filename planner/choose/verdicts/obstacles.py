@@ -17,6 +17,7 @@ from planner.choose.verdicts.strategies import Strategy
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
+from planner.describe.framework.switches import family
 from planner.describe.layout import OFFLOAD, SCHEDULES, divisors
 from planner.units import counted, joined
 
@@ -34,9 +35,11 @@ def at_hand(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]
     ['ddp']
     >>> at_hand(CLASSIC[1], ["horovod"], chosen=True)
     ['horovod']
+    >>> at_hand(CLASSIC[1], ["fsdp2", "ddp+compile"], chosen=True)
+    ['ddp+compile']
     """
     here = list(names)
-    known = [name for name in strategy.frameworks if name in here]
+    known = [name for one in strategy.frameworks for name in here if family(name) == one]
     return known or (here if chosen else [])
 
 
@@ -120,11 +123,12 @@ def _absent(
     """Frameworks of the strategy that have such layouts but are not searched, by the reason."""
     any_question = next(iter(questions.values()))
     model, machine, workload = any_question.model, any_question.machine, any_question.workload
+    searched = {question.framework.family for question in questions.values()}
     names: dict[str, list[str]] = {}
     for name in strategy.frameworks:
         framework = load_framework(name)
         question = replace(any_question, framework=framework)
-        if name in questions or _least_broken(question, layouts)[0]:
+        if name in searched or _least_broken(question, layouts)[0]:
             continue
         lacks = framework.code.lacks(model, workload)
         if machine.device.runtime not in framework.runtimes:

@@ -23,8 +23,10 @@ from planner.units import format_bytes, format_seconds
 
 __all__ = ["switch_notes"]
 
-_NEAREST = 1000
+_NEAREST = 200
 """Layouts of a framework that are tried with a switch: those that lack the least memory."""
+_LACK = 0.6
+"""Part of the memory that they may lack: hardly a switch saves more."""
 _WORTH = 1.05
 """How much faster a step must be for what spares recompute or offload to be said."""
 
@@ -33,16 +35,20 @@ def switch_notes(found: Mapping[str, Found], answer: Estimate | None) -> list[st
     """A sentence on the switch that makes a job fit, or that spares recompute and offload.
 
     Counted: every switch that saves memory, alone, then all of a framework together; the fastest
-    of what fits with it. Tried where nothing fits, or only with recompute of all layers or offload.
+    of what fits with it. Tried where nothing fits; with the recommended framework where it
+    recomputes all layers or offloads.
     """
     if answer is not None and not _costly(Layouts.of(answer.layout)):
         return []
-    for together in (False, True):
+    nearest = {name: _nearest(part, answer is not None) for name, part in found.items()}
+    parts = [part for name, part in found.items() if answer is None or name == answer.framework]
+    for together in (False, True) if answer is None else (False,):
         tried = [
             (estimate, words, question)
-            for part in found.values()
+            for part in parts
+            if len(nearest[part.question.framework.name])
             for words, question in _variants(part.question, together)
-            for estimate in _fastest(question, _nearest(part, bool(answer)))
+            for estimate in _fastest(question, nearest[part.question.framework.name])
         ]
         if tried:
             best = min(tried, key=lambda one: (_risky(one[0]), one[0].step_time_s, one[1]))
@@ -74,7 +80,7 @@ def _nearest(part: Found, spares: bool) -> Layouts:
     these are to be spared."""
     taken = part.footprints
     over = np.maximum(taken.memory_bytes / max(taken.device_limit_bytes, 1.0) - 1, 0.0)
-    tried = ~taken.fits & taken.fits_host
+    tried = ~taken.fits & taken.fits_host & (over < _LACK)
     if spares:
         tried = tried & ~_costly(taken.layouts)
     places = np.flatnonzero(tried)
@@ -84,8 +90,6 @@ def _nearest(part: Found, spares: bool) -> Layouts:
 
 def _fastest(question: Question, layouts: Layouts) -> Iterator[Estimate]:
     """The fastest of some layouts that fit, safe ones before others; none where none fits."""
-    if not len(layouts):
-        return
     taken: Footprints = footprints(question, layouts)
     if not taken.fits.any():
         return

@@ -13,6 +13,7 @@ from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
 from planner.cost.shards.stages import Stages
+from planner.cost.shards.states import largest_matrix
 from planner.describe.model.block import Block, Saved
 
 __all__ = ["Activations", "StageBuffers", "stage_activations"]
@@ -230,6 +231,7 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
     again, most = size(block.repeating), np.maximum(ffn, attention)
     again = np.where(layouts.recomputes_layers, again, 0.0)
+    most = np.maximum(most, _unpacked(question, block, layouts))
     return LayerActivations(
         kept=kept,
         working=repeated + np.maximum(most, again),
@@ -239,6 +241,25 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
         early_gradients=np.where(again > most, 0.0, down),
         ffn_gradients=np.full_like(kept, _ffn_share(block)),
     )
+
+
+def _unpacked(question: Question, block: Block, layouts: Layouts) -> Float:
+    """A frozen matrix in the precision that computes, and what is alive beside it [B].
+
+    Of DoRA also the product of the adapters and its sum with the matrix, where full recompute takes
+    the norms again.
+    """
+    workload = question.workload
+    if not (workload.quantized or workload.dora):
+        return np.zeros(np.shape(layouts.tp))
+    element = float(workload.compute_bytes)
+    matrix = element * largest_matrix(question, block, layouts, "stored")
+    found = np.where(matrix > 0, matrix + saved_bytes(question, block.unpacking, layouts), 0.0)
+    if not workload.dora:
+        return found
+    sums = 2 * element * largest_matrix(question, block, layouts, "targeted") + matrix
+    norms = sums + saved_bytes(question, block.unpacking[:1], layouts)
+    return np.maximum(found, np.where(layouts.recomputes_layers, norms, 0.0))
 
 
 def _ffn_share(block: Block, matrix: str = "") -> float:

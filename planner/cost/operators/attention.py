@@ -6,6 +6,8 @@ grouped queries and latent projections.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
 from planner.describe.model.weights import LayerKind
@@ -37,19 +39,33 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     keys = heads if eager and sizes.kernels.transformers_blocks else kv
     q, k, v, out = heads * qk_dim, keys * qk_dim, keys * v_dim, heads * v_dim
     saved = [
-        Saved(f"{name}.input", sizes.product_input * h, "gathered"),
+        Saved(
+            f"{name}.input",
+            sizes.product_input * h,
+            "gathered",
+            input_of=("query", "key", "value"),
+            for_weights=1.0,
+        ),
         Saved(f"{name}.qkv", e * (q + k + v), "sharded"),
-        Saved(f"{name}.out", e * out, "sharded", of_attention=not cross),
+        Saved(
+            f"{name}.out",
+            e * out,
+            "sharded",
+            of_attention=not cross,
+            input_of=("out",),
+            for_weights=float(eager),
+        ),
         *latent,
     ]
     if sizes.saves_fp8:
-        saved.append(Saved(f"{name}.out.fp8", out, "sharded"))
+        saved.append(Saved(f"{name}.out.fp8", out, "sharded", input_of=("out",), for_weights=1.0))
     pointwise: list[Pointwise] = []
     if sizes.kernels.transformers_blocks:
         found = _as_written(sizes, name, (q, k, out))
         saved, pointwise = [*saved, *found.saved], [*pointwise, *found.pointwise]
     elif sizes.kernels.copies_ring_output:
-        saved.append(Saved(f"{name}.out.copy", e * out, "sharded", only_context=True))
+        copy = Saved(f"{name}.out.copy", e * out, "sharded", only_context=True)
+        saved.append(replace(copy, input_of=("out",), for_weights=1.0))
     if not eager:
         statistics = FP32 * heads
         saved.append(Saved(f"{name}.logsumexp", statistics, "sharded", of_attention=not cross))
@@ -83,7 +99,8 @@ def _as_written(sizes: Sizes, name: str, widths: tuple[int, int, int]) -> Operat
         # the kernel's output has the memory order of its queries
         pointwise.append(Pointwise(f"{name}.copy", 2 * e * out, 2 * e * out, "sharded"))
     if written.joined_rotary and not eager:
-        saved.append(Saved(f"{name}.out.copy", e * out, "sharded"))
+        copy = Saved(f"{name}.out.copy", e * out, "sharded")
+        saved.append(replace(copy, input_of=("out",), for_weights=1.0))
     return Operators(pointwise=tuple(pointwise), saved=tuple(saved))
 
 

@@ -12,6 +12,7 @@ import functools
 from dataclasses import replace
 
 from planner.cost.operators import ends
+from planner.cost.operators.adapters import trained
 from planner.cost.operators.attention import attention
 from planner.cost.operators.backward import (
     after_ffn,
@@ -21,12 +22,12 @@ from planner.cost.operators.backward import (
     working,
 )
 from planner.cost.operators.feed_forward import dense, routed
-from planner.cost.operators.sizes import Operators, Sizes
+from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
-from planner.describe.model.block import Block, Gemm, Pointwise, Saved
+from planner.describe.model.block import Block, Pointwise, Saved
 from planner.describe.model.model import Model
-from planner.describe.model.weights import LayerKind, adapted, layer_kinds, weight_blocks
+from planner.describe.model.weights import LayerKind, layer_kinds, weight_blocks
 from planner.describe.workload import Workload
 
 __all__ = ["blocks", "blocks_of"]
@@ -69,23 +70,7 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
         *(_layer(sizes, block, kind) for block, kind in zip(layers, kinds, strict=True)),
         ends.head(sizes, last),
     )
-    return tuple(_trainable(block, workload) for block in complete)
-
-
-def _trainable(block: Block, workload: Workload) -> Block:
-    """The block with adapters and frozen parts; frozen products have no weight gradient."""
-    part = "layers" if block.kind == "layer" else block.kind
-    if not workload.lora_rank and part not in workload.frozen:
-        return block
-    targets = workload.lora_targets if workload.lora_rank and block.kind == "layer" else ()
-    weights = adapted(block.weights, workload.lora_rank, targets)
-    gemms = tuple(replace(gemm, weight_gradient=False) for gemm in block.gemms)
-    pairs = tuple(
-        Gemm(weight.name, weight.rows, weight.columns, weight.split, weight.units)
-        for weight in weights
-        if weight.trainable and not weight.expert
-    )
-    return replace(block, weights=weights, gemms=gemms + pairs)
+    return tuple(trained(block, workload) for block in complete)
 
 
 def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
@@ -119,7 +104,12 @@ def _norms(sizes: Sizes, count: int) -> Operators:
     else:
         # to fp32, square, mean, scale, back to 16 bits, weight: every result in memory
         norm = Pointwise("norm", 36.0 * h, 60.0 * h, num_kernels=6)
-    kept = Saved("norm.input", sizes.norm_bytes(r) * h, "residual")
+    kept = Saved(
+        "norm.input",
+        sizes.norm_bytes(r) * h,
+        "residual",
+        for_weights=0.0 if fused else 1 - FP32 / sizes.norm_bytes(r),
+    )
     # norms of parallel branches read the same input
     inputs = 1 if fused and sizes.model.parallel_residual else count
     if sizes.kernels.fused_residual:

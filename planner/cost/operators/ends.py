@@ -41,7 +41,7 @@ def embedding(sizes: Sizes, block: Block) -> Block:
     if model.vision is not None:
         patch = model.vision.num_channels * model.vision.patch_size**2
         gemms = (Gemm("patch", h, patch, input_gradient=False),)
-        saved.append(Saved("patch.input", e * patch, "replicated"))
+        saved.append(Saved("patch.input", e * patch, "replicated", for_weights=1.0))
     return replace(
         block,
         gemms=gemms,
@@ -87,7 +87,7 @@ def head(sizes: Sizes, block: Block) -> Block:
         pointwise=(*pointwise, loss),
         saved=(
             *saved,
-            Saved("head.input", e * h, "gathered"),
+            Saved("head.input", e * h, "gathered", for_weights=1.0),
             *kept,
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(

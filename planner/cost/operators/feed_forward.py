@@ -29,7 +29,8 @@ def dense(sizes: Sizes, width: int) -> Operators:
     >>> sum(item.bytes_per_token for item in found.saved)   # 2 h + 3 * 2 f
     94208
     """
-    entering = Saved("mlp.input", sizes.product_input * sizes.model.hidden_size, "gathered")
+    size = sizes.product_input * sizes.model.hidden_size
+    entering = Saved("mlp.input", size, "gathered", input_of=("gate", "up"), for_weights=1.0)
     return Operators(saved=(entering,)) + _products(sizes, width, "mlp", until_ffn=True)
 
 
@@ -66,7 +67,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Pointwise("dispatch", moved, moved, num_kernels=8),
         ),
         saved=(
-            Saved("mlp.input", e * h, "gathered"),
+            Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0),
             Saved("router", 3 * routing, "dispatched"),
             *_dispatched(sizes, e * h * k),
             *activation.saved,
@@ -101,7 +102,14 @@ def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Op
     operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
     entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)
     kept_output = sizes.product_input * width
-    leaving = Saved(f"{name}.output", kept_output, "sharded", until_ffn=until_ffn)
+    leaving = Saved(
+        f"{name}.output",
+        kept_output,
+        "sharded",
+        until_ffn=until_ffn,
+        input_of=("down",),
+        for_weights=1.0,
+    )
     return Operators(pointwise=(operator,), saved=(entering, leaving))
 
 
@@ -112,6 +120,6 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
         return (Saved("expert.input", size + exact, "dispatched"),)
     entering = size * sizes.product_input / sizes.element
     return (
-        Saved("expert.input", entering, "dispatched"),
+        Saved("expert.input", entering, "dispatched", input_of=("gate", "up"), for_weights=1.0),
         Saved("expert.output", size, "dispatched"),
     )

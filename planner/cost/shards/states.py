@@ -23,6 +23,7 @@ __all__ = [
     "Params",
     "StageParams",
     "expert_share",
+    "largest_matrix",
     "local_params",
     "stage_params",
     "training_state_bytes",
@@ -50,10 +51,16 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 def _local_elements(
     weight: Weight, question: Question, layouts: Layouts, ranks: ArrayLike
 ) -> Float:
-    """Elements of one tensor that a rank owns after tp, ep and sharding over `ranks`."""
+    """Elements of one tensor that a rank owns after tp, ep and sharding over `ranks`.
+
+    A matrix that is stored in fewer bits counts as the elements of the computing precision that
+    take as many bytes: so it is held, sharded and gathered.
+    """
     framework, ranks = question.framework, np.asarray(ranks, dtype=float)
     tp = layouts.tp
     copies: Float = np.full(np.shape(tp), float(weight.copies))
+    if weight.stored_bytes:
+        copies = copies * (weight.stored_bytes / question.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
         if not framework.expert_tensor_parallel:
@@ -71,9 +78,39 @@ def _local_elements(
     return rows * columns * copies / ranks
 
 
+def largest_matrix(question: Question, block: Block, layouts: Layouts, names: str) -> Float:
+    """The largest of a block's frozen matrices on one rank: all, or those that adapters target
+    [elements].
+
+    `names` is "stored" for those that are stored in fewer bits, "targeted" for the others.
+    Counted: one expert of a layer's, split over tp. Left out: sharding. Definition.
+
+    >>> from planner import Layout, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> job = Workload(lora_rank=8, base_format="nf4")
+    >>> asked = load_model("llama-3-8b"), load_machine("polaris"), job, load_framework("ddp")
+    >>> layer = blocks_of(Question(*asked))[1]
+    >>> matrix = largest_matrix(Question(*asked), layer, Layouts.of(Layout()), "stored")
+    >>> matrix.item() == 4096 * 14336
+    True
+    """
+    targets = question.workload.lora_targets
+    found = np.zeros(np.shape(layouts.tp))
+    for weight in block.weights:
+        if weight.trainable or weight.columns == 1:
+            continue
+        if weight.stored_bytes if names == "stored" else weight.matrix in targets:
+            one = replace(weight, copies=1, stored_bytes=0.0)
+            found = np.maximum(found, _local_elements(one, question, layouts, 1))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Params(Arrays):
-    """Parameters on one rank, in figures that add up over blocks [elements]."""
+    """Parameters on one rank, in figures that add up over blocks [elements].
+
+    Those that are stored in fewer bits count as elements of the precision that computes.
+    """
 
     unsharded: Float
     """Before sharding over data-parallel ranks."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float
+from planner.cost.operators.operations import attention_flop
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
@@ -20,7 +21,11 @@ from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 from planner.describe.workload import Workload
 
-__all__ = ["BlockTime", "attention_flop", "block_time", "gemm_s", "model_flop"]
+__all__ = [
+    "BlockTime",
+    "block_time",
+    "gemm_s",
+]
 
 
 def gemm_s(
@@ -61,30 +66,6 @@ def gemm_s(
             best = np.minimum(best, waves * size * depth / rate)
     moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
     return np.maximum(best, moved / bytes_per_s)
-
-
-def attention_flop(
-    attention: Attention, queries: ArrayLike, keys: ArrayLike, *, skips_masked: bool
-) -> Float:
-    """Forward operations of one head-set on `queries` tokens against `keys` [FLOP].
-
-    Counted: both products, 2 s_q s_k (d_qk + d_v) per head; a kernel that skips what is masked
-    sees half of the keys under a causal mask, w - w^2 / 2 s_k within a window w. Left out:
-    softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
-
-    >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
-    >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
-    >>> whole == 2 * 4096 * (128 + 128) * 32
-    True
-    >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
-    0.5
-    """
-    keys = np.asarray(keys, dtype=float)
-    seen = np.minimum(keys, attention.window) if attention.window else keys
-    if attention.causal and skips_masked:
-        seen = seen - seen**2 / (2 * keys)
-    width = attention.qk_dim + attention.v_dim
-    return 2.0 * np.asarray(queries) * seen * width * attention.num_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +232,11 @@ def _gemm_times(
         return product + convert * batch * (m * k + k * n)
 
     element = float(workload.compute_bytes)
-    forward = time(m, n, k, element)
+    whole = batch * n * k / rates.memory
+    unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * whole
+    forward = time(m, n, k, element) + unpack + gemm.norm_bytes * whole
     dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
+    dgrad = dgrad + unpack * gemm.input_gradient
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     # a fused kernel adds into the gradient; otherwise it is written and added separately
@@ -276,13 +260,13 @@ def _attention_times(
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
-        flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
-        # short sequences and narrow heads keep the tensor units less busy
-        # (and ring attention cuts the sequence into two pieces per context rank)
+        # ring attention cuts the sequence into two pieces per context rank
         piece = sequence / np.where(layouts.cp > 1, 2 * layouts.cp, 1)
-        width = min(1.0, attention.qk_dim / found.full_rate_head_dim.value)
-        reach = width**found.head_dim_power.value * piece / (piece + found.half_rate_tokens.value)
-        forward = flop / (rates.attention * reach)
+        if workload.documents and workload.packing == "packed":
+            forward = _documents_s(attention, tokens, workload, piece) / heads / rates.attention
+        else:
+            flop = attention_flop(attention, tokens, sequence, skips_masked=True) / heads
+            forward = flop / (rates.attention * _reach(attention, piece))
         if attention.causal and rates.uneven_context:
             # the last rank sees all blocks but half of its own: (cp - 1/2) of an even cp / 2
             forward = forward * (2 - 1 / layouts.cp)
@@ -307,6 +291,25 @@ def _attention_times(
     return scores + context, 2 * (scores + context)
 
 
+def _reach(attention: Attention, piece: Float) -> Float:
+    """Part of its rate that fused attention reaches: short pieces and narrow heads keep the tensor
+    units less busy [1]."""
+    found = constants().attention
+    width = min(1.0, attention.qk_dim / found.full_rate_head_dim.value)
+    return width**found.head_dim_power.value * piece / (piece + found.half_rate_tokens.value)
+
+
+def _documents_s(attention: Attention, tokens: Float, workload: Workload, piece: Float) -> Float:
+    """Fused attention of documents that attend to themselves alone, at a rate of one [s].
+
+    Every document is a piece of its own, evenly shared by context ranks.
+    """
+    keys = np.asarray(workload.documents, dtype=float)
+    flop = attention_flop(attention, keys / keys.sum(), keys, skips_masked=True)
+    reach = _reach(attention, np.minimum(keys, np.asarray(piece)[..., None]))
+    return tokens * (flop / reach).sum(axis=-1)
+
+
 def _pointwise_times(
     question: Question, operator: Pointwise, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float]:
@@ -316,31 +319,3 @@ def _pointwise_times(
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,
     )
-
-
-def model_flop(blocks: tuple[Block, ...], workload: Workload) -> float:
-    """Model operations of one step: forward and backward, no recompute [FLOP].
-
-    Counted: matrix products (6 per weight and token) and full attention, 12 s h per token and
-    layer, the convention of PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and of
-    nanoGPT. Left out: everything else. method.md#operations-and-utilisation.
-
-    >>> from planner import load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> job = Workload(sequence_length=1024)
-    >>> gpt2 = blocks(load_model("gpt2"), job, load_framework("ddp"))       # 12 layers, h = 768
-    >>> model_flop(gpt2, job) / job.tokens_per_step
-    854438400.0
-    >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
-    854438400
-    """
-    tokens = workload.tokens_per_step
-    total = 0.0
-    for block in blocks:
-        for gemm in block.gemms:
-            passes = 1 + gemm.input_gradient + gemm.weight_gradient
-            total += block.count * 2.0 * passes * gemm.n * gemm.k * (gemm.top_k or 1) * tokens
-        for attention in block.attentions:
-            flop = attention_flop(attention, tokens, workload.sequence_length, skips_masked=False)
-            total += block.count * 3.0 * float(flop)
-    return total

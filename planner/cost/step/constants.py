@@ -33,6 +33,8 @@ class GemmConstants(Description):
 
     tile_overhead: Quantity
     """Elements of the inner dimension that the start and the end of a tile cost."""
+    unpack_fraction: Quantity
+    """Part of the memory bandwidth that unpacking weights of 4 or 8 bits reaches."""
     tiles: tuple[Tile, ...]
 
 

@@ -146,6 +146,10 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
     offered: dict[str, Any] = fields.get("switches", {})
     names = [word.partition("=")[0] for word in words]
     found = dict(fields)
+    if words and not offered:
+        raise DescriptionError(
+            f"{fields['name']} has no switches; write it without +{shorten(words[0])}"
+        )
     for word, name in zip(words, names, strict=True):
         if name not in offered:
             raise UnknownNameError(

@@ -77,6 +77,8 @@ class Weight:
     """Whether it is one of a low-rank pair beside a matrix."""
     tied: bool = False
     """Whether it is another block's tensor, which counts it."""
+    stored_bytes: float = 0.0
+    """Bytes of an element in which a frozen matrix is stored; 0: as it computes."""
 
     @property
     def num_params(self) -> int:
@@ -102,6 +104,10 @@ class Gemm:
     input_gradient: bool = True
     quantizable: bool = True
     """Whether FP8 training runs it in FP8 (not the output projection)."""
+    unpacked_bytes: float = 0.0
+    """Bytes moved per element of its weights to unpack them, before each product with them."""
+    norm_bytes: float = 0.0
+    """Bytes moved per element of its weights to take their norms, before the forward product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,10 @@ class Saved:
     """Whether it exists only in a pipeline."""
     only_batched: bool = False
     """Whether it exists only where a micro-batch has several sequences."""
+    input_of: tuple[Matrix, ...] = ()
+    """Matrices whose input it is, so that the gradients of pairs beside them need it too."""
+    for_weights: float = 0.0
+    """Part of it that is kept for the gradients of weights alone [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +191,8 @@ class Block:
     """Experts per token whose all-to-all the block needs; 0 for dense blocks."""
     working: tuple[tuple[Saved, ...], ...] = ()
     """Temporary tensors of the block's backward: alternatives of which the largest counts."""
+    unpacking: tuple[Saved, ...] = ()
+    """Temporary tensors beside a frozen matrix that is unpacked or summed with its adapters."""
     repeating: tuple[Saved, ...] = ()
     """Temporary tensors when full recompute has repeated the block to its end."""
     after_ffn: tuple[Saved, ...] = ()

@@ -131,10 +131,13 @@ def _expert_weights(model: Shapes, experts: Experts) -> tuple[Weight, ...]:
     return weights
 
 
-def adapted(weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...]) -> tuple[Weight, ...]:
+def adapted(
+    weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...], *, magnitudes: bool = False
+) -> tuple[Weight, ...]:
     """The weights frozen, with a trainable low-rank pair beside each targeted matrix.
 
-    Counted: A (rank x inputs) and B (outputs x rank) of Hu et al. 2021, arXiv:2106.09685.
+    Counted: A (rank x inputs) and B (outputs x rank) of Hu et al. 2021, arXiv:2106.09685; with
+    magnitudes one per output (DoRA: Liu et al. 2024, arXiv:2402.09353, section 4).
     """
     result: list[Weight] = []
     for weight in weights:
@@ -149,6 +152,12 @@ def adapted(weights: tuple[Weight, ...], rank: int, targets: tuple[str, ...]) ->
         elif weight.split == "row":
             up = replace(up, split="replicated")
         result += [down, up]
+        if magnitudes:
+            split: Split = "column" if weight.split == "column" else "replicated"
+            name = f"{weight.name}.magnitude"
+            result.append(
+                replace(weight, name=name, columns=1, split=split, matrix="", adapter=True)
+            )
     return tuple(result)
 
 

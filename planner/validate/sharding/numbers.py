@@ -110,6 +110,8 @@ def in_backward(
     (torchtune's create_optim_in_bwd_wrapper)."""
     found = []
     for param in module.parameters():
+        if not param.requires_grad:
+            continue
         one = build([param])
         found.append(one)
 

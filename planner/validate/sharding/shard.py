@@ -327,6 +327,8 @@ def optimizer_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Parameters by mesh and placement: one fused update cannot mix them."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for param in module.parameters():
+        if not param.requires_grad:
+            continue
         key = (getattr(param, "device_mesh", None), str(getattr(param, "placements", "")))
         groups.setdefault(key, []).append(param)
     return [{"params": params} for params in groups.values()]

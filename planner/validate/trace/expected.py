@@ -22,7 +22,7 @@ import numpy as np
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.shards.states import local_params, untied
+from planner.cost.shards.states import local_params, untied, without_frozen
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.validate.trace.axes import axis_of_kind
@@ -85,6 +85,8 @@ class _Group:
     """How many such groups."""
     elements: float
     """Of each, with padding."""
+    trained: float
+    """Of these, what has gradients."""
     stays: bool = False
     """Gathered from forward to backward."""
     experts: bool = False
@@ -95,8 +97,13 @@ def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]])
     """Parameter groups of a stage."""
     layers, ends = [], []
 
-    def elements(block: Block) -> float:
-        return float(local_params(question, block, Layouts.of(layout)).all_gathered)
+    def elements(block: Block) -> tuple[float, float]:
+        both = (
+            local_params(question, part, Layouts.of(layout)).all_gathered
+            for part in (block, without_frozen(block))
+        )
+        whole, trained = (float(part) for part in both)
+        return whole, trained
 
     for block, count in held:
         # a shared table is the embedding's; what is left is the final norm
@@ -106,13 +113,14 @@ def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]])
             continue
         routed = tuple(w for w in own.weights if w.expert and layout.ep > 1)
         rest = tuple(w for w in own.weights if w not in routed)
-        layers.append(_Group(count, elements(replace(own, weights=rest))))
+        layers.append(_Group(count, *elements(replace(own, weights=rest))))
         if routed:
             mine = elements(replace(own, weights=routed))
-            layers.append(_Group(count, mine, experts=True))
+            layers.append(_Group(count, *mine, experts=True))
     if layout.pp == 1 and any(block.tied_elsewhere for block, _ in held):
-        return [*layers, _Group(1.0, sum(size for _, size in ends), stays=True)]
-    return layers + [_Group(1.0, size, stays=kind == "head") for kind, size in ends]
+        whole, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
+        return [*layers, _Group(1.0, whole, trained, stays=True)]
+    return layers + [_Group(1.0, *size, stays=kind == "head") for kind, size in ends]
 
 
 def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]) -> None:
@@ -123,9 +131,9 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
     for group in _groups(question, layout, held):
         ranks = shards // layout.ep if group.experts else shards
         axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
-        count, elements = group.count, group.elements
+        count, elements, trained = group.count, group.elements, group.trained
         if not layout.shards_states:
-            sums.add("all_reduce", axis, count * (ranks > 1), elements * reduce_bytes)
+            sums.add("all_reduce", axis, count * (ranks > 1), trained * reduce_bytes)
             continue
         # torch's schedules reduce once per step, and keep ZeRO-2 parameters gathered over it;
         # so does ZeRO-1 without a pipeline
@@ -138,9 +146,9 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
             gathers = passes + 1
         if ranks > 1:
             sums.add("all_gather", axis, count * gathers, elements * element)
-            sums.add("reduce_scatter", axis, count * often, elements * reduce_bytes)
+            sums.add("reduce_scatter", axis, count * often, trained * reduce_bytes)
         if shards < layout.dp * layout.cp:
-            sums.add("all_reduce", "dp_replicate", count * often, elements * reduce_bytes / ranks)
+            sums.add("all_reduce", "dp_replicate", count * often, trained * reduce_bytes / ranks)
 
 
 def _expert(

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.validate.sharding import adapter, models, shard
+from planner.validate.sharding import adapter, lowrank, models, shard
 from planner.validate.sharding.numbers import Numbers, in_backward, optimizer_of
 from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
@@ -78,7 +78,9 @@ class _Step:
                 eager=self.workload.attention == "eager",
                 kernel=adapter.rms_norm,
             )
-        stage.to(self.numbers.weight)
+            stage.to(self.numbers.weight)
+            if self.workload.adapted:
+                lowrank.adapt(stage, self.workload, shard.compute_dtype(self.workload))
         shard.apply(stage, self.layout, self.workload, self.meshes, reduce=self.numbers.reduce)
         after: models.Part = "head" if stage.last else "output"
         stage.marks = partial(self._mark, ["embedding", *layers, after])
@@ -216,7 +218,8 @@ class _Step:
             self.run()
             return
         for param in self.modules.parameters():
-            param.grad = torch.empty_like(param)
+            if param.requires_grad:
+                param.grad = torch.empty_like(param)
         self._update()
         self.modules.zero_grad(set_to_none=True)
 

@@ -134,10 +134,7 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             f"grad_accumulation = {layout.grad_accumulation} is not traced with an optimizer in "
             "backward, which needs 1",
         ),
-        (
-            question.workload.lora_rank > 0 or bool(question.workload.frozen),
-            "adapters and frozen parts are not traced; train all weights",
-        ),
+        *_wrong_adapters(question, layout),
         (
             question.workload.precision in ("fp8",),
             "fp8 products are not traced; use bf16",
@@ -160,6 +157,40 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
     for found, message in wrong:
         if found:
             raise LayoutError(message)
+
+
+def _wrong_adapters(question: Question, layout: Layout) -> list[tuple[bool, str]]:
+    """What of adapters and frozen parts is not traced."""
+    workload, model = question.workload, question.model
+    if not workload.adapted:
+        return []
+    return [
+        (
+            layout.tp * layout.pp * layout.cp * layout.ep > 1,
+            f"{layout} is not traced with adapters and frozen parts; use dp alone",
+        ),
+        (
+            model.experts is not None or model.latent_attention is not None,
+            "adapters are not traced beside experts and latent projections; use a dense model",
+        ),
+        (
+            model.tied_embeddings and model.output_head,
+            f"frozen parts of {model.name}, whose embedding and head are one tensor, are not "
+            "traced; use a model that has two",
+        ),
+        (
+            workload.lora_dropout > 0,
+            f"lora_dropout = {workload.lora_dropout:g} is not traced; use 0",
+        ),
+        (
+            workload.base_format not in ("computed", "nf4"),
+            f"base_format = {workload.base_format} is not traced; use computed or nf4",
+        ),
+        (
+            workload.base_format == "nf4" and workload.compute_bytes != 2,
+            "a base in 4 bits is traced with 16-bit products alone; use bf16",
+        ),
+    ]
 
 
 def _wrong_experts(question: Question, layout: Layout) -> list[tuple[bool, str]]:

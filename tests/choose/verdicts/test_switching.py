@@ -44,3 +44,15 @@ def test_a_switch_that_spares_full_recompute_is_said_where_it_is_faster() -> Non
 def test_nothing_is_said_where_memory_suffices() -> None:
     answer = plan("gpt2", "polaris", nodes=1, workload=JOB, frameworks=["ddp"])
     assert not [note for note in answer.notes if " -f ddp+" in note]
+
+
+def test_classic_strategies_are_looked_for_in_a_framework_with_switches() -> None:
+    """Also on more nodes, where nothing fits."""
+    answers = [
+        plan("llama-2-13b", "polaris", nodes=1, workload=JOB, frameworks=[name])
+        for name in ("megatron-lm", "megatron-lm+no-overlap-grad-reduce")
+    ]
+    plain, switched = ({v.name: v.nodes for v in answer.strategies} for answer in answers)
+    assert not any(answer.fits for answer in answers)
+    assert any(plain.values())
+    assert plain == switched

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.operators.blocks import blocks_of
+from planner.cost.operators.operations import attention_flop, model_flop
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import split_over
-from planner.cost.step.compute import attention_flop, block_time, gemm_s, model_flop
+from planner.cost.step.compute import block_time, gemm_s
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention

@@ -45,6 +45,7 @@ def test_names_carry_switches_and_values() -> None:
     ("name", "kind", "message"),
     [
         ("fsdp2+compil", UnknownNameError, "unknown switch 'compil': did you mean compile"),
+        ("nanotron+compile", DescriptionError, "nanotron has no switches; write it without"),
         ("fsdp2+async-tp", DescriptionError, "goes only with 'compile'; write compile+async-tp"),
         ("fsdp2+compile+compile", DescriptionError, "'compile' is named twice"),
         ("fsdp2+compile=1", DescriptionError, "takes no value; write compile alone"),

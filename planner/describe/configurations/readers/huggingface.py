@@ -11,6 +11,8 @@ from planner.describe.configurations.readers import deepspeed
 from planner.describe.configurations.readers.accelerate import fsdp_stage
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
+from planner.describe.configurations.tuning import MARK as PEFT
+from planner.describe.configurations.tuning import read_adapters
 
 __all__ = ["KIND", "read", "recognises"]
 
@@ -32,15 +34,7 @@ _OPTIMIZERS = {
 }
 _LENGTHS = ("max_seq_length", "max_length", "model_max_length", "cutoff_len", "block_size")
 _LLAMA_FACTORY = ("cutoff_len", "finetuning_type")
-_TARGETS = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
-    "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
-}  # fmt: skip
-_RANKS = ("lora_rank", "lora_r")
 _NOT_COUNTED = {
-    "load_in_4bit": "weights are taken as 16 bit",
-    "load_in_8bit": "weights are taken as 16 bit",
-    "quantization_bit": "weights are taken as 16 bit",
     "tensor_model_parallel_size": "degrees of Megatron are not read here; say --tp",
     "pipeline_model_parallel_size": "degrees of Megatron are not read here; say --pp",
     "packing": "every sequence is taken as full",
@@ -56,12 +50,16 @@ _NOT_COUNTED = {
 
 
 def recognises(document: Document) -> bool:
-    """Whether the batch of a device stands there, in the Trainer's word."""
+    """Whether the Trainer's batch of a device stands there, or peft's kind of adapter."""
+    if PEFT in document.tables:
+        return True
     return _MARK in document.tables or _MARK.replace("_", "-") in document.options
 
 
 def read(document: Document) -> Configuration:
     """What they say; fields of programs on the Trainer, such as a LoRA rank, too."""
+    if PEFT in document.tables:
+        return _adapter_config(document)
     if _MARK in document.tables:
         given = document.table()
     else:
@@ -77,7 +75,7 @@ def read(document: Document) -> Configuration:
     said.by_default(recompute="none")
     kind = said.named(given, "optim", _OPTIMIZERS, "adamw")
     said.workload(optimizer=kind, attention=_attention(given))
-    _adapters(said, given)
+    read_adapters(said, given)
     _sharding(said, given)
     said.not_counted(given, _NOT_COUNTED)
     if given.flag("torch_compile"):
@@ -124,31 +122,12 @@ def _attention(given: Table) -> str | None:
     return "eager" if kind in ("eager", "disabled") else "flash"
 
 
-def _adapters(said: Statement, given: Table) -> None:
-    """LoRA, where the program's own arguments stand beside those of the Trainer."""
-    rank = given.number(*_RANKS)
-    kind = given.word("finetuning_type")
-    wanted = given.flag("use_peft", "use_lora")
-    given.skip("lora_alpha", "lora_dropout")
-    if kind == "lora" or wanted or (wanted is None and kind is None and rank):
-        said.workload(lora_rank=rank or 8)
-        said.workload(lora_targets=_targets(said, given))
-    elif kind == "freeze":
-        said.note("frozen layers are not read: say --frozen")
-
-
-def _targets(said: Statement, given: Table) -> tuple[str, ...] | None:
-    """The matrices that are adapted, by the names of Hugging Face's modules."""
-    named = given.get("lora_target", "lora_target_modules")
-    words = named.replace(",", " ").split() if isinstance(named, str) else named
-    if not isinstance(words, list) or not words:
-        return None
-    if words in (["all"], ["all-linear"]):
-        return tuple(_TARGETS.values())
-    known = tuple(ours for name, ours in _TARGETS.items() if name in words)
-    if len(known) < len(words):
-        said.note(f"LoRA on {words} is estimated as LoRA on {', '.join(known) or 'attention'}")
-    return known or None
+def _adapter_config(document: Document) -> Configuration:
+    """peft's adapter_config.json: adapters and nothing else."""
+    given = document.table()
+    said = Statement("an adapter of peft", document.name, given)
+    read_adapters(said, given)
+    return said.configuration(hides=lambda key: True)
 
 
 def _sharding(said: Statement, given: Table) -> None:

@@ -219,6 +219,28 @@ gradient_accumulation_steps: 8
 bf16: true
 deepspeed: examples/deepspeed/ds_z3_config.json
 """
+QUANTIZED = """
+finetuning_type: lora
+lora_rank: 64
+lora_dropout: 0.05
+use_dora: true
+lora_target: all
+quantization_bit: 4
+quantization_method: bnb
+per_device_train_batch_size: 1
+"""
+ADAPTER = json.dumps(
+    {
+        "peft_type": "LORA",
+        "r": 32,
+        "lora_alpha": 64,
+        "lora_dropout": 0.1,
+        "target_modules": ["q_proj", "v_proj"],
+        "use_rslora": True,
+        "use_dora": False,
+        "base_model_name_or_path": "org/base",
+    }
+)
 TRAINER_OPTIONS = """torchrun --nproc_per_node=8 run_clm.py --per_device_train_batch_size 2 \\
   --gradient_accumulation_steps 4 --fp16 --output_dir out"""
 PIECES = """
@@ -416,6 +438,24 @@ EXAMPLES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
             "recompute": "full",  # LLaMA-Factory's default
             "sequence_length": 2048,
         },
+        (),
+    ),
+    "base in 4 bits": (
+        QUANTIZED,
+        "huggingface",
+        {
+            "lora_rank": 64,
+            "lora_dropout": 0.05,
+            "dora": True,
+            "base_format": "nf4-double",  # LLaMA-Factory's default
+            "recompute": "full",
+        },
+        (),
+    ),
+    "adapter": (
+        ADAPTER,
+        "huggingface",
+        {"lora_rank": 32, "lora_dropout": 0.1, "lora_targets": ("query", "value"), "dora": False},
         (),
     ),
     "trainer options": (

@@ -1,0 +1,186 @@
+"""Adapters: what low-rank pairs beside frozen matrices run and keep, and what is not kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, Weight
+from planner.describe.model.weights import adapted
+from planner.describe.workload import BaseFormat, Workload
+
+__all__ = ["stored_bytes", "trained"]
+
+_SCALE, _BLOCK, _SCALES = 4.0, 64, 256
+"""Bytes of an fp32 scale; elements that share one; 8-bit scales that share one (QLoRA, section 3:
+block sizes of 64 for weights and 256 for their scales; bitsandbytes' defaults)."""
+
+
+def stored_bytes(base: BaseFormat, columns: int) -> float:
+    """Bytes of an element of a frozen matrix with so many columns; 0 as it computes [B].
+
+    Counted: codes and scales: nf4 and fp4 0.5 + 4 / 64, with double quantisation 0.5 + 1 / 64 +
+    4 / (64 * 256), 8 bits one scale a row. Left out: tables of codes, offsets, alignment. Dettmers
+    et al. 2023, arXiv:2305.14314, section 3; bitsandbytes 0.48, functional.py: quantize_blockwise.
+
+    >>> 8 * stored_bytes("nf4", 4096), round(8 * stored_bytes("nf4-double", 4096), 3)
+    (4.5, 4.127)
+    """
+    if base == "computed":
+        return 0.0
+    if base == "nf4":
+        return 0.5 + _SCALE / _BLOCK
+    if base == "nf4-double":
+        return 0.5 + 1 / _BLOCK + _SCALE / (_BLOCK * _SCALES)
+    return 1 + _SCALE / columns
+
+
+def trained(block: Block, workload: Workload) -> Block:
+    """The block with its frozen parts, how they are stored, and adapters; itself where all trains.
+
+    Counted: products without weight gradient, low-rank pairs and their sums, what dropout and DoRA
+    keep, unpacking before both products. Left out: inputs that a program casts for its adapters.
+    method.md#frozen-weights-and-adapters.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> model, job = load_model("llama-3-8b"), Workload(lora_rank=16, lora_targets=("query",))
+    >>> layer = blocks(model, job, load_framework("fsdp2"))[1]
+    >>> [(gemm.n, gemm.k) for gemm in layer.gemms if gemm.weight_gradient]
+    [(16, 4096), (4096, 16)]
+    >>> [item.name for item in layer.saved if "input" in item.name]     # the feed-forward's is not
+    ['attention.input', 'mlp.activation.input', 'norm.input', 'norm.input', 'layer.input']
+    """
+    part = "layers" if block.kind == "layer" else block.kind
+    if not workload.lora_rank and part not in workload.frozen:
+        return block
+    layer = block.kind == "layer"
+    targets = workload.lora_targets if workload.lora_rank and layer else ()
+    weights = adapted(block.weights, workload.lora_rank, targets, magnitudes=workload.dora)
+    pairs = tuple(_gemm(block, w) for w in weights if w.trainable and w.matrix)
+    matrices = tuple(w for w in block.weights if w.matrix in targets and w.columns > 1)
+    base = workload.base_format if layer else "computed"
+    if layer:
+        block = _with_temporaries(block, targets)
+    return replace(
+        block,
+        weights=tuple(_stored(weight, base) for weight in weights),
+        gemms=tuple(_frozen(gemm, workload, base, targets) for gemm in block.gemms) + pairs,
+        pointwise=block.pointwise + tuple(_summed(block, w, workload) for w in matrices),
+        saved=_kept(block, workload, targets)
+        + tuple(item for w in matrices for item in _beside(block, w, workload)),
+        deferred=tuple(_waiting(gemm, workload) for gemm in pairs),
+    )
+
+
+def _gemm(block: Block, weight: Weight) -> Gemm:
+    experts = weight.copies if weight.expert else 0
+    top_k = block.dispatch_top_k if weight.expert else 0
+    shape = (weight.rows, weight.columns, weight.split, weight.units)
+    return Gemm(weight.name, *shape, experts, top_k)
+
+
+def _stored(weight: Weight, base: BaseFormat) -> Weight:
+    """Matrices of linear layers are quantised: no embedding, router, norm or bias."""
+    linear = weight.columns > 1 and weight.split != "replicated"
+    down = weight.part == "attention" and weight.columns > 1
+    if weight.trainable or not (linear or down):
+        return weight
+    return replace(weight, stored_bytes=stored_bytes(base, weight.columns))
+
+
+def _frozen(gemm: Gemm, workload: Workload, base: BaseFormat, targets: tuple[str, ...]) -> Gemm:
+    """A product of frozen weights, which are unpacked before it in both directions."""
+    moved, norms = 0.0, 0.0
+    if stored := stored_bytes(base, gemm.k):
+        moved = stored + workload.compute_bytes
+    if workload.dora and targets:
+        # the product of the pair written, added to the weights, and the norm of the sum taken
+        norms = 5.0 * workload.compute_bytes
+    if not gemm.quantizable:
+        moved = norms = 0.0
+    return replace(
+        gemm,
+        weight_gradient=False,
+        unpacked_bytes=moved,
+        norm_bytes=norms,
+    )
+
+
+def _share(block: Block, weight: Weight) -> int:
+    """Experts that compute a token with a weight like this."""
+    return block.dispatch_top_k if weight.expert else 1
+
+
+def _summed(block: Block, weight: Weight, workload: Workload) -> Pointwise:
+    """Scaling the pair's output and adding it; the gradient of the input added to the matrix's."""
+    e, times = workload.compute_bytes, _share(block, weight)
+    forward, backward = 5 * e * weight.rows, 2 * e * weight.rows + 3 * e * weight.columns
+    kernels = 2
+    if workload.lora_dropout:
+        forward += (2 * e + 1) * weight.columns
+        backward += (2 * e + 1) * weight.columns
+        kernels += 1
+    if workload.dora:
+        # both outputs scaled by the magnitudes, whose gradient reads them again
+        forward, backward, kernels = (
+            forward + 4 * e * weight.rows,
+            backward + 6 * e * weight.rows,
+            5,
+        )
+    split: Split = "replicated" if weight.split == "replicated" else "sharded"
+    return Pointwise(f"{weight.name}.lora", forward * times, backward * times, split, kernels)
+
+
+def _kept(block: Block, workload: Workload, targets: tuple[str, ...]) -> tuple[Saved, ...]:
+    """What is still kept: inputs of products whose weights are frozen are not, but for pairs that
+    read them without dropout."""
+    found = []
+    for item in block.saved:
+        needed = set(item.input_of) & set(targets) and not workload.lora_dropout
+        if not item.for_weights or needed:
+            found.append(item)
+        elif item.for_weights < 1:
+            size = item.bytes_per_token * (1 - item.for_weights)
+            found.append(replace(item, bytes_per_token=size))
+    return tuple(found)
+
+
+def _beside(block: Block, weight: Weight, workload: Workload) -> tuple[Saved, ...]:
+    """What a pair keeps for its gradients, per token."""
+    e, times = workload.compute_bytes, _share(block, weight)
+    name = f"{weight.name}.lora"
+    items = [Saved(f"{name}.middle", float(e * workload.lora_rank * times), "replicated")]
+    inside: Split = "sharded" if weight.split == "row" else "gathered"
+    if workload.lora_dropout:
+        # each pair drops from the input for itself: its result, and a mask of one byte
+        dropped = float((e + 1) * weight.columns * times)
+        items.append(Saved(f"{name}.dropped", dropped, inside))
+    if workload.dora:
+        # outputs of matrix and pair, which the magnitude's gradient reads
+        both = float(2 * e * weight.rows * times)
+        outside: Split = "sharded" if weight.split == "column" else "replicated"
+        items.append(Saved(f"{name}.outputs", both, outside))
+    return tuple(items)
+
+
+def _with_temporaries(block: Block, targets: tuple[str, ...]) -> Block:
+    """The block with the temporary tensors of its backward, also those beside an unpacked matrix.
+
+    Where the product of gate and up is not kept, its gradient takes no other's place.
+    """
+    (stream, wide), attention = block.working
+    one = replace(stream, bytes_per_token=stream.bytes_per_token / 2)
+    gated = any(weight.matrix == "gate" for weight in block.weights)
+    width = wide.bytes_per_token / (2 if gated else 1)
+    unpacking = (one, replace(wide, bytes_per_token=width))
+    beside = 0.0 if "down" in targets else width
+    wide = replace(wide, bytes_per_token=wide.bytes_per_token + beside)
+    return replace(block, unpacking=unpacking, working=((one, wide), attention))
+
+
+def _waiting(gemm: Gemm, workload: Workload) -> Saved:
+    """The gradient of a pair's product, where those of weights have a pass of their own."""
+    size = float(workload.compute_bytes * gemm.n * max(gemm.top_k, 1))
+    return Saved(
+        f"gradient.{gemm.name}", size, "sharded" if gemm.split == "column" else "replicated"
+    )

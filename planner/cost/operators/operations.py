@@ -1,0 +1,91 @@
+"""Operations: how many a block's products and attention take."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.cost.arrays import Float
+from planner.describe.model.block import Attention, Block
+from planner.describe.workload import Workload
+
+__all__ = ["attention_flop", "model_flop", "sequence_flop"]
+
+
+def attention_flop(
+    attention: Attention, queries: ArrayLike, keys: ArrayLike, *, skips_masked: bool
+) -> Float:
+    """Forward operations of one head-set on `queries` tokens against `keys` [FLOP].
+
+    Counted: both products, 2 s_q s_k (d_qk + d_v) per head; a kernel that skips what is masked
+    sees half of the keys under a causal mask, w - w^2 / 2 s_k within a window w. Left out:
+    softmax. Dao 2023, arXiv:2307.08691, section 4; method.md#attention.
+
+    >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
+    >>> whole = float(attention_flop(heads, 1, 4096, skips_masked=False))
+    >>> whole == 2 * 4096 * (128 + 128) * 32
+    True
+    >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
+    0.5
+    """
+    keys = np.asarray(keys, dtype=float)
+    seen = np.minimum(keys, attention.window) if attention.window else keys
+    if attention.causal and skips_masked:
+        seen = seen - seen**2 / (2 * keys)
+    width = attention.qk_dim + attention.v_dim
+    return 2.0 * np.asarray(queries) * seen * width * attention.num_heads
+
+
+def sequence_flop(
+    attention: Attention, tokens: ArrayLike, workload: Workload, *, skips_masked: bool
+) -> Float:
+    """Forward operations of one head-set on `tokens` of a workload's sequences [FLOP].
+
+    Counted: `attention_flop` of whole sequences, or of documents that attend to themselves alone,
+    each by its share of the tokens: the sum of squared lengths in the place of the square of the
+    sequence. Left out: as there. Llama 3, arXiv:2407.21783, section 3.2; method.md#attention.
+
+    >>> heads = Attention(num_heads=32, num_kv_heads=8, qk_dim=128, v_dim=128, causal=True)
+    >>> whole = Workload(sequence_length=4096)
+    >>> packed = whole.replaced(document_lengths=(1024, 3072))  # 1024^2 + 3072^2 = 10/16 of 4096^2
+    >>> sums = [sequence_flop(heads, 4096, job, skips_masked=False) for job in (packed, whole)]
+    >>> float(sums[0] / sums[1])
+    0.625
+    """
+    lengths = workload.documents
+    if not lengths:
+        return attention_flop(
+            attention, tokens, workload.sequence_length, skips_masked=skips_masked
+        )
+    keys = np.asarray(lengths, dtype=float)
+    each = attention_flop(attention, keys / keys.sum(), keys, skips_masked=skips_masked)
+    return np.asarray(tokens, dtype=float) * each.sum()
+
+
+def model_flop(blocks: tuple[Block, ...], workload: Workload) -> float:
+    """Model operations of one step: forward and backward, no recompute [FLOP].
+
+    Counted: matrix products (6 per weight and token that is no padding) and full attention, 12 s h
+    per token and layer, or the square of every document: the convention of PaLM (Chowdhery et al.
+    2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
+    method.md#operations-and-utilisation.
+
+    >>> from planner import load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> job = Workload(sequence_length=1024)
+    >>> gpt2 = blocks(load_model("gpt2"), job, load_framework("ddp"))       # 12 layers, h = 768
+    >>> model_flop(gpt2, job) / job.tokens_per_step
+    854438400.0
+    >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
+    854438400
+    """
+    tokens = workload.tokens_per_step
+    total = 0.0
+    for block in blocks:
+        for gemm in block.gemms:
+            passes = 1 + gemm.input_gradient + gemm.weight_gradient
+            total += block.count * 2.0 * passes * gemm.n * gemm.k * (gemm.top_k or 1) * tokens
+        for attention in block.attentions:
+            flop = sequence_flop(attention, tokens, workload, skips_masked=False)
+            total += block.count * 3.0 * float(flop)
+    return total

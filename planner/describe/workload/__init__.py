@@ -1,0 +1,34 @@
+"""Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
+
+from planner.describe.workload.documents import parse_documents
+from planner.describe.workload.tokens import parse_ramp, parse_tokens
+from planner.describe.workload.workload import (
+    ATTENTIONS,
+    OPTIMIZERS,
+    PRECISIONS,
+    AttentionName,
+    BaseFormat,
+    FrozenPart,
+    LoraTarget,
+    OptimizerName,
+    Packing,
+    TrainingPrecision,
+    Workload,
+)
+
+__all__ = [
+    "ATTENTIONS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "AttentionName",
+    "BaseFormat",
+    "FrozenPart",
+    "LoraTarget",
+    "OptimizerName",
+    "Packing",
+    "TrainingPrecision",
+    "Workload",
+    "parse_documents",
+    "parse_ramp",
+    "parse_tokens",
+]

@@ -1,0 +1,263 @@
+"""Workload: what is trained, independent of how it is spread over devices."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Literal, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from planner.describe.base import Description
+from planner.describe.workload.documents import MOST_LENGTHS, pieces
+from planner.describe.workload.tokens import parse_ramp
+
+__all__ = [
+    "ATTENTIONS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "AttentionName",
+    "BaseFormat",
+    "FrozenPart",
+    "LoraTarget",
+    "OptimizerName",
+    "Packing",
+    "TrainingPrecision",
+    "Workload",
+]
+
+TrainingPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+"""fp8 means FP8 GEMMs inside bf16 training."""
+
+OptimizerName = Literal[
+    "adam",
+    "adamw",
+    "sgd",
+    "sgd-momentum",
+    "adafactor",
+    "adam-8bit",
+    "muon",
+    "lion",
+    "paged-adamw",
+    "paged-adam-8bit",
+]
+"""adam-8bit: moments in 8 bits by blocks; paged: in memory that moves to the host by pages where
+the device has no room (bitsandbytes)."""
+
+AttentionName = Literal["flash", "eager"]
+"""flash: fused kernel that keeps no scores; eager: scores are written to memory."""
+
+LoraTarget = Literal["query", "key", "value", "out", "gate", "up", "down"]
+"""Matrices that LoRA can adapt."""
+
+FrozenPart = Literal["embedding", "layers", "head"]
+
+BaseFormat = Literal["computed", "nf4", "nf4-double", "int8", "fp8"]
+"""How the matrices of frozen layers are stored: as they compute; in 4 bits with a scale per 64 of
+them (nf4; fp4 takes as much), whose scales are in 8 bits themselves (nf4-double); in 8 bits with a
+scale per row."""
+
+Packing = Literal["packed", "padded"]
+"""packed: documents one after the other, each of which attends to itself alone; padded: a document
+a sequence, filled up to its end."""
+
+PRECISIONS: tuple[TrainingPrecision, ...] = get_args(TrainingPrecision)
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+ATTENTIONS: tuple[AttentionName, ...] = get_args(AttentionName)
+
+_MAX_SEQUENCE = 20_000_000
+_MAX_BATCH = 1_000_000
+# twice the longest context trained so far, and ten times the largest batch of sequences
+
+
+class Workload(Description):
+    """One training job: sequence, batch, numbers, optimizer, what is trained."""
+
+    sequence_length: int = Field(default=2048, ge=1, le=_MAX_SEQUENCE)
+    """Tokens of one sequence."""
+    global_batch: int = Field(default=256, ge=1, le=_MAX_BATCH)
+    """Sequences of one optimizer step, over all replicas."""
+    precision: TrainingPrecision = "bf16"
+    """Number format of the matrix products."""
+    optimizer: OptimizerName = "adamw"
+    """Optimizer; decides the states kept per parameter."""
+    attention: AttentionName = "flash"
+    """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
+    tokens: float = Field(default=0.0, ge=0, le=1e18)
+    """Tokens of the whole training, such as 300B or 2e12; 0 where not asked."""
+    ramp: str = Field(default="", max_length=20_000)
+    """Smaller batches at first, such as 250B:768,500B:1536: 768 sequences a step until 250B tokens
+    are trained, 1,536 until 500B, then the global batch."""
+    samples: int = Field(default=0, ge=0, le=10**15)
+    """Samples of the data set, documents where their lengths are stated; 0 where not asked."""
+    epochs: float = Field(default=1.0, gt=0, le=1e6)
+    """How often the training passes over its samples."""
+    document_lengths: tuple[int, ...] = ()
+    """Tokens of documents that make up the sequences, a mean or a distribution; empty: one each."""
+    packing: Packing = "packed"
+    """Whether documents share sequences, or each is padded to the length of one."""
+    lora_rank: int = Field(default=0, ge=0, le=65536)
+    """Rank of LoRA adapters; 0 trains the weights themselves."""
+    lora_targets: tuple[LoraTarget, ...] = ("query", "key", "value", "out")
+    """Matrices that get an adapter (with lora_rank > 0); `all-linear` for all."""
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout probability of what enters the adapters."""
+    dora: bool = False
+    """Whether adapters learn a magnitude of every output as well (DoRA)."""
+    base_format: BaseFormat = "computed"
+    """How the matrices of frozen layers are stored: as they compute, or in 4 or 8 bits (QLoRA)."""
+    frozen: tuple[FrozenPart, ...] = ()
+    """Parts without gradients."""
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout probability; else the model's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_linear(cls, fields: Any) -> Any:
+        """The shorthand of programs for every matrix."""
+        if isinstance(fields, dict) and "all-linear" in (fields.get("lora_targets") or ()):
+            return {**fields, "lora_targets": get_args(LoraTarget)}
+        return fields
+
+    @field_validator("ramp")
+    @classmethod
+    def _rising(cls, text: str) -> str:
+        parse_ramp(text)
+        return text.replace(" ", "")
+
+    @model_validator(mode="after")
+    def _check(self) -> Workload:
+        if self.lora_rank and not self.lora_targets:
+            raise ValueError("lora_rank without lora_targets trains nothing; name targets")
+        if set(self.frozen) == set(get_args(FrozenPart)) and not self.lora_rank:
+            raise ValueError("everything is frozen, nothing is trained; unfreeze a part")
+        if not self.lora_rank and (self.dora or self.lora_dropout):
+            name = "dora" if self.dora else "lora_dropout"
+            raise ValueError(f"{name} is a property of adapters, and there are none; set lora_rank")
+        if self.quantized and not self.lora_rank and "layers" not in self.frozen:
+            raise ValueError(
+                f"base_format = {self.base_format} stores frozen layers, and all layers are "
+                "trained; set lora_rank or freeze layers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_data(self) -> Workload:
+        lengths = self.document_lengths
+        if len(lengths) > MOST_LENGTHS or min(lengths, default=1) < 1:
+            raise ValueError(
+                f"document_lengths are at most {MOST_LENGTHS} whole numbers from 1 on; give the "
+                "quantiles of longer lists"
+            )
+        if self.packing == "padded" and not lengths:
+            raise ValueError(
+                "packing = padded needs document_lengths, from which padding follows; give a mean"
+            )
+        if self.epochs != 1 and not self.samples:
+            raise ValueError(
+                f"epochs = {self.epochs:g} of how many samples is not said; set samples"
+            )
+        if self.samples and self.tokens:
+            raise ValueError(
+                f"tokens = {self.tokens:g} and samples = {self.samples} both say how long the "
+                "training is; leave one out"
+            )
+        return self
+
+    @property
+    def adapted(self) -> bool:
+        """Whether only adapters or some parts are trained."""
+        return bool(self.lora_rank or self.frozen)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether frozen matrices are stored in fewer bits than they compute in."""
+        return self.base_format != "computed"
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one activation element: 4 in fp32 and tf32, else 2."""
+        return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
+    def base_precision(self) -> TrainingPrecision:
+        """Precision of everything but FP8 GEMMs, whose peak utilisation is measured against.
+
+        >>> Workload(precision="fp8").base_precision, Workload(precision="tf32").base_precision
+        ('bf16', 'tf32')
+        """
+        return "bf16" if self.precision == "fp8" else self.precision
+
+    @property
+    def documents(self) -> tuple[int, ...]:
+        """Tokens of documents, none longer than a sequence; empty where each is a sequence."""
+        return documents_in(self.document_lengths, self.sequence_length, self.packing)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step that are trained on: padding does not count.
+
+        >>> Workload(sequence_length=4096, global_batch=64).tokens_per_step
+        262144
+        >>> short = {"document_lengths": (100, 300), "packing": "padded"}
+        >>> Workload(sequence_length=4096, global_batch=64, **short).tokens_per_step
+        12800
+        """
+        if self.packing == "packed" or not self.documents:
+            return self.sequence_length * self.global_batch
+        return round(self.global_batch * sum(self.documents) / len(self.documents))
+
+    @property
+    def all_tokens(self) -> float:
+        """Tokens of the whole training, of all epochs; 0 where not asked.
+
+        >>> Workload(sequence_length=1024, samples=52_000, epochs=3).all_tokens
+        159744000.0
+        >>> Workload(samples=1000, epochs=2, document_lengths=(500,)).all_tokens
+        1000000.0
+        """
+        if not self.samples:
+            return self.tokens
+        lengths = self.document_lengths
+        if self.packing == "padded":
+            lengths = self.documents
+        mean = sum(lengths) / len(lengths) if lengths else self.sequence_length
+        return self.samples * self.epochs * mean
+
+    @property
+    def ramp_steps(self) -> tuple[tuple[int, int], ...]:
+        """Sequences of the steps before the global batch, and how many such steps there are.
+
+        Only those of the tokens that are asked for; a step that passes a bound is whole
+        (Megatron-LM @d98e8a64, num_microbatches_calculator.py).
+
+        >>> Workload(sequence_length=1000, ramp="2M:16,5M:32", tokens=4e6).ramp_steps
+        ((16, 125), (32, 63))
+        """
+        found, done, length = [], 0.0, self.tokens_per_step / self.global_batch
+        for until, batch in parse_ramp(self.ramp):
+            left = (min(until, self.all_tokens) if self.all_tokens else until) - done
+            steps = max(math.ceil(left / (batch * length)), 0)
+            found.append((batch, steps))
+            done += steps * batch * length
+        return tuple((batch, steps) for batch, steps in found if steps)
+
+    @property
+    def steps(self) -> int:
+        """Steps for the tokens that are asked for, the ramp's included; 0 where none are.
+
+        >>> Workload(sequence_length=4096, global_batch=256, tokens=1e9).steps
+        954
+        """
+        ramp, length = self.ramp_steps, self.tokens_per_step / self.global_batch
+        rest = self.all_tokens - sum(batch * steps for batch, steps in ramp) * length
+        more = max(math.ceil(rest / self.tokens_per_step), 0)
+        return sum(steps for _, steps in ramp) + more if self.all_tokens else 0
+
+
+@functools.lru_cache(maxsize=256)
+def documents_in(lengths: tuple[int, ...], sequence: int, packing: Packing) -> tuple[int, ...]:
+    """Documents as sequences hold them: cut into pieces, or where padded at a sequence's end."""
+    if packing == "padded":
+        return tuple(min(length, sequence) for length in lengths)
+    return pieces(lengths, sequence)

@@ -1,0 +1,144 @@
+"""Low rank: frozen linear layers, in 16 or 4 bits, with what is trained beside them."""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.describe.workload import Workload
+from planner.validate.sharding.models import Stage
+
+__all__ = ["Blockwise", "LowRank", "adapt", "pack", "unpack"]
+
+_BLOCK = 64
+_HALF = torch.bfloat16
+_NAMES = {
+    "query": "wq",
+    "key": "wk",
+    "value": "wv",
+    "out": "wo",
+    "gate": "gate",
+    "up": "up",
+    "down": "down",
+}
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A matrix in 4 bits: codes of equal steps and one fp32 scale a block, as 16-bit numbers.
+
+    FSDP gathers what is packed as it gathers other 16-bit parameters (bitsandbytes'
+    `bnb_4bit_quant_storage`).
+    """
+    blocks = weight.float().unflatten(-1, (-1, _BLOCK))
+    scales = blocks.abs().amax(-1, keepdim=True).clamp_min(1e-12)
+    codes = ((blocks / scales * 7).round() + 8).to(torch.uint8).flatten(-2)
+    halves = codes[..., ::2] * 16 + codes[..., 1::2]
+    whole = torch.cat((halves, scales.squeeze(-1).contiguous().view(torch.uint8)), -1)
+    return whole.view(_HALF)
+
+
+@torch.library.custom_op("planner::unpack", mutates_args=())
+def unpack(packed: Tensor, columns: int) -> Tensor:
+    """The matrix again, in the type of what is packed: one kernel, one new tensor."""
+    whole = packed.contiguous().view(torch.uint8)
+    halves, scales = whole.split((columns // 2, 4 * columns // _BLOCK), -1)
+    codes = torch.stack((halves // 16, halves % 16), -1).flatten(-2).float() - 8
+    blocks = codes.unflatten(-1, (-1, _BLOCK)) / 7
+    return (blocks * scales.contiguous().view(torch.float32).unsqueeze(-1)).flatten(-2).to(_HALF)
+
+
+@unpack.register_fake
+def _(packed: Tensor, columns: int) -> Tensor:
+    return packed.new_empty((packed.shape[0], columns))
+
+
+class _Product(torch.autograd.Function):
+    """The product with a packed matrix, which is unpacked once in each direction."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, packed: Tensor, columns: int) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.columns = columns
+        return F.linear(x, unpack(packed, columns))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (packed,) = ctx.saved_tensors
+        return gradient @ unpack(packed, ctx.columns), None, None
+
+
+class Blockwise(nn.Module):
+    """A frozen linear layer in 4 bits."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        rows, self.columns = linear.weight.shape
+        width = (self.columns // 2 + 4 * self.columns // _BLOCK) // 2
+        packed = torch.empty(rows, width, dtype=_HALF, device=linear.weight.device)
+        self.packed = nn.Parameter(packed, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product."""
+        out: Tensor = _Product.apply(x, self.packed, self.columns)
+        return out
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer and a pair of narrow ones beside it."""
+
+    def __init__(self, base: nn.Module, shape: tuple[int, int], workload: Workload) -> None:
+        super().__init__()
+        (rows, columns), rank = shape, workload.lora_rank
+        self.base, self.dropout = base, workload.lora_dropout
+        self.a = nn.Linear(columns, rank, bias=False)
+        self.b = nn.Linear(rank, rows, bias=False)
+        self.magnitude = nn.Parameter(torch.empty(rows)) if workload.dora else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both products, and of DoRA their sum with its rows scaled to the magnitudes."""
+        out = self.base(x)
+        inner = F.dropout(x, self.dropout) if self.dropout else x
+        beside = self.b(self.a(inner)) * 2.0
+        if self.magnitude is None:
+            return out + beside
+        scale = (self.magnitude / self._norms()).to(x.dtype)
+        return out + (scale - 1) * out + scale * beside
+
+    @torch.no_grad()
+    def _norms(self) -> Tensor:
+        """Norm of every row of the sum of both, as a constant (DoRA, section 4.3)."""
+        base: Any = self.base
+        stored = isinstance(base, Blockwise)
+        weight = unpack(base.packed, base.columns) if stored else base.weight
+        return torch.linalg.vector_norm(weight + self.b.weight @ self.a.weight * 2.0, dim=1)
+
+
+def adapt(stage: Stage, workload: Workload, dtype: torch.dtype) -> None:
+    """Freeze what a workload freezes, in the type that computes, and put adapters beside it."""
+    before, after = stage.ends()
+    parts = {"embedding": before, "layers": list(stage.layers.values()), "head": after}
+    for name, modules in parts.items():
+        if workload.lora_rank or name in workload.frozen:
+            for module in modules:
+                module.to(dtype).requires_grad_(False)
+    if "layers" not in workload.frozen and not workload.lora_rank:
+        return
+    for layer in stage.layers.values():
+        for owner in list(layer.modules()):
+            for name, linear in list(owner.named_children()):
+                if isinstance(linear, nn.Linear):
+                    setattr(owner, name, _adapted(name, linear, workload))
+
+
+def _adapted(name: str, linear: nn.Linear, workload: Workload) -> nn.Module:
+    rows, columns = linear.weight.shape
+    base = Blockwise(linear) if workload.quantized else linear
+    if workload.lora_rank and name in {_NAMES[target] for target in workload.lora_targets}:
+        return LowRank(base, (rows, columns), workload)
+    return base
