@@ -38,6 +38,7 @@ MACHINES = ("polaris", "dgx-h100", "vsc-5", "workstation-4x4090")
 NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.py")
 """What a folder holds besides scripts and the framework's own files."""
 _ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
+_ALWAYS |= {"expert_imbalance", "expert_capacity", "pad_experts"}
 _ALWAYS |= {"lora_dropout", "dora", "base_format"}
 _ALWAYS |= {"ramp", "samples", "epochs", "document_lengths", "packing"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
@@ -47,13 +48,13 @@ UNSAID = {
     "ddp": _ALWAYS | {"recompute", "offload"},
     "deepspeed": _ALWAYS | _PROGRAM,
     "ezpz": _ALWAYS | {"recompute", "offload"},
-    "fsdp2": _ALWAYS | _PROGRAM,
+    "fsdp2": _ALWAYS | _PROGRAM | {"etp"},
     "horovod": _ALWAYS | _PROGRAM,
     "megatron-deepep": _ALWAYS,
     "megatron-deepspeed": _ALWAYS,
     "megatron-lm": _ALWAYS,
     "nanotron": _ALWAYS | {"offload", "dropout"},
-    "torchtitan": _ALWAYS | _PROGRAM,
+    "torchtitan": _ALWAYS | _PROGRAM | {"etp"},
 }
 """What the files of a framework may leave unsaid, besides degrees of one."""
 FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
@@ -111,10 +112,12 @@ def _drawn(name: str, draw: random.Random) -> Case:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
     told = _dealing(draw, model.num_layers, degrees["pp"], vpp) if framework.deals_as_told else {}
     split = framework.sequence_parallel
+    spread = bool(model.experts) and "ep" in framework.axes and draw.random() < 0.5
     layout = Layout(
         dp=rest,
         dp_shard=draw.choice(divisors(rest)) if draw.random() < 0.3 else 0,
-        ep=draw.choice(divisors(rest)) if model.experts and draw.random() < 0.5 else 1,
+        ep=draw.choice(divisors(rest * degrees["tp"])) if spread else 1,
+        etp=draw.choice([0, 1]) if spread and degrees["tp"] > 1 else 0,
         **degrees,
         vpp=vpp,
         schedule=schedule,

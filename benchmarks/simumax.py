@@ -30,6 +30,7 @@ COLUMNS = {
     "cp": "cp",
     "vpp": "vpp",
     "ep": "ep",
+    "etp": "etp",
     "sequence_parallel": "sequence_parallel",
     "zero_stage": "zero",
     "precision": "dtype",
@@ -72,6 +73,9 @@ def _as_run(run: Run | RefusedRun, row: dict[str, str]) -> Run | RefusedRun:
     kernels, communication = framework.kernels, framework.communication
     if row["ce_fusion"] == "1":
         kernels = kernels.replaced(loss="fused-copy")
+    if "v0.12" in row["framework"]:
+        # it weights what experts give, and keeps that
+        kernels = kernels.replaced(scores_inside_experts=False)
     if row["overlap"] == "none":
         communication = communication.replaced(
             overlap_gradients=False, overlap_parameters=False, overlap_tensor_backward=False

@@ -55,7 +55,12 @@ def test_bytes_per_parameter_of_no_other_framework() -> None:
 
 @pytest.mark.parametrize(
     ("said", "optimizer"),
-    [("AdamW 8 ", "adamw"), ("SGD 0,", "sgd"), ("with momentum 4\n", "sgd-momentum")],
+    [
+        ("AdamW 8 ", "adamw"),
+        ("SGD         0,", "sgd"),
+        ("Lion        4,", "lion"),
+        ("with momentum 4\n", "sgd-momentum"),
+    ],
 )
 def test_optimizer_states_per_parameter(said: str, optimizer: str) -> None:
     assert said in read("method.md")

@@ -22,7 +22,7 @@ from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, 
 from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.workload import Workload, parse_documents, parse_tokens
+from planner.describe.workload import Workload, parse_tokens, read_documents
 from planner.errors import LayoutError, PlannerError
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _said(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
 
 _PARSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tokens": (_said(parse_tokens), "NUMBER"),
-    "document_lengths": (_said(parse_documents), "MEAN|FILE"),
+    "document_lengths": (_said(read_documents), "MEAN|FILE"),
 }
 """Fields that are written otherwise than they are kept: who reads them, and what is written."""
 

@@ -2,9 +2,10 @@
 
     world = dp * tp * pp * cp        global_batch = micro_batch * grad_accumulation * dp
 
-`ep` subdivides dp * cp. `dp_shard` is the group over which ZeRO or FSDP shards (dp, or less
-with hybrid sharding). Ranks are numbered with tp fastest, then cp, dp and pp, the order of
-Megatron-LM and torchtitan's mesh; a group's stride follows from that.
+Experts lie on the same ranks in degrees of their own: `etp` ranks split each expert, `ep` ranks
+hold different ones, and ep * etp divides dp * cp * tp. `dp_shard` is the group over which ZeRO or
+FSDP shards (dp, or less with hybrid sharding). Ranks are numbered with tp fastest, then cp, dp and
+pp, the order of Megatron-LM and torchtitan's mesh; a group's stride follows from that.
 """
 
 from __future__ import annotations
@@ -150,6 +151,8 @@ class Layout(Sharding, Chunks, Description):
     """Context-parallel degree."""
     ep: int = Field(default=1, ge=1, le=100_000)
     """Expert-parallel degree."""
+    etp: int = Field(default=0, ge=0, le=100_000)
+    """Tensor-parallel degree inside each expert; 0: as the framework does unasked."""
     zero_stage: int = Field(default=0, ge=0, le=3)
     """ZeRO stage; FSDP full shard is 3."""
     micro_batch: int = Field(default=1, ge=1, le=1_000_000)
@@ -238,6 +241,8 @@ class Layout(Sharding, Chunks, Description):
         for name in ("tp", "pp", "vpp", "cp", "ep"):
             if getattr(self, name) > 1:
                 parts.append(f"{name}{getattr(self, name)}")
+        if self.etp:
+            parts.append(f"etp{self.etp}")
         if self.sequence_parallel:
             parts.append("sp")
         parts.append(f"zero{self.zero_stage}")

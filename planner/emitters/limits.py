@@ -81,7 +81,7 @@ class Says:
 
     def check(self, layout: Layout, framework: str) -> None:
         """Raise EmitError for what would be lost in the files."""
-        for axis in ("tp", "pp", "cp", "ep"):
+        for axis in ("tp", "pp", "cp", "ep", "etp"):
             if getattr(layout, axis) > 1 and axis not in self.axes:
                 raise not_written(f"{axis} = {getattr(layout, axis)}", framework, f"{axis} = 1")
         if layout.recompute not in self.recompute:

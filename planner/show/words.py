@@ -50,6 +50,8 @@ def layout_words(layout: Layout) -> str:
     words = [", ".join(degrees) + " parallel" if degrees else "one device"]
     if layout.sequence_parallel:
         words.append("sequence parallel")
+    if layout.etp:
+        words.append("whole experts" if layout.etp == 1 else f"experts split over {layout.etp}")
     if layout.vpp > 1:
         words.append(f"{layout.vpp} chunks per stage")
     if layout.zero_stage:

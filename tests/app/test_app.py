@@ -147,6 +147,27 @@ def test_address_restores_the_controls() -> None:
     assert any(m.label == "300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
 
 
+def test_address_tells_a_frozen_base_and_documents() -> None:
+    app = _app(
+        model="llama-3.1-8b",
+        machine="workstation-1x4090",
+        nodes="1",
+        batch="16",
+        seq="2048",
+        lora="8",
+        dora="True",
+        base_format="nf4-double",
+        document_lengths="300,900",
+        samples="52000",
+    )
+    assert app.checkbox(key="dora").value is True
+    assert app.selectbox(key="base_format").value == "nf4-double"
+    assert app.text_input(key="document_lengths").value == "300,900"
+    # 16 bits of it alone would take 15 of 23.6 GiB and DoRA's sums more
+    assert "llama-3.1-8b fits on 1 node" in app.success[0].value
+    assert any(m.label == "31.2 M tokens" for m in app.metric)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -163,6 +184,7 @@ def test_address_restores_the_controls() -> None:
         ("config", "AAAA"),
         ("config", "%00"),
         ("tokens", "nan"),
+        ("document_lengths", "/etc/passwd"),
         ("frameworks", "nothing"),
     ],
 )

@@ -68,6 +68,7 @@ def every_layout(question: Question, world: int) -> Layouts:
     columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
     for name, values in {
         "ep": divisors(experts),
+        "etp": [0, *divisors(world)] if experts > 1 else [0],
         "sequence_parallel": [0, 1],
         "zero_stage": [0, 1, 2, 3],
         "dp_shard": divisors(world),

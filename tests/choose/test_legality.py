@@ -110,6 +110,37 @@ def test_a_legal_layout_passes() -> None:
         ({}, {"micro_batch": 3}, r"micro_batch \* grad_accumulation must be 16"),
         ({}, {"ep": 2}, r"llama-3-8b has no experts"),
         ({"model": "mixtral-8x7b"}, {"ep": 3}, r"ep = 3 must divide num_experts = 8"),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 8, "sequence_parallel": True},
+            r"ep = 8 must divide num_experts = 8 and dp \* cp = 4; use one of 1, 2, 4",
+        ),
+        (
+            {"model": "qwen3-30b-a3b"},
+            {"dp": 4, "tp": 4, "ep": 32, "etp": 1, "sequence_parallel": True},
+            r"ep = 32 must divide num_experts = 128 and dp \* cp \* tp = 16; use one of",
+        ),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 8, "etp": 4, "sequence_parallel": True},
+            r"ep = 8 must divide num_experts = 8 and dp \* cp = 4",
+        ),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 8, "etp": 8, "sequence_parallel": True},
+            r"ep \* etp = 64 must divide dp \* cp \* tp = 16",
+        ),
+        (
+            {"model": "mixtral-8x7b"},
+            {"dp": 4, "tp": 4, "ep": 4},
+            r"tp = 4 without sequence parallelism .* every token to its experts tp times",
+        ),
+        (
+            {"model": "mixtral-8x7b", "framework": "fsdp2"},
+            {"dp": 4, "tp": 4, "ep": 4, "etp": 4, "sequence_parallel": True, "zero_stage": 3},
+            r"etp = 4 with ep = 4 is not offered by fsdp2; use 1",
+        ),
+        ({}, {"etp": 1}, r"etp = 1: llama-3-8b has no experts; use etp = 0"),
         ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
         (
             {"framework": "megatron-deepspeed"},

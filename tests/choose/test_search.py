@@ -30,12 +30,16 @@ def brute_force(q: Question, world: int) -> set[Layout]:
     ways, batch, found = divisors(world), q.workload.global_batch, set()
     experts = q.model.experts.num_experts if q.model.experts else 1
     axes = q.framework.axes
-    for tp, pp, cp, ep in itertools.product(
+    whole = {"tp", "one"} <= set(q.framework.expert_tensor_parallel)
+    for tp, pp, cp, ep, etp in itertools.product(
         ways if "tp" in axes else [1],
         ways if "pp" in axes else [1],
         ways if "cp" in axes else [1],
         divisors(experts) if "ep" in axes else [1],
+        (0, 1),
     ):
+        if etp and not (whole and tp > 1 and ep > 1):
+            continue  # experts are whole anyway, or all on every rank
         if world % (tp * pp * cp):
             continue
         if cp > max(q.workload.sequence_length // 1024, 1):
@@ -70,6 +74,7 @@ def brute_force(q: Question, world: int) -> set[Layout]:
                 pp=pp,
                 cp=cp,
                 ep=ep,
+                etp=etp,
                 vpp=vpp,
                 sequence_parallel=sequence,
                 zero_stage=zero,

@@ -10,6 +10,7 @@ import pytest
 import planner
 from planner.choose.search import search
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
 from planner.emitters import emit_estimate
 from planner.emitters.limits import Says, Words
@@ -110,7 +111,7 @@ def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
     found = list(search(replace(asked, framework=part), 16).footprints.layouts)
     assert any(x.ep > 1 and x.dp_shard not in (0, x.dp) for x in found)
     for x in found:
-        group = (x.dp_shard or x.dp) * x.cp
+        group = (x.dp_shard or x.dp) * x.cp * x.tp
         assert x.zero_stage or x.cp * x.ep == 1, str(x)
         assert group % x.ep == 0, str(x)
 
@@ -122,3 +123,29 @@ def test_models_that_no_code_builds_are_refused_in_one_sentence() -> None:
     with pytest.raises(EmitError, match=r"gpt2|learned positions"):
         files_of("gpt2", "polaris", 1, Layout(dp=2, tp=2, zero_stage=3), "fsdp2")
     assert "sharding.py" in files_of("gpt2", "polaris", 1, Layout(dp=4, zero_stage=3), "fsdp2")
+
+
+def test_megatron_is_told_how_experts_lie_and_what_they_take() -> None:
+    layout = Layout(dp=4, tp=4, ep=8, etp=1, sequence_parallel=True, zero_stage=1)
+    for etp, word in ((1, "1"), (0, "4")):
+        ep = 8 if etp else 4
+        capacity = {"expert_capacity": 1.25, "pad_experts": True}
+        files = files_of(
+            "mixtral-8x7b",
+            "perlmutter",
+            4,
+            layout.replaced(etp=etp, ep=ep),
+            "megatron-lm",
+            **capacity,
+        )
+        told = files["megatron.args"].split()
+        assert f"--expert-tensor-parallel-size={word}" in told
+        assert {"--moe-expert-capacity-factor=1.25", "--moe-pad-expert-input-to-capacity"} <= {
+            *told
+        }
+        read = read_configuration_text(files["megatron.args"], "megatron.args")
+        assert read.layout.get("etp", 0) == etp
+        assert {name: read.workload[name] for name in capacity} == capacity
+    alone = Layout(dp=16, zero_stage=3)
+    with pytest.raises(EmitError, match=r"expert_capacity 1\.25 is not written; use 0"):
+        files_of("qwen3-30b-a3b", "perlmutter", 4, alone, "fsdp2", expert_capacity=1.25)

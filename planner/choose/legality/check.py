@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.choose.job import check_sequence
 from planner.choose.legality.degrees import AXES, DIVISIONS
+from planner.choose.legality.experts import EXPERTS
 from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
 from planner.choose.legality.pipeline import SCHEDULED, STAGES
 from planner.choose.legality.rule import Rule
@@ -21,6 +22,7 @@ __all__ = ["RULES", "check", "legal"]
 RULES: tuple[Rule, ...] = (
     *AXES,
     *DIVISIONS,
+    *EXPERTS,
     *STAGES,
     *SHARDING,
     *RECOMPUTED,

@@ -9,7 +9,7 @@ from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import Layout, divisors
+from planner.describe.layout import divisors
 from planner.describe.workload import parse_ramp
 from planner.errors import shorten
 
@@ -49,20 +49,14 @@ def _kv_heads(q: Question, x: Layouts) -> Mask:
     return divides | (q.framework.replicates_kv_heads & (x.tp % kv == 0))
 
 
-def _ffn_width(q: Question, ep: int) -> int:
-    """Greatest width that every feed-forward which tp splits is a multiple of."""
-    widths = [q.model.ffn_size] if q.model.ffn_size else []
+def _ffn_width(q: Question) -> int:
+    """Width of the dense feed-forward, which tp splits; 0 where there is none."""
     experts = q.model.experts
-    if experts is not None:
-        split = q.framework.expert_tensor_parallel or ep == 1
-        dense = experts.num_dense_layers > 0
-        widths = (widths if dense else []) + ([experts.ffn_size] if split else [])
-    return int(np.gcd.reduce(widths)) if widths else 0
+    return q.model.ffn_size if experts is None or experts.num_dense_layers else 0
 
 
 def _ffn(q: Question, x: Layouts) -> Mask:
-    alone, spread = _ffn_width(q, 1) % x.tp == 0, _ffn_width(q, 2) % x.tp == 0
-    return np.where(x.ep > 1, spread, alone)
+    return _ffn_width(q) % x.tp == 0
 
 
 def _node(q: Question, x: Layouts) -> Mask:
@@ -74,22 +68,6 @@ def _ramp(q: Question, x: Layouts) -> Mask:
     sizes = [size for _, size in parse_ramp(q.workload.ramp)]
     at_once = x.dp * x.micro_batch
     return np.all([size % at_once == 0 for size in sizes], axis=0) | np.zeros_like(at_once, bool)
-
-
-def _experts(q: Question, x: Layouts) -> Mask:
-    experts = q.model.experts.num_experts if q.model.experts else 1
-    return (experts % x.ep == 0) & (x.dp * x.cp % x.ep == 0)
-
-
-def _experts_message(q: Question, x: Layout) -> str:
-    if q.model.experts is None:
-        return f"ep = {x.ep}: {q.model.name} has no experts; use ep = 1"
-    experts = q.model.experts.num_experts
-    common = int(np.gcd(experts, x.dp * x.cp))
-    return (
-        f"ep = {x.ep} must divide num_experts = {experts} and dp * cp = {x.dp * x.cp}; use one of "
-        f"{listed(divisors(common))}"
-    )
 
 
 AXES: tuple[Rule, ...] = tuple(_axis(name) for name in ("tp", "pp", "cp", "ep"))
@@ -116,11 +94,11 @@ DIVISIONS: tuple[Rule, ...] = (
     ),
     Rule(
         "tp does not divide the feed-forward width",
-        ("tp", "ep"),
+        ("tp",),
         _ffn,
         lambda q, x: (
-            f"tp = {x.tp} does not divide the feed-forward width {_ffn_width(q, x.ep)}; use one "
-            f"of {listed(divisors(int(np.gcd(_ffn_width(q, x.ep), q.model.num_heads))))}"
+            f"tp = {x.tp} does not divide the feed-forward width {_ffn_width(q)}; use one "
+            f"of {listed(divisors(int(np.gcd(_ffn_width(q), q.model.num_heads))))}"
         ),
     ),
     Rule(
@@ -133,7 +111,6 @@ DIVISIONS: tuple[Rule, ...] = (
             f"{listed(divisors(q.machine.node.num_devices))}"
         ),
     ),
-    Rule("ep does not divide experts and replicas", ("ep", "dp", "cp"), _experts, _experts_message),
     Rule(
         "cp does not divide the sequence",
         ("cp",),

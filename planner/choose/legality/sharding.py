@@ -66,7 +66,9 @@ def _alone(q: Question, x: Layouts) -> Mask:
     single = np.prod([np.ones_like(x.tp), *(getattr(x, axis) for axis in axes)], axis=0) == 1
     group = x.dp_shard * x.cp
     shared = (group > 1) & x.shards_gradients
-    return single | (shared & (("ep" not in axes) | (group % x.ep == 0)))
+    settled = x.settled(q.framework)
+    held = group * x.tp % (x.ep * settled.expert_tp) == 0
+    return single | (shared & (("ep" not in axes) | held))
 
 
 def _hybrid(q: Question, x: Layouts) -> Mask:
@@ -107,12 +109,12 @@ SHARDING: tuple[Rule, ...] = (
     ),
     Rule(
         "other axes need sharded states",
-        ("tp", "pp", "cp", "ep", "dp", "zero_stage"),
+        ("tp", "pp", "cp", "ep", "etp", "dp", "zero_stage"),
         _alone,
         lambda q, x: (
             f"{x}: {q.framework.name} takes {', '.join(q.framework.axes_need_sharding)} only "
             "beside states that ranks share; use ZeRO stage 2 or 3 with dp or cp above 1, and an "
-            "ep that divides dp_shard * cp"
+            "ep that divides dp_shard * cp * tp"
         ),
     ),
     Rule(

@@ -181,6 +181,7 @@ class Axis:
 
 _CARRIES = {
     "tp": ("activations of every layer", ("tensor_parallel",)),
+    "etp": ("tokens at experts that are split", ()),
     "ep": ("tokens to experts and back", ("expert_parallel",)),
     "cp": ("keys and values around the ring", ("context_parallel",)),
     "dp": (
@@ -195,12 +196,13 @@ _CARRIES = {
 def axes(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> list[Axis]:
     """The parallel axes of a layout that have more than one rank, fastest first."""
     layout = estimate.layout
-    traffic = step_traffic(question_of(model, machine, workload, estimate), layout)
-    places, rows = geometry(Layouts.of(layout)), []
+    question = question_of(model, machine, workload, estimate)
+    traffic = step_traffic(question, layout)
+    places, rows = geometry(Layouts.of(layout).settled(question.framework)), []
     for name in _CARRIES:
-        size, stride = (int(figure) for figure in places[AXES[name]])
-        if size == 1:
+        if name not in traffic:
             continue
+        size, stride = (int(figure) for figure in places[AXES[name]])
         view = group_view(machine, size, stride)
         carries, parts = _CARRIES[name]
         rows.append(

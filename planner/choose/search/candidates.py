@@ -57,7 +57,18 @@ def _degrees(grid: Grid, world: int) -> None:
     grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
     experts = model.experts.num_experts if model.experts else 1
     grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
-    grid.apply("pp", "cp", "ep", "dp", "vpp")
+    _whole_experts(grid)
+    grid.apply("pp", "cp", "ep", "etp", "dp", "vpp")
+
+
+def _whole_experts(grid: Grid) -> None:
+    """Experts split as the framework does unasked, and where it can, on one rank each."""
+    model, (unasked, *others) = grid.question.model, grid.question.framework.expert_tensor_parallel
+    apart = model.experts is not None and "one" in others and unasked == "tp"
+    grid.cross("etp", [0, 1] if apart else [0])
+    columns = grid.columns
+    # with ep = 1 every rank would hold all experts whole; with tp = 1 they are whole anyway
+    grid.filter((columns["etp"] == 0) | ((columns["tp"] > 1) & (columns["ep"] > 1)))
 
 
 def _context(grid: Grid, ways: list[int]) -> None:

@@ -11,7 +11,7 @@ from planner.cost.memory.in_flight import InFlight, in_flight_on
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import split_over
+from planner.cost.shards.split import expert_load, split_over
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import largest_matrix
 from planner.describe.model.block import Block, Saved
@@ -162,6 +162,8 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
         per_key = question.workload.sequence_length if item.scores else 1
         size = item.bytes_per_token * per_key * tokens
         size = size / split_over(item.split, layouts, gathered=gathered)
+        if item.split in ("dispatched", "expert"):
+            size = size * expert_load(question.workload, layouts)
         if item.only_split:
             size = np.where(layouts.tp > 1, size, 0.0)
         if item.only_context:

@@ -102,9 +102,10 @@ def eight_bit_copies(stages: Stages) -> Float:
     """What 8-bit weights take beyond 16-bit ones, less than nothing in whose place they are [B].
 
     Counted: parameters of layers, where products run in 8 bits and the framework keeps its copies
-    from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits. Left out:
-    embedding and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling
-    needs no copy by columns on Blackwell.
+    from one micro-batch to the next; without the 16-bit ones where ranks gather 8 bits, unless
+    these are copies of fp32 shards, of which runs take as much as in 16 bits. Left out: embedding
+    and head, which run in 16 bits; scales; that norms have none; that per-tensor scaling needs no
+    copy by columns on Blackwell.
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
@@ -117,7 +118,7 @@ def eight_bit_copies(stages: Stages) -> Float:
     """
     params, question = stages.params, stages.question
     kept = question.framework.kernels.fp8_weight_bytes * (question.workload.precision == "fp8")
-    if stages.eight_bits:
+    if stages.eight_bits and stages.states.sharded_weight_bytes:
         kept = max(kept, stages.layer_element) - stages.states.weight_bytes
     layers = params.unsharded - params.embedding - (params.head - params.tied)
     return np.where(stages.layouts.shards_weights, 0.0, layers * kept)
@@ -160,14 +161,12 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     plain = copies & ~layouts.piped
     once = layouts.sums_gradients(stages.question.framework)
 
-    def without(freed: Float, where: Mask) -> Float:
-        return weights - np.where(where, freed, 0.0)
+    def without(elements: Float, where: Mask) -> Float:
+        return weights - np.where(where, elements * size.weight_bytes, 0.0)
 
-    whole = float(size.weight_bytes)
-    small = min(whole, stages.layer_element) if stages.eight_bits else whole
-    head, layer = (params.head - params.tied) * whole, params.largest_layer * small
-    spent = without(params.all_gathered * (whole - (whole - small) * stages.in_layers), plain)
-    group = np.maximum(layer, params.embedding * whole)
+    head, layer = params.head - params.tied, params.largest_layer
+    spent = without(params.all_gathered, plain)
+    group = np.maximum(layer, params.embedding)
     return ResidentWeights(
         all=weights,
         without_head=without(head, plain),
@@ -211,7 +210,7 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
-    everything = params.all_gathered * stages.element
+    everything = params.all_gathered * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
     head, tied = np.minimum(params.head * element, everything), params.tied * element
     # a tied table is used at both ends and stays gathered between them

@@ -17,7 +17,14 @@ from planner.describe.machine import Machine
 
 __all__ = ["AXES", "Groups", "geometry"]
 
-AXES = {"tp": "tensor", "cp": "context", "ep": "expert", "dp": "data", "pp": "pipeline"}
+AXES = {
+    "tp": "tensor",
+    "etp": "expert_tensor",
+    "cp": "context",
+    "ep": "expert",
+    "dp": "data",
+    "pp": "pipeline",
+}
 """The group in which the ranks of an axis communicate; context ranks share weights, so their
 gradients are reduced over dp and cp together."""
 
@@ -25,8 +32,8 @@ gradients are reduced over dp and cp together."""
 def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """Size and stride of the groups of every kind, in ranks [1].
 
-    Counted: every axis, with tp fastest, then cp, dp and pp. Left out: other orders of ranks.
-    method.md#what-a-group-sees.
+    Counted: every axis, with tp fastest, then cp, dp and pp; those of experts with etp fastest,
+    then ep and replicas. Left out: other orders of ranks. method.md#what-a-group-sees.
 
     >>> from planner.describe.layout import Layout
     >>> size, stride = geometry(Layouts.of(Layout(tp=4, dp=8, pp=2)))["data"]
@@ -35,18 +42,19 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     """
     tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
     pipeline = tp * replicas
-    # ranks that share the states of an expert; what is left of its replicas holds them again
-    expert_shards = np.maximum(shards // layouts.ep, 1)
+    # experts are laid over the same ranks in an order of their own: etp, ep, replicas
+    experts, expert_shards = layouts.expert_tp * layouts.ep, layouts.expert_shards
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
         "data": (replicas, tp),
         "shard": (shards, tp),
         "replica": (replicas // shards, tp * shards),
-        "expert": (layouts.ep, tp),
-        "expert_data": (layouts.expert_dp, tp * layouts.ep),
-        "expert_shard": (expert_shards, tp * layouts.ep),
-        "expert_replica": (layouts.expert_dp // expert_shards, tp * layouts.ep * expert_shards),
+        "expert": (layouts.ep, layouts.expert_tp),
+        "expert_tensor": (layouts.expert_tp, np.ones_like(tp)),
+        "expert_data": (layouts.expert_dp, experts),
+        "expert_shard": (expert_shards, experts),
+        "expert_replica": (layouts.expert_dp // expert_shards, experts * expert_shards),
         "pipeline": (layouts.pp, pipeline),
     }
 
@@ -64,6 +72,8 @@ class Groups(Arrays):
     replica: GroupView
     """Ranks that hold the same shard (hybrid sharding)."""
     expert: GroupView
+    expert_tensor: GroupView
+    """Ranks that split an expert."""
     expert_data: GroupView
     """Replicas of one expert."""
     expert_shard: GroupView

@@ -115,7 +115,7 @@ def working(sizes: Sizes, experts: Experts | None) -> tuple[tuple[Saved, ...], .
     if sizes.workload.attention == "eager":
         scores = 2 * e * model.num_heads
         attention += (Saved("gradient.scores", scores, "sharded", scores=True),)
-    return (stream, Saved("gradient.ffn", wide, "sharded")), attention
+    return (stream, Saved("gradient.ffn", wide, "expert" if experts else "sharded")), attention
 
 
 def repeating(sizes: Sizes) -> tuple[Saved, ...]:
@@ -178,9 +178,16 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
         Saved(
             f"gradient.{gemm.name}",
             float(e * gemm.n * max(gemm.top_k, 1)),
-            "sharded" if gemm.split == "column" else "replicated",
+            _split_of(gemm),
         )
         for gemm in gemms
         if gemm.weight_gradient
     )
     return (*results, Saved("gradient.norms", float(e * h * norms), "residual"))
+
+
+def _split_of(gemm: Gemm) -> Split:
+    """How a product's result is split over the tensor-parallel group."""
+    if gemm.experts and gemm.top_k:
+        return "expert" if gemm.split == "column" else "dispatched"
+    return "sharded" if gemm.split == "column" else "replicated"

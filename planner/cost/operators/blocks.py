@@ -27,7 +27,7 @@ from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Pointwise, Saved
 from planner.describe.model.model import Model
-from planner.describe.model.weights import LayerKind, layer_kinds, weight_blocks
+from planner.describe.model.weights import LayerKind, layer_kinds, shared_size, weight_blocks
 from planner.describe.workload import Workload
 
 __all__ = ["blocks", "blocks_of"]
@@ -86,13 +86,25 @@ def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:
         attentions=found.attentions,
         pointwise=found.pointwise,
         saved=kept_selectively(sizes, found.saved, kind),
-        num_tp_collectives=(1 if model.parallel_residual else 2) + kind.cross,
+        num_tp_collectives=_regions(sizes, kind),
         dispatch_top_k=experts.top_k if experts else 0,
         working=working(sizes, experts),
         repeating=repeating(sizes),
         after_ffn=after_ffn(sizes, experts),
         deferred=deferred(sizes, found.gemms, model.norms_per_layer + kind.cross),
     )
+
+
+def _regions(sizes: Sizes, kind: LayerKind) -> int:
+    """Tensor-parallel regions of a layer: attention, and the feed-forward beside or after it.
+
+    Routed experts are none where ranks route their own tokens; the one of every token is.
+    """
+    experts = sizes.model.experts if kind.experts else None
+    after = not sizes.model.parallel_residual
+    if experts is not None and sizes.framework.communication.routes_own_tokens:
+        after = after and bool(shared_size(experts))
+    return 1 + after + kind.cross
 
 
 def _norms(sizes: Sizes, count: int) -> Operators:

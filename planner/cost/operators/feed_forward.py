@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.operators.sizes import FP32, Operators, Sizes
-from planner.describe.model.block import Gemm, Pointwise, Saved
+from planner.describe.model.block import Gemm, Pointwise, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import shared_size
 
@@ -38,7 +38,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     """Router, dispatch, routed experts, and the expert that every token visits.
 
     Counted: products of top_k experts per token, copies to the experts' order and back, bytes per
-    token that backward needs. Left out: uneven routing, dropped tokens. method.md#matrix-products,
+    token that backward needs. Left out: uneven routing (`expert_load`). method.md#matrix-products,
     method.md#activations.
 
     >>> from planner import Workload, load_framework, load_model
@@ -51,7 +51,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
     h, e, k = sizes.model.hidden_size, sizes.element, experts.top_k
     first = 2 if sizes.model.gated_mlp else 1
     width = k * experts.ffn_size
-    activation = _activation(sizes, width, "expert.activation", until_ffn=True)
+    activation = _activation(sizes, width, "expert.activation", "expert", until_ffn=True)
     routing, moved = FP32 * experts.num_experts, e * h * (2 + 3 * k)
     num = experts.num_experts
     found = Operators(
@@ -68,7 +68,7 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
         ),
         saved=(
             Saved("mlp.input", e * h, "gathered", input_of=("gate", "up"), for_weights=1.0),
-            Saved("router", 3 * routing, "dispatched"),
+            Saved("router", 3 * routing, "gathered"),
             *_dispatched(sizes, e * h * k),
             *activation.saved,
         ),
@@ -89,7 +89,9 @@ def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -
     return Operators(gemms=gemms) + activation
 
 
-def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Operators:
+def _activation(
+    sizes: Sizes, width: float, name: str, split: Split = "sharded", *, until_ffn: bool
+) -> Operators:
     """Non-linearity: its inputs, and its output, which is the input of the down product."""
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
@@ -99,13 +101,13 @@ def _activation(sizes: Sizes, width: float, name: str, *, until_ffn: bool) -> Op
         forward, backward = (2, 3) if fused else (4, 5)
         kept = _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
     kernels = 1 if fused else 2
-    operator = Pointwise(name, forward * e * width, backward * e * width, "sharded", kernels)
-    entering = Saved(f"{name}.input", kept * e * width, "sharded", until_ffn=until_ffn)
+    operator = Pointwise(name, forward * e * width, backward * e * width, split, kernels)
+    entering = Saved(f"{name}.input", kept * e * width, split, until_ffn=until_ffn)
     kept_output = sizes.product_input * width
     leaving = Saved(
         f"{name}.output",
         kept_output,
-        "sharded",
+        split,
         until_ffn=until_ffn,
         input_of=("down",),
         for_weights=1.0,
@@ -118,8 +120,13 @@ def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:
     if sizes.kernels.scores_before_experts:
         exact = size * FP32 / sizes.element
         return (Saved("expert.input", size + exact, "dispatched"),)
-    entering = size * sizes.product_input / sizes.element
-    return (
-        Saved("expert.input", entering, "dispatched", input_of=("gate", "up"), for_weights=1.0),
-        Saved("expert.output", size, "dispatched"),
+    entering = Saved(
+        "expert.input",
+        size * sizes.product_input / sizes.element,
+        "dispatched",
+        input_of=("gate", "up"),
+        for_weights=1.0,
     )
+    if sizes.kernels.scores_inside_experts:
+        return (entering,)
+    return (entering, Saved("expert.output", size, "residual"))

@@ -73,7 +73,8 @@ def _matrices(block: Block, layouts: Layouts) -> list[tuple[Float, Float]]:
     found = []
     for gemm in block.gemms:
         if gemm.weight_gradient:
-            parts = layouts.tp if gemm.split != "replicated" else one
+            ranks = layouts.expert_tp if gemm.experts else layouts.tp
+            parts = ranks if gemm.split != "replicated" else one
             copies = np.maximum(gemm.experts / layouts.ep, 1.0) if gemm.experts else one
             found.append((gemm.n * gemm.k / parts, copies))
     return found

@@ -7,7 +7,7 @@ is said once, by a mask with a name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -41,6 +41,7 @@ class Layouts(Sharding, Chunks, Arrays):
     vpp: Int
     cp: Int
     ep: Int
+    etp: Int
     zero_stage: Int
     micro_batch: Int
     grad_accumulation: Int
@@ -159,10 +160,33 @@ class Layouts(Sharding, Chunks, Arrays):
         """Ranks over which ZeRO or FSDP shards: dp_shard * cp."""
         return self.dp_shard * self.cp
 
+    # --- experts ---------------------------------------------------------------------------------
+
+    def settled(self, framework: Framework) -> Self:
+        """With the expert-tensor-parallel degree that the framework takes where none is stated."""
+        whole = framework.expert_tensor_parallel[0] == "one"
+        unasked = np.where((self.ep > 1) & whole, 1, self.tp)
+        return replace(self, etp=np.where(self.etp > 0, self.etp, unasked))
+
+    @property
+    def expert_tp(self) -> Int:
+        """Ranks that split each expert: those of tp where nothing else is stated."""
+        return np.where(self.etp > 0, self.etp, self.tp)
+
     @property
     def expert_dp(self) -> Int:
-        """Replicas of each expert: dp * cp / ep."""
-        return self.dp * self.cp // self.ep
+        """Replicas of each expert: dp * cp * tp / (ep * etp)."""
+        return self.dp * self.cp * self.tp // (self.ep * self.expert_tp)
+
+    @property
+    def expert_shards(self) -> Int:
+        """Those of them that share its states: as far as ranks that shard reach."""
+        return np.maximum(self.num_shards * self.tp // (self.ep * self.expert_tp), 1)
+
+    @property
+    def spreads_experts(self) -> Mask:
+        """Experts lie on other ranks than the layers around them."""
+        return (self.ep > 1) | (self.expert_tp != self.tp)
 
     # --- when gradients are reduced -------------------------------------------------------------
 

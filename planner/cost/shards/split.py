@@ -7,8 +7,9 @@ import numpy as np
 from planner.cost.arrays import Float
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Split
+from planner.describe.workload import Workload
 
-__all__ = ["split_over"]
+__all__ = ["expert_load", "split_over"]
 
 
 def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
@@ -26,9 +27,8 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
     """
     tp = layouts.tp.astype(float)
     if split == "dispatched":
-        together = split_over("gathered", layouts, gathered=gathered)
-        return np.where(layouts.ep > 1, split_over("residual", layouts), together)
-    if split in ("sharded", "column", "row"):
+        return tp / layouts.expert_tp
+    if split in ("sharded", "expert", "column", "row"):
         return tp
     if split == "residual" or (split == "gathered" and not gathered):
         return np.where(layouts.splits_sequence, tp, 1.0)
@@ -36,3 +36,25 @@ def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Flo
         parts = tp if split == "scattered" else np.ones_like(tp)
         return np.where(layouts.splits_sequence, parts, np.inf)
     return np.ones_like(tp)
+
+
+def expert_load(workload: Workload, layouts: Layouts) -> Float:
+    """Tokens that the fullest rank's experts work on, over the mean [1].
+
+    Counted: uneven routing where experts are spread over ranks, no more than their capacity, all of
+    it where they are padded to it. Left out: unevenness among the experts of one rank. Lepikhin et
+    al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
+
+    >>> from planner.describe.layout import Layout
+    >>> alone, spread = Layouts.of(Layout(dp=8)), Layouts.of(Layout(dp=8, ep=8))
+    >>> uneven = Workload(expert_imbalance=1.5)
+    >>> float(expert_load(uneven, alone)), float(expert_load(uneven, spread))
+    (1.0, 1.5)
+    >>> float(expert_load(uneven.replaced(expert_capacity=1.25), spread))    # others are dropped
+    1.25
+    """
+    uneven = np.where(layouts.ep > 1, workload.expert_imbalance, 1.0)
+    capacity = workload.expert_capacity
+    if workload.pad_experts:
+        return np.full_like(uneven, capacity)
+    return np.minimum(uneven, capacity) if capacity else uneven

@@ -36,6 +36,9 @@ class Stages:
     question: Question
     blocks: tuple[Block, ...]
     layouts: Layouts
+    """With what they leave to the framework settled."""
+    stated: Layouts
+    """As they were stated."""
     stage: Int
     """Index of the stage in its pipeline."""
     counts: tuple[Float, ...]
@@ -48,12 +51,13 @@ class Stages:
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
+        stated, layouts = layouts, layouts.settled(question.framework)
         counts = tuple(stage_counts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
         moving = tuple(without_frozen(block) for block in blocks)
         if moving != blocks:
             trained = stage_params(question, moving, layouts, counts)
-        return cls(question, blocks, layouts, stage, counts, params, trained)
+        return cls(question, blocks, layouts, stated, stage, counts, params, trained)
 
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
@@ -76,6 +80,7 @@ class Stages:
         return replace(
             self,
             layouts=self.layouts.take((..., 0)),
+            stated=self.stated.take((..., 0)),
             stage=chosen(self.stage),
             counts=tuple(chosen(count) for count in self.counts),
             params=self.params.map(chosen),

@@ -57,14 +57,12 @@ def _local_elements(
     take as many bytes: so it is held, sharded and gathered.
     """
     framework, ranks = question.framework, np.asarray(ranks, dtype=float)
-    tp = layouts.tp
+    tp = layouts.expert_tp if weight.expert else layouts.tp
     copies: Float = np.full(np.shape(tp), float(weight.copies))
     if weight.stored_bytes:
         copies = copies * (weight.stored_bytes / question.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
-        if not framework.expert_tensor_parallel:
-            tp = np.where(layouts.ep > 1, 1, tp)
     if weight.units:
         tp = np.minimum(tp, weight.units)
     rows: Float = np.full(np.shape(tp), float(weight.rows))
@@ -154,12 +152,10 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     >>> float(local_params(job, layer, Layouts.of(Layout(tp=4))).unsharded)
     54534144.0
     """
-    framework = question.framework
+    framework, layouts = question.framework, layouts.settled(question.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
     for weight in block.weights:
-        ranks = layouts.num_shards
-        if weight.expert:
-            ranks = np.maximum(ranks // layouts.ep, 1)
+        ranks = layouts.expert_shards if weight.expert else layouts.num_shards
         mine = _local_elements(weight, question, layouts, 1)
         shard = _local_elements(weight, question, layouts, ranks)
         experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
@@ -236,7 +232,7 @@ def stage_params(
     shape = np.shape(counts[0])
     sums = {field.name: np.zeros(shape) for field in fields(Params)}
     largest, copied_in, embedding, table, head, shapes = (np.zeros(shape) for _ in range(6))
-    few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "zero_stage")
+    few, index = layouts.distinct("dp", "dp_shard", "tp", "cp", "ep", "etp", "zero_stage")
 
     def local_of(block: Block) -> LocalParams:
         # few ways to split a tensor differ, however many layouts there are
@@ -313,8 +309,8 @@ def without_frozen(block: Block) -> Block:
 def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
     """Part of a rank's parameters that are routed experts [1].
 
-    Counted: all blocks, experts divided by ep. Left out: tp, pipeline stages; the share is the
-    model's. Definition.
+    Counted: all blocks, experts divided by ep, and by their own tp beside that of the rest. Left
+    out: what tp does not split, pipeline stages; the share is the model's. Definition.
 
     >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
@@ -332,5 +328,5 @@ def expert_share(blocks: Sequence[Block], layouts: Layouts) -> Float:
         if weight.expert
     )
     total = sum(block.count * block.num_params for block in blocks)
-    mine = routed / layouts.ep
+    mine = routed * layouts.tp / (layouts.ep * layouts.expert_tp)
     return np.asarray(mine / (total - routed + mine))

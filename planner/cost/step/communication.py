@@ -276,7 +276,7 @@ def _times(count: Float, collective: Collective, group: GroupView, amount: Float
 
 def _routed(stages: Stages) -> Float:
     """Part of a rank's parameters that has replicas of its own: experts spread over ranks."""
-    spread = stages.layouts.ep > 1
+    spread = stages.layouts.spreads_experts
     return np.where(spread, expert_share(stages.blocks, stages.layouts), 0.0)
 
 

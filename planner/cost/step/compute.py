@@ -15,7 +15,7 @@ from planner.cost.arrays import Arrays, Float
 from planner.cost.operators.operations import attention_flop
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import split_over
+from planner.cost.shards.split import expert_load, split_over
 from planner.cost.step.constants import constants
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
@@ -33,7 +33,7 @@ def gemm_s(
     n: ArrayLike,
     k: ArrayLike,
     *,
-    flop_per_s: float,
+    flop_per_s: ArrayLike,
     bytes_per_s: float,
     num_units: float,
     element_bytes: float = 2,
@@ -53,7 +53,7 @@ def gemm_s(
     True
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
-    unit_rate = flop_per_s / num_units
+    unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
     best = np.full(m.shape, np.inf)
     found = constants().gemm
     overhead = found.tile_overhead.value
@@ -203,21 +203,26 @@ def _gemm_times(
     """Output, input-gradient and weight-gradient time of one product [s]."""
     framework, workload = question.framework, question.workload
     tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
-    if gemm.experts and not framework.expert_tensor_parallel:
-        tp = np.where(layouts.ep > 1, 1, tp)
+    tp = layouts.expert_tp if gemm.experts else tp
     n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
     k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
     batch: Float = np.ones_like(tokens)
     m = tokens
     if gemm.experts:
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
-        m = tokens * gemm.top_k / batch
-    rate = rates.grouped if gemm.experts else rates.gemm if gemm.quantizable else rates.head
+        m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
+        m = m * expert_load(workload, layouts)
+    rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+    if gemm.experts:
+        # one expert alone is an ordinary product
+        rate = np.where(batch > 1, rates.grouped, rates.gemm)
 
     eight_bit = rates.element == 1 and gemm.quantizable
     convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
+    # weights are converted once a step where their 8-bit copies are kept
+    once = framework.kernels.fp8_weight_bytes > 0
 
-    def time(m: Float, n: Float, k: Float, output_bytes: float) -> Float:
+    def time(m: Float, n: Float, k: Float, output_bytes: float, weight: bool = True) -> Float:
         product = gemm_s(
             m,
             n,
@@ -229,7 +234,8 @@ def _gemm_times(
             output_bytes=output_bytes,
             batch=batch,
         )
-        return product + convert * batch * (m * k + k * n)
+        second = 0.0 if weight and once else k * n
+        return product + convert * batch * (m * k + second)
 
     element = float(workload.compute_bytes)
     whole = batch * n * k / rates.memory
@@ -243,10 +249,14 @@ def _gemm_times(
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
     added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, added)
+        return forward, dgrad, time(n, m, k, added, weight=False)
     accumulate = batch * n * k * (element + added) / rates.memory
     repeated = layouts.num_microbatches > 1
-    return forward, dgrad, time(n, m, k, element) + np.where(repeated, accumulate, 0.0)
+    return (
+        forward,
+        dgrad,
+        time(n, m, k, element, weight=False) + np.where(repeated, accumulate, 0.0),
+    )
 
 
 def _attention_times(
@@ -315,6 +325,8 @@ def _pointwise_times(
 ) -> tuple[Float, Float]:
     units = tokens * (question.workload.sequence_length if operator.scores else 1)
     moved = units / split_over(operator.split, layouts)
+    if operator.split == "expert":
+        moved = moved * expert_load(question.workload, layouts)
     return (
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,

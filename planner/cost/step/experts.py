@@ -6,14 +6,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float
-from planner.cost.network.collectives import all_to_all_s, forwarded_all_to_all_s
+from planner.cost.network.collectives import (
+    all_gather_s,
+    all_to_all_s,
+    forwarded_all_to_all_s,
+    reduce_scatter_s,
+)
 from planner.cost.network.groups import Groups
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.split import expert_load
 from planner.describe.model.block import Block
 from planner.describe.model.model import Model
 
-__all__ = ["crossing_part", "expert_s", "exposed_experts_s"]
+__all__ = ["crossing_part", "expert_s", "exposed_experts_s", "split_expert_s"]
 
 
 def expert_s(
@@ -23,7 +29,9 @@ def expert_s(
 
     Counted: the stream times top_k, its part on a rank with sequence parallelism, evenly spread;
     where a framework sends tokens once per node, what crosses the network as `crossing_part`.
-    Left out: overlap, uneven routing, 8-bit dispatch. Lepikhin et al. 2020, arXiv:2006.16668.
+    Counted beside it: uneven routing (`expert_load`), the size of elements on their way. Left out:
+    overlap, what ranks that split an expert gather (`split_expert_s`). Lepikhin et al. 2020,
+    arXiv:2006.16668.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -34,19 +42,56 @@ def expert_s(
     >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
     56.0
     """
+    size, rules = _sent_bytes(question, block, layouts), question.framework.communication
+    # dispatch forward and the gradient of combine backward may travel in fewer bytes
+    narrow = rules.dispatch_bytes / question.workload.compute_bytes or 1.0
+    ways, network = 1 + narrow, question.machine.network
+    # nodes of one NVLink domain forward nothing: every rank reaches every other
+    alike = network is None or network.domain_nodes > 1
+    if alike or not rules.experts_once_per_node:
+        forward = ways * all_to_all_s(groups.expert, size)
+    else:
+        crossing = crossing_part(question.model, groups.expert.nodes)
+        forward = ways * forwarded_all_to_all_s(groups.expert, size, crossing)
+    return forward, forward
+
+
+def _sent_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
+    """What a rank's tokens are on their way to the experts, or those that come to it [B]."""
     workload = question.workload
     tokens = layouts.tokens(workload.sequence_length) * block.dispatch_top_k
     size = tokens * question.model.hidden_size * float(workload.compute_bytes)
-    size = size / np.where(layouts.splits_sequence, layouts.tp, 1)
-    network = question.machine.network
-    # nodes of one NVLink domain forward nothing: every rank reaches every other
-    alike = network is None or network.domain_nodes > 1
-    if alike or not question.framework.communication.experts_once_per_node:
-        forward = 2 * all_to_all_s(groups.expert, size)
-    else:
-        crossing = crossing_part(question.model, groups.expert.nodes)
-        forward = 2 * forwarded_all_to_all_s(groups.expert, size, crossing)
-    return forward, forward
+    size = size * expert_load(workload, layouts)
+    return size / np.where(layouts.splits_sequence, layouts.tp, 1)
+
+
+def split_expert_s(
+    question: Question, block: Block, layouts: Layouts, groups: Groups
+) -> tuple[Float, Float]:
+    """Gathering tokens at an expert over the ranks that split it, and summing its results [s].
+
+    Counted: a gather and a reduce-scatter of the dispatched tokens forward, both again backward,
+    where ranks route their own tokens; elsewhere the stream was gathered before (`tensor_s`). Left
+    out: overlap. Liu et al. 2025, arXiv:2504.14960, section 3; method.md#experts.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layer = blocks_of(job)[1]
+    >>> for etp in (0, 1):                      # 2 * 3/4 * top 2 of a 16 MiB stream; nothing
+    ...     layouts = Layouts.of(Layout(tp=4, dp=2, ep=2, etp=etp, sequence_parallel=True))
+    ...     round(float(split_expert_s(job, layer, layouts, Groups.unit(layouts))[0]) / 2**20)
+    48
+    0
+    """
+    if not question.framework.communication.routes_own_tokens:
+        nothing = np.zeros(np.shape(layouts.tp))
+        return nothing, nothing
+    gathered = _sent_bytes(question, block, layouts) * layouts.expert_tp
+    group = groups.expert_tensor
+    both = all_gather_s(group, gathered) + reduce_scatter_s(group, gathered)
+    return both, both
 
 
 def crossing_part(model: Model, nodes: ArrayLike) -> Float:

@@ -25,7 +25,7 @@ from planner.cost.step.communication import (
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
-from planner.cost.step.experts import expert_s, exposed_experts_s
+from planner.cost.step.experts import expert_s, exposed_experts_s, split_expert_s
 from planner.cost.step.host import awaited_s
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -111,10 +111,10 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """
-    names = ["micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "dp", "pp"]
+    names = ["micro_batch", "tp", "cp", "ep", "etp", "sequence_parallel", "recompute", "dp", "pp"]
     if question.framework.communication.overlap_experts or np.any(layouts.paired):
         names += ["vpp", "grad_accumulation", "schedule"]
-    few, index = layouts.distinct(*names)
+    few, index = layouts.settled(question.framework).distinct(*names)
     groups = Groups.of(few, question.machine)
     return [_block_pass(question, block, few, groups).take(index) for block in blocks]
 
@@ -202,11 +202,14 @@ def _ring(
 def _expert(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> _Axis:
-    """Dispatch and combine, behind another micro-batch's computation or behind none."""
+    """Dispatch and combine, with what ranks that split an expert gather, behind another
+    micro-batch's computation or behind none."""
     if not block.dispatch_top_k:
         nothing = np.zeros_like(compute.forward_s)
         return _Axis(nothing, nothing, nothing, nothing)
     ahead, back = expert_s(question, block, layouts, groups)
+    inside = split_expert_s(question, block, layouts, groups)
+    ahead, back = ahead + inside[0], back + inside[1]
     back = back + np.where(layouts.recomputes_layers, ahead, 0.0)
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
     left = exposed_experts_s(question, layouts, sent, busy_s)

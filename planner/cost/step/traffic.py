@@ -23,7 +23,7 @@ from planner.cost.step.communication import (
     send_stage_s,
     tensor_s,
 )
-from planner.cost.step.experts import expert_s
+from planner.cost.step.experts import expert_s, split_expert_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 
@@ -62,11 +62,11 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     """
     stages = Stages.candidates(question, Layouts.of(layout))
     sent = {**_activations(stages), "dp": _parameters(stages), "pp": _transfers(stages)}
-    places = geometry(Layouts.of(layout))
+    places = geometry(Layouts.of(layout).settled(question.framework))
     found = {}
     for axis in AXES:
         size, stride = (int(figure) for figure in places[AXES[axis]])
-        if size > 1:
+        if size > 1 and (axis != "etp" or np.any(sent[axis])):
             most = float(np.max(sent[axis]))
             found[axis] = _placed(axis, most, size, stride, question.machine)
     return found
@@ -90,7 +90,7 @@ def _activations(stages: Stages) -> dict[str, Float]:
     """Tensor, context and expert axes: the layers' own traffic, all micro-batches [B]."""
     question, layouts, groups = stages.question, stages.layouts, Groups.unit(stages.layouts)
     full = layouts.recomputes_layers
-    sent = {axis: np.zeros(stages.shape) for axis in ("tp", "cp", "ep")}
+    sent = {axis: np.zeros(stages.shape) for axis in ("tp", "cp", "ep", "etp")}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         ahead, back = tensor_s(question, block, layouts, groups)
         again = repeated_tensor_s(question, block, layouts, ahead)
@@ -98,8 +98,9 @@ def _activations(stages: Stages) -> dict[str, Float]:
         ahead, back = context_s(question, block, layouts, groups)
         sent["cp"] = sent["cp"] + count * (ahead + back + np.where(full, ahead, 0.0))
         if block.dispatch_top_k:
-            ahead, back = expert_s(question, block, layouts, groups)
-            sent["ep"] = sent["ep"] + count * (ahead + back + np.where(full, ahead, 0.0))
+            for axis, exchange in (("ep", expert_s), ("etp", split_expert_s)):
+                ahead, back = exchange(question, block, layouts, groups)
+                sent[axis] = sent[axis] + count * (ahead + back + np.where(full, ahead, 0.0))
     return {axis: layouts.num_microbatches * one for axis, one in sent.items()}
 
 

@@ -31,6 +31,8 @@ class Code(Description):
     """Precisions that its files can ask for."""
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimizers that its files can ask for."""
+    drops_tokens: bool = False
+    """Whether its files can limit what an expert takes."""
     zero_stages: tuple[ZeroStage, ...] = ()
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
@@ -54,6 +56,8 @@ class Code(Description):
             return f"precision {workload.precision} is not written; use {either(self.precisions)}"
         if workload.optimizer not in self.optimizers:
             return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
+        if workload.expert_capacity and not self.drops_tokens:
+            return f"expert_capacity {workload.expert_capacity:g} is not written; use 0"
         return ""
 
     def odd(self, model: Model, sequence_length: int) -> str:

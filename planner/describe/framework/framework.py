@@ -116,8 +116,9 @@ class Framework(Description):
     tensors as one flat array."""
     replicates_kv_heads: bool = False
     """Whether tp may exceed the number of key-value heads."""
-    expert_tensor_parallel: bool = True
-    """Whether tp also divides the experts where ep > 1."""
+    expert_tensor_parallel: tuple[Literal["tp", "one", "any"], ...] = ("tp",)
+    """Ranks that can split each expert where ep > 1: those of tp, one, any number; the first is
+    what it does unasked."""
     loads_full_checkpoint: bool = True
     """Whether every rank reads the whole checkpoint into host memory."""
     mixed: States

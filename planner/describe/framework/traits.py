@@ -137,6 +137,9 @@ class Kernels(Description):
     scores_before_experts: bool = False
     """Whether tokens are weighted by the router before the experts, in fp32 (torchtitan), and
     not their outputs."""
+    scores_inside_experts: bool = False
+    """Whether the experts' activation weights them in passing (Megatron Core from 0.13 on), so that
+    no output is kept to be weighted."""
     gathers_context: bool = False
     """Whether keys and values of all context ranks are gathered at once, and only their gradients
     passed around, in fp32 (torch); else both pass around, as attention gets to them."""
@@ -304,9 +307,16 @@ class Communication(Description):
     """Whether backward passes of column-parallel products overlap: what gathers their input again
     runs behind the product that gives the input's gradient, what reduces that gradient behind the
     one that gives the weight's."""
+    routes_own_tokens: bool = False
+    """Whether every tensor-parallel rank routes its own part of the sequence, and the ranks that
+    split an expert gather the tokens that came for it (Megatron Core); else the stream is gathered
+    for routed experts as for dense layers."""
     experts_once_per_node: bool = False
     """Whether a token goes once to every node that its experts are on and is copied there
     (DeepEP, HybridEP); else every copy crosses the network (NCCL's all-to-all)."""
+    dispatch_bytes: BytesPerElement = 0
+    """An element of a token on its way to its experts; the way back, and gradients likewise, are in
+    the compute precision. 0: that one both ways [B]."""
     overlap_experts: bool = False
     """Whether dispatch and combine run behind the other direction's computation of the next
     micro-batch: without a pipeline or with an interleaved one, and without full recompute."""

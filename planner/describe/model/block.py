@@ -12,8 +12,8 @@ How a piece is split over the tensor-parallel group is one word:
     residual    activation of the residual stream: divided by tp only with sequence parallelism
     gathered    input of a column-parallel GEMM: as residual, or unsplit where the framework
                 keeps the gathered tensor
-    dispatched  token at its expert: as residual where experts are spread over ranks (ep > 1),
-                else as gathered
+    dispatched  token at its expert: divided by tp, and on every rank that splits the expert
+    expert      inside a routed expert: divided by tp, whether tokens or experts are split
     scattered   exists only with sequence parallelism, divided by tp
     whole       exists only with sequence parallelism, before it is divided
 """
@@ -33,6 +33,7 @@ Split = Literal[
     "residual",
     "gathered",
     "dispatched",
+    "expert",
     "scattered",
     "whole",
 ]

@@ -1,6 +1,6 @@
 """Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
 
-from planner.describe.workload.documents import parse_documents
+from planner.describe.workload.documents import parse_documents, read_documents
 from planner.describe.workload.tokens import parse_ramp, parse_tokens
 from planner.describe.workload.workload import (
     ATTENTIONS,
@@ -31,4 +31,5 @@ __all__ = [
     "parse_documents",
     "parse_ramp",
     "parse_tokens",
+    "read_documents",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
-__all__ = ["MOST_LENGTHS", "condensed", "parse_documents", "pieces"]
+__all__ = ["MOST_LENGTHS", "condensed", "parse_documents", "pieces", "read_documents"]
 
 MOST_LENGTHS = 256
 """Lengths that stand for a distribution."""
@@ -55,18 +55,23 @@ def condensed(lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def parse_documents(text: str) -> tuple[int, ...]:
-    """Lengths of documents: a mean, several numbers, or a CSV, JSON or JSONL file of them.
-
-    DescriptionError where it is none of these.
+    """Lengths of documents: a mean, or several numbers. DescriptionError where it is none.
 
     >>> parse_documents("600"), parse_documents("100, 2k"), parse_documents("")
     ((600,), (100, 2000), ())
     """
-    text = text.strip()
+    return condensed([_whole(word) for word in text.split(",") if word.strip()])
+
+
+def read_documents(text: str) -> tuple[int, ...]:
+    """The same, or what a CSV, JSON or JSONL file of that name holds.
+
+    For a user's own machine: it reads whatever file is named.
+    """
     try:
-        return condensed([_whole(word) for word in text.split(",") if word.strip()])
+        return parse_documents(text)
     except DescriptionError:
-        path = Path(text)
+        path = Path(text.strip())
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, ValueError):

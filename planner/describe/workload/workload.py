@@ -110,6 +110,12 @@ class Workload(Description):
     """Parts without gradients."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout probability; else the model's own."""
+    expert_imbalance: float = Field(default=1.0, ge=1, le=1024)
+    """Tokens that the fullest rank's experts get, over the mean of all ranks."""
+    expert_capacity: float = Field(default=0.0, ge=0, le=1024)
+    """Tokens that an expert takes at most, over the mean; others are dropped. 0: takes all."""
+    pad_experts: bool = False
+    """Whether experts with fewer tokens are padded to expert_capacity."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +145,12 @@ class Workload(Description):
                 f"base_format = {self.base_format} stores frozen layers, and all layers are "
                 "trained; set lora_rank or freeze layers"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_experts(self) -> Workload:
+        if self.pad_experts and not self.expert_capacity:
+            raise ValueError("pad_experts without expert_capacity pads to nothing; state both")
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,10 @@ __all__ = ["SAYS", "START", "arguments_file", "common_options", "recipe", "uneve
 
 _FRAMEWORK = "Megatron-LM"
 SAYS = Says(
-    axes=("tp", "pp", "cp", "ep"), recompute=("none", "selective", "full"), stages=True, ramp=True
+    axes=("tp", "pp", "cp", "ep", "etp"),
+    recompute=("none", "selective", "full"),
+    stages=True,
+    ramp=True,
 )
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
@@ -218,9 +221,13 @@ def _experts(job: BatchJob) -> Iterator[str]:
     if experts.shared_gate:
         yield "--moe-shared-expert-gate"
     yield "--moe-grouped-gemm"
+    if job.workload.expert_capacity:
+        yield f"--moe-expert-capacity-factor {job.workload.expert_capacity:g}"
+    if job.workload.pad_experts:
+        yield "--moe-pad-expert-input-to-capacity"
     yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
-    yield f"--expert-tensor-parallel-size {job.layout.tp}"
+    yield f"--expert-tensor-parallel-size {Layouts.of(job.layout).settled(job.framework).expert_tp}"
 
 
 def _exchange(job: BatchJob) -> Iterator[str]:

@@ -178,6 +178,8 @@ class Software(Known):
     """First year whose runs used fused attention."""
     stands_in: bool = False
     """The nearest description, of other software than the label's; said in the row."""
+    whole_experts: bool = False
+    """Whether its recipes leave experts whole beside tensor parallelism."""
     pipeline_micro_batches: Literal["tuned", "stages", "single"] = "tuned"
     """How a pipeline splits a batch: as tuned, into as many micro-batches as stages, or into
     single sequences."""

@@ -82,11 +82,7 @@ def layout_of(
     dp, tp, pp, cp = (degrees.value[axis] for axis in ("dp", "tp", "pp", "cp"))
     batches = _batches(cells, software, dp, pp)
     vpp, ep = cells.count("vpp") or 1, cells.count("ep") or 1
-    if dp * cp % ep:
-        raise PlannerError(
-            f"ep = {ep} must divide dp * cp = {dp * cp}; expert groups that "
-            "span tp are not modelled"
-        )
+    split = _split_experts(cells, software, dp * cp, tp, ep)
     choices = together(
         {
             "zero_stage": _zero_stage(cells, software, framework, pp),
@@ -102,6 +98,7 @@ def layout_of(
             **degrees.value,
             "vpp": vpp if pp > 1 else 1,
             "ep": ep,
+            "etp": split.value,
             "micro_batch": batches.value.micro_batch,
             "grad_accumulation": batches.value.grad_accumulation,
             "schedule": "none" if pp == 1 else "interleaved-1f1b" if vpp > 1 else "1f1b",
@@ -110,7 +107,7 @@ def layout_of(
         },
         where="layout",
     )
-    notes = (*degrees.notes, *batches.notes, *choices.notes)
+    notes = (*degrees.notes, *split.notes, *batches.notes, *choices.notes)
     return Reading(StatedLayout(layout, batches.value), notes)
 
 
@@ -210,6 +207,26 @@ def _slots(cells: Cells, framework: Framework, pp: int, vpp: int) -> Reading[boo
         return stated(False)
     text = f"{layers} layers do not divide over {chunks} chunks: both ends are taken as layers"
     return assumed(True, text)
+
+
+def _split_experts(
+    cells: Cells, software: Software, replicas: int, tp: int, ep: int
+) -> Reading[int]:
+    """Ranks that split each expert; 0 as the framework does unasked."""
+    said = cells.count("etp") or 0
+    if ep == 1:
+        return stated(0)
+    if not said and replicas % ep and replicas * tp % ep == 0:
+        return assumed(1, f"etp missing: 1, as ep = {ep} does not divide dp * cp = {replicas}")
+    etp = said or (1 if software.whole_experts else tp)
+    held = replicas * tp // etp
+    if replicas * tp % etp or held % ep:
+        raise PlannerError(
+            f"ep = {ep} must divide dp * cp * tp / etp = {held}; correct one of them"
+        )
+    if etp == tp:
+        return stated(0)
+    return stated(etp) if said else assumed(etp, f"etp missing: {etp}, as its recipes set it")
 
 
 def _zero_stage(cells: Cells, software: Software, framework: Framework, pp: int) -> Reading[int]:

@@ -114,13 +114,18 @@ def _counted(chosen: Tensor, count: int) -> Tensor:
 
 
 class ExpertFeedForward(nn.Module):
-    """Routed experts and those of every token; tokens are taken to spread evenly over experts."""
+    """Routed experts and those of every token; tokens are taken to spread evenly over experts.
+
+    Split over tp every rank routes all tokens through its part of every expert; where experts are
+    spread over the ranks of tp too, it sends its part of the tokens.
+    """
 
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
         hidden, self.top_k, self.count = model.hidden_size, experts.top_k, experts.num_experts
         self.router = nn.Linear(hidden, self.count, bias=experts.router_bias)
         self.experts = GroupedExperts(model, experts)
+        self.part, self.num_parts = 0, 1
         if shared := shared_size(experts):
             self.shared = FeedForward(model, shared, bias=False)
         if experts.shared_gate:
@@ -161,5 +166,9 @@ class ExpertFeedForward(nn.Module):
             turns = torch.arange(x.shape[0] * self.top_k, device=x.device) % self.count
             chosen = turns.view(-1, self.top_k)
             weights = scores.gather(1, chosen)
+        if self.num_parts > 1:
+            # ranks of a tensor-parallel group that hold the same tokens send a part of them each
+            weights, chosen = (t.chunk(self.num_parts)[self.part] for t in (weights, chosen))
         order = chosen.flatten().argsort(stable=True)
-        return order // self.top_k, chosen.flatten()[order], weights.flatten()[order]
+        rows = order // self.top_k + self.part * len(chosen)
+        return rows, chosen.flatten()[order], weights.flatten()[order]

@@ -85,9 +85,10 @@ class Meshes:
 
     @classmethod
     def _experts(cls, layout: Layout) -> tuple[DeviceMesh, DeviceMesh]:
+        # as torchtitan since 0.3: over the ranks of tp as well, each expert whole
         replicas, shard = cls._data_ranks(layout)
-        shape = (layout.pp, replicas, shard // layout.ep, layout.ep, layout.tp)
-        names = ("pp", "replicate", "shard", "ep", "tp")
+        shape = (layout.pp, replicas, shard * layout.tp // layout.ep, layout.ep)
+        names = ("pp", "replicate", "shard", "ep")
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         return mesh["ep"], mesh["replicate", "shard"] if replicas > 1 else mesh["shard"]
 
@@ -112,7 +113,8 @@ def apply(
 ) -> None:
     """Split over tp, wrap for recompute, shard or replicate over the data axis."""
     if meshes.tensor is not None:
-        tensor_parallel(stage, meshes.tensor, layout.sequence_parallel)
+        whole = meshes.expert is not None
+        tensor_parallel(stage, meshes.tensor, layout.sequence_parallel, whole_experts=whole)
     if meshes.context is not None:
         for module in stage.modules():
             if isinstance(module, Core):
@@ -192,7 +194,12 @@ def _prefetch(stage: Stage) -> None:
 
 
 def tensor_parallel(
-    stage: Stage, mesh: DeviceMesh, sequence: bool, *, whole_logits: bool = False
+    stage: Stage,
+    mesh: DeviceMesh,
+    sequence: bool,
+    *,
+    whole_logits: bool = False,
+    whole_experts: bool = False,
 ) -> None:
     """Columns then rows, one reduction per pair and direction; logits whole or split.
 
@@ -220,20 +227,27 @@ def tensor_parallel(
         parallelize_module(layer, mesh, _layer_plan(layer, stream, sequence))
         _split_heads(layer, mesh)
         if isinstance(layer.ffn, ExpertFeedForward):
-            _split_experts(layer.ffn, mesh)
+            _route_together(layer.ffn, mesh)
+            if whole_experts:
+                layer.ffn.part, layer.ffn.num_parts = mesh.get_local_rank(), mesh.size()
+            else:
+                _split_experts(layer.ffn.experts, mesh)
 
 
-def _split_experts(ffn: ExpertFeedForward, mesh: DeviceMesh) -> None:
+def _split_experts(experts: GroupedExperts, mesh: DeviceMesh) -> None:
     """Columns of the first products and rows of the last, inside every expert."""
-    experts = ffn.experts
     split = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
     biases = {"gate_bias": Shard(1), "up_bias": Shard(1), "down_bias": Replicate()}
     for name, place in {**split, **(biases if experts.biased else {})}.items():
         _distribute(experts, name, mesh, place)
+    experts.num_splits = mesh.size()
+
+
+def _route_together(ffn: ExpertFeedForward, mesh: DeviceMesh) -> None:
+    """Every rank routes all tokens."""
     for name, linear in ffn.named_children():
         for part, _ in list(linear.named_parameters()) if name in ("router", "shared_gate") else []:
             _distribute(linear, part, mesh, Replicate())
-    experts.num_splits = mesh.size()
 
 
 def _split_heads(layer: nn.Module, mesh: DeviceMesh) -> None:

@@ -129,7 +129,7 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
     shards = (layout.dp_shard or layout.dp) * layout.cp
     passes = layout.grad_accumulation
     for group in _groups(question, layout, held):
-        ranks = shards // layout.ep if group.experts else shards
+        ranks = shards * layout.tp // layout.ep if group.experts else shards
         axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
         count, elements, trained = group.count, group.elements, group.trained
         if not layout.shards_states:
@@ -157,12 +157,13 @@ def _expert(
     axis = axis_of_kind(layout, "expert")
     experts, element = question.model.experts, question.workload.compute_bytes
     assert experts is not None
-    stream = float(_tokens(question, layout) * question.model.hidden_size * element)
+    sent = _tokens(question, layout) // layout.tp * experts.top_k
+    size = float(sent * question.model.hidden_size * element)
     again = layout.recompute == "full"
     for block, count in held:
         if block.dispatch_top_k:
             times = count * layout.grad_accumulation
-            sums.add("all_to_all", axis, times * (6 if again else 4), stream * experts.top_k)
+            sums.add("all_to_all", axis, times * (6 if again else 4), size)
             sums.add("all_to_all", axis, times * (2 if again else 1), _COUNT * experts.num_experts)
 
 
@@ -223,7 +224,7 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
         # gradients accumulate unreduced, in fp32, over the micro-batches
         times, element = count, _ACCUMULATED
     for weight in block.weights:
-        routes = weight.part in ("router", "experts")
+        routes = weight.part == "router" or (weight.part == "experts" and layout.ep == 1)
         # what an embedding holds whole is used per token, as norms are
         per_token = weight.part in ("norm", "position") or block.kind == "embedding"
         if weight.split == "replicated" and (

@@ -200,7 +200,7 @@ def _wrong_experts(question: Question, layout: Layout) -> list[tuple[bool, str]]
     experts = question.model.experts
     count, top_k = (experts.num_experts, experts.top_k) if experts else (0, 0)
     shards = (layout.dp_shard or layout.dp) * layout.cp
-    rows = layout.micro_batch * question.workload.sequence_length // layout.cp
+    rows = layout.micro_batch * question.workload.sequence_length // layout.cp // layout.tp
     return [
         (not count, f"ep = {layout.ep}: {question.model.name} has no experts; use ep = 1"),
         (
@@ -209,14 +209,14 @@ def _wrong_experts(question: Question, layout: Layout) -> list[tuple[bool, str]]
             "mesh; use 1, 2 or 3",
         ),
         (
-            layout.tp > 1,
-            f"ep = {layout.ep} is not traced beside tp = {layout.tp}, whose ranks torchtitan "
-            "shares experts over as well; use tp = 1",
+            layout.tp > 1 and not layout.sequence_parallel,
+            f"ep = {layout.ep} beside tp = {layout.tp} is traced with sequence parallelism alone; "
+            "switch it on",
         ),
         (
-            count % layout.ep > 0 or shards % layout.ep > 0,
-            f"ep = {layout.ep} must divide num_experts = {count} and the {shards} ranks that "
-            "shard; change it",
+            count % layout.ep > 0 or shards * layout.tp % layout.ep > 0,
+            f"ep = {layout.ep} must divide num_experts = {count} and the {shards * layout.tp} "
+            "ranks that shard, those of tp included; change it",
         ),
         (
             bool(count) and rows * top_k % count > 0,

@@ -16,7 +16,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute import block_time
 from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
-from planner.describe.workload import Workload, parse_documents
+from planner.describe.workload import Workload, parse_documents, read_documents
 from planner.emitters.batch_job import steps_of
 from planner.errors import DescriptionError
 from tests.descriptions import question
@@ -129,7 +129,7 @@ def test_lengths_are_read_from_files(tmp_path: Path) -> None:
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-        found = parse_documents(str(tmp_path / name))
+        found = read_documents(str(tmp_path / name))
         assert len(found) == 256
         assert np.mean(found) == pytest.approx(1000.5, rel=1e-2)
         assert np.mean(np.square(found)) == pytest.approx(np.mean(np.square(lengths)), rel=1e-3)
@@ -141,14 +141,23 @@ def test_lengths_are_read_from_files(tmp_path: Path) -> None:
 )
 def test_what_is_no_length_is_refused(text: str, message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
+        read_documents(text)
+    with pytest.raises(DescriptionError, match="no length of a document"):
         parse_documents(text)
+
+
+def test_what_an_address_names_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("12")
+    assert read_documents(str(tmp_path / "secret.csv")) == (12,)
+    with pytest.raises(DescriptionError, match="no length of a document"):
+        parse_documents(str(tmp_path / "secret.csv"))
 
 
 def test_a_file_without_lengths_is_refused(tmp_path: Path) -> None:
     for name, content in {"a.csv": "x\ny\n", "b.json": "{", "c.jsonl": ""}.items():
         (tmp_path / name).write_text(content)
         with pytest.raises(DescriptionError, match=r"length|lengths"):
-            parse_documents(str(tmp_path / name))
+            read_documents(str(tmp_path / name))
 
 
 def test_every_matrix_has_a_short_name() -> None:

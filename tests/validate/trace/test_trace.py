@@ -117,6 +117,21 @@ def test_experts_are_split_over_tp(tracer: Tracer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_experts_are_spread_over_the_ranks_of_tp(tracer: Tracer, recompute: str) -> None:
+    """64 ranks hold 128 experts over 32 of them, though only 16 replicate the other layers."""
+    layout = Layout(dp=16, tp=4, ep=32, sequence_parallel=True, zero_stage=3)
+    layout = layout.replaced(recompute=recompute)
+    asked = _few_layers("qwen3-30b-a3b", layout, sequence=512)
+    comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
+    for part in comparison.parts:
+        exact = part.name in RESIDENT
+        assert abs(part.error) <= (0 if exact else 0.02), report_text(comparison)
+    assert {item.group for item in comparison.collectives} >= {"tp", "ep", "edp"}
+    assert all(item.error == 0 for item in comparison.collectives), report_text(comparison)
+
+
+@pytest.mark.slow
 def test_one_worker_answers_as_fresh_ones_do(tracer: Tracer) -> None:
     """Cached shardings of an earlier layout must not leak into a later one."""
     piped = Layout(tp=2, pp=2, grad_accumulation=2, schedule="1f1b")

@@ -56,15 +56,8 @@ def test_formats(tracer: Tracer, name: str, optimizer: str, degrees: dict[str, A
     assert abs(found.parts[-1].error) < 0.02, report_text(found)
     for item in found.collectives:
         assert (item.count, item.traced_bytes) == (item.estimated_count, item.estimated_bytes)
-
-
-@pytest.mark.slow
-def test_gradients_never_exist_together(tracer: Tracer) -> None:
-    """None is left when backward ends, and the peak falls by what was."""
-    plain = traced(tracer, "fsdp2", "adamw", {"zero_stage": 3})
-    fused = traced(tracer, IN_BACKWARD, "adamw", {"zero_stage": 3})
-    assert (plain.trace.gradients_bytes > 0, fused.trace.gradients_bytes) == (True, 0)
-    assert fused.trace.peak_bytes < plain.trace.peak_bytes
+    # with an optimizer in backward none is left when it ends
+    assert (found.trace.gradients_bytes == 0) == (IN_BACKWARD in name)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ ON_FOUR = [
     ("llama-3.2-1b", Layout(dp=2, tp=2, sequence_parallel=True, zero_stage=3)),
     ("llama-3.2-1b", Layout(dp=4, dp_shard=2, zero_stage=3)),
     ("mixtral-8x7b", Layout(dp=4, ep=2, zero_stage=2)),
+    ("mixtral-8x7b", Layout(dp=2, tp=2, ep=4, sequence_parallel=True, zero_stage=3)),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **PIPED)),
 ]
 

@@ -167,6 +167,8 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
     if overlaps is None:
         overlaps = stage == 3  # DeepSpeed's own default
     kept = _BYTES.get(table.table("data_types").word("grad_accum_dtype") or "")
+    if kept == 4 and said.fields["workload"].get("precision") == "bf16":
+        said.turned_on("fp32-gradients")
     sent = _BYTES.get(table.word("communication_data_type") or "")
     if sent is None and kept == 4 and stage >= 2:
         sent = 2  # in the type of the weights, whatever they are summed in

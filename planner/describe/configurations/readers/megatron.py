@@ -45,7 +45,7 @@ _NOT_COUNTED = {
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
 }
-_AWAITED = {"overlap-moe-expert-parallel-comm": "exchange of tokens is taken as awaited"}
+_MERGED = "overlap-moe-expert-parallel-comm"
 _NO_OPTIONS_OF_OURS = re.compile(
     r"(lr|min-lr|adam|weight|clip|train|eval|save|load|log|data|vocab|merge|tokenizer|seed|init|"
     r"split|tensorboard|wandb|timing|master|node|rdzv|dist|override|exit|num-workers|"
@@ -70,8 +70,9 @@ def read(document: Document) -> Configuration:
     given = document.arguments()
     said = Statement(KIND, document.name, given)
     deepspeed = any(name in given for name in _DEEPSPEED)
-    once = "moe-flex-dispatcher-backend" in given
-    plain = "megatron-deepep" if once else "megatron-lm"
+    once, merged = "moe-flex-dispatcher-backend" in given, bool(given.flag(_MERGED))
+    plain = "megatron-lm+overlap-experts" if merged else "megatron-lm"
+    plain = "megatron-deepep" if once else plain
     said.is_(framework="megatron-deepspeed" if deepspeed else plain)
     said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
     _batch(said, given)
@@ -80,7 +81,7 @@ def read(document: Document) -> Configuration:
     _ramp(said, given)
     _training(said, given, deepspeed)
     _recompute(said, given)
-    said.not_counted(given, _NOT_COUNTED | ({} if once else _AWAITED))
+    said.not_counted(given, _NOT_COUNTED)
     for name, variable in given.undecided():
         said.note(f"--{name} is {variable}, which the script does not set")
     return said.configuration(hides=lambda key: bool(_NO_OPTIONS_OF_OURS.match(key)))
@@ -103,7 +104,9 @@ def _degrees(said: Statement, given: Table) -> None:
     pp = given.number("pipeline-model-parallel-size") or 1
     # both forks take it off where nothing is split
     split = bool(given.flag("sequence-parallel")) and tp > 1
+    split_experts = given.number("expert-tensor-parallel-size")
     said.layout(
+        etp=split_experts if split_experts != tp else None,
         tp=tp,
         pp=pp,
         cp=given.number("context-parallel-size"),
@@ -234,6 +237,10 @@ def _training(said: Statement, given: Table, deepspeed: bool) -> None:
     said.workload(dropout=given.real("hidden-dropout"))
     _moments(said, given)
     said.by_default(dropout=0.1)  # of both forks
+    said.workload(
+        expert_capacity=given.real("moe-expert-capacity-factor"),
+        pad_experts=given.flag("moe-pad-expert-input-to-capacity"),
+    )
 
 
 def _moments(said: Statement, given: Table) -> None:

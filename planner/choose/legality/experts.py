@@ -1,0 +1,103 @@
+"""Rules of experts: how they lie on the ranks of the layers around them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.job import listed
+from planner.choose.legality.rule import Rule
+from planner.cost.arrays import Mask
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout, divisors
+from planner.units import either
+
+__all__ = ["EXPERTS"]
+
+
+def _width(q: Question, x: Layouts) -> Mask:
+    width = q.model.experts.ffn_size if q.model.experts else 0
+    return width % x.settled(q.framework).expert_tp == 0
+
+
+def _width_message(q: Question, x: Layout) -> str:
+    split, experts = int(Layouts.of(x).settled(q.framework).expert_tp), q.model.experts
+    assert experts is not None
+    width = experts.ffn_size
+    name = f"etp = {split}" if x.etp else f"tp = {x.tp}"
+    return (
+        f"{name} does not divide the feed-forward width {width} of an expert; use one of "
+        f"{listed(divisors(int(np.gcd(width, q.model.num_heads))))}"
+    )
+
+
+def _offered(q: Question, x: Layouts) -> Mask:
+    offered, chosen = q.framework.expert_tensor_parallel, x.settled(q.framework).expert_tp
+    if q.model.experts is None:
+        return x.etp == 0
+    whole = (chosen == 1) & (x.ep > 1) & ("one" in offered)
+    same = (chosen == x.tp) & ((x.ep == 1) | ("tp" in offered))
+    return whole | same | ("any" in offered)
+
+
+def _offered_message(q: Question, x: Layout) -> str:
+    if q.model.experts is None:
+        return f"etp = {x.etp}: {q.model.name} has no experts; use etp = 0"
+    words = {"tp": f"{x.tp} (tp)", "one": "1"}
+    known = ("tp",) if x.ep == 1 else q.framework.expert_tensor_parallel
+    return (
+        f"etp = {x.etp} with ep = {x.ep} is not offered by {q.framework.name}; use "
+        f"{either([words[word] for word in known if word in words])}"
+    )
+
+
+def _spread(q: Question, x: Layouts) -> Mask:
+    experts = q.model.experts.num_experts if q.model.experts else 1
+    ranks = x.dp * x.cp * x.tp
+    return (experts % x.ep == 0) & (ranks % (x.ep * x.settled(q.framework).expert_tp) == 0)
+
+
+def _spread_message(q: Question, x: Layout) -> str:
+    if q.model.experts is None:
+        return f"ep = {x.ep}: {q.model.name} has no experts; use ep = 1"
+    experts, split = q.model.experts.num_experts, int(Layouts.of(x).settled(q.framework).expert_tp)
+    ranks = x.dp * x.cp * x.tp
+    if split in (1, x.tp):
+        axes = "dp * cp" if split == x.tp else "dp * cp * tp"
+        held = ranks // split
+        common = listed(divisors(int(np.gcd(experts, held))))
+        said = f"must divide num_experts = {experts} and {axes} = {held}; use one of {common}"
+        return f"ep = {x.ep} {said}"
+    return (
+        f"ep = {x.ep} must divide num_experts = {experts}, and ep * etp = {x.ep * split} must "
+        f"divide dp * cp * tp = {ranks}; change one of them"
+    )
+
+
+def _parts(q: Question, x: Layouts) -> Mask:
+    """Ranks send a token to its experts once only where each of them holds a part of all."""
+    together = x.settled(q.framework).expert_tp == x.tp
+    if q.model.experts and q.framework.communication.routes_own_tokens:
+        together = np.zeros_like(together)
+    return together | (x.tp == 1) | x.splits_sequence
+
+
+EXPERTS: tuple[Rule, ...] = (
+    Rule("etp is not offered by the framework", ("tp", "ep", "etp"), _offered, _offered_message),
+    Rule("etp does not divide the experts", ("tp", "ep", "etp"), _width, _width_message),
+    Rule(
+        "ep does not divide experts and replicas",
+        ("ep", "etp", "dp", "cp", "tp"),
+        _spread,
+        _spread_message,
+    ),
+    Rule(
+        "experts beside tp need sequence parallelism",
+        ("tp", "ep", "etp", "sequence_parallel"),
+        _parts,
+        lambda q, x: (
+            f"tp = {x.tp} without sequence parallelism would have {q.framework.name} send every "
+            "token to its experts tp times; switch sequence_parallel on or use tp = 1"
+        ),
+    ),
+)

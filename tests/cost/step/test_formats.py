@@ -1,0 +1,60 @@
+"""What formats of gradients, states and products cost in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+from planner.cost.step.compute import block_time
+from planner.cost.step.offload import host_update_bytes
+from planner.cost.step.optimizer import device_optimizer_s, update_bytes
+from planner.describe.layout import Layout
+from tests.descriptions import question
+
+
+def forward_s(name: str) -> float:
+    asked = question("llama-3-8b", name, "dgx-h100", precision="fp8")
+    return block_time(asked, blocks_of(asked)[1], Layouts.of(Layout())).forward_s.item()
+
+
+def test_tensorwise_scaling_reads_activations_once_more() -> None:
+    """Inputs of a layer's products (qkv, out, gate and up, down) at three bytes an element; the
+    weights' 8-bit copies are kept."""
+    asked = question("llama-3-8b", "megatron-lm", "dgx-h100")
+    device = asked.machine.device
+    rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
+    inputs = sum(gemm.k for gemm in blocks_of(asked)[1].gemms)
+    more = forward_s("megatron-lm+fp8-tensorwise") - forward_s("megatron-lm")
+    assert more == pytest.approx(3 * 4096 * inputs / rate, rel=1e-6)
+    assert forward_s("megatron-lm+fp8-blockwise") < forward_s("megatron-lm+fp8-tensorwise")
+
+
+def test_an_update_moves_what_is_kept() -> None:
+    # gradient, twice copy and moments, 16-bit weight
+    moved = {
+        name: update_bytes(Stages.every(question("llama-3-8b", "megatron-lm" + name), Layout()))
+        for name in ("", "+bf16-gradients", "+bf16-moments", "+fp8-moments")
+    }
+    assert [*moved.values()] == [4 + 24 + 2, 2 + 24 + 2, 4 + 12 + 2, 4 + 8 + 2]
+
+
+def test_an_optimizer_in_backward_reads_no_norm() -> None:
+    names = ("ddp+bf16-training", "ddp+bf16-training+optimizer-in-backward")
+    plain, fused = (
+        device_optimizer_s(Stages.every(question("llama-3-8b", name), Layout())).item()
+        for name in names
+    )
+    # weight and moments read and written, gradient read; its norm reads it once more
+    assert fused / plain == pytest.approx((2 + 12) / (2 + 12 + 2))
+
+
+def test_torchs_adam_on_the_host_is_not_fused() -> None:
+    names = ("deepspeed", "deepspeed+torch-adam", "deepspeed+bf16-states")
+    fused, plain, narrow = (
+        host_update_bytes(Stages.every(question("llama-3-8b", name), Layout())) for name in names
+    )
+    # one kernel per operation moves 2.5 times as much; unscaling and copying are the same
+    assert (fused, plain) == (28 + 14, 2.5 * 28 + 14)
+    assert narrow < fused
