@@ -41,7 +41,7 @@ NO_CONFIGURATION = ("README.md", "layout.json", "data.args", "torchtitan_model.p
 _ALWAYS = {"tiles", "attention", "optimizer", "lora_rank", "lora_targets", "frozen", "tokens"}
 _ALWAYS |= {"expert_imbalance", "expert_capacity", "pad_experts"}
 _ALWAYS |= {"lora_dropout", "dora", "base_format"}
-_ALWAYS |= {"samples", "epochs", "document_lengths", "packing"}
+_ALWAYS |= {"ramp", "samples", "epochs", "document_lengths", "packing"}
 _PROGRAM = {"recompute", "sequence_length", "dropout"}
 """What a user's own program does."""
 UNSAID = {

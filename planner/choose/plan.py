@@ -12,6 +12,7 @@ from typing import Any
 from planner.choose.batches import Batch
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
+from planner.cost.step.step import smaller_step_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
@@ -92,8 +93,19 @@ class Plan:
         return min(found) if found and not self.fits else None
 
     def duration_s(self, estimate: Estimate) -> float:
-        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s]."""
-        return self.workload.all_tokens / estimate.tokens_per_s
+        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s].
+
+        Steps of a ramp are those of the same layout with fewer passes.
+        """
+        job = self.workload
+        if not job.all_tokens:
+            return 0.0
+        seconds, rest = 0.0, job.all_tokens
+        for batch, steps in job.ramp_steps:
+            share = batch / job.global_batch
+            seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
+            rest -= steps * share * job.tokens_per_step
+        return seconds + max(rest, 0.0) / estimate.tokens_per_s
 
     def node_hours(self, estimate: Estimate) -> float:
         """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -154,6 +153,4 @@ def steps_of(workload: Workload) -> int:
     >>> steps_of(Workload(sequence_length=4096, global_batch=256, tokens=1e9))
     954
     """
-    if not workload.all_tokens:
-        return DEFAULT_STEPS
-    return max(math.ceil(workload.all_tokens / workload.tokens_per_step), 1)
+    return max(workload.steps, 1) if workload.all_tokens else DEFAULT_STEPS

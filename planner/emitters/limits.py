@@ -86,6 +86,8 @@ class Says:
     """Whether a layer may be tiled."""
     stages: bool = False
     """Whether layers may be dealt to stages otherwise than usual."""
+    ramp: bool = False
+    """Whether batches may be smaller at first."""
 
     def check(self, layout: Layout, framework: str) -> None:
         """Raise EmitError for what would be lost in the files."""
@@ -142,6 +144,8 @@ def check_job(job: BatchJob, says: Says) -> None:
     if framework.untold:
         raise not_written(f"switch {framework.untold[0]}", name, "the framework without it")
     says.check(job.layout, name)
+    if job.workload.ramp and not says.ramp:
+        raise not_written(f"ramp = {shorten(job.workload.ramp)}", name, "none")
     if job.layout.world == 1:
         return  # one rank shards nothing, whatever its stage is called
     part = framework.written(job.model, job.workload)

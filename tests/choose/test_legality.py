@@ -130,6 +130,11 @@ def test_a_legal_layout_passes() -> None:
             r"head_slots = 11 leave no layer .* use fewer chunks",
         ),
         (
+            {"ramp": "1B:12"},
+            {"dp": 4, "micro_batch": 2},
+            r"ramp = 1B:12 has batches that dp \* micro_batch = 8 does not divide",
+        ),
+        (
             {"framework": "megatron-lm-2021"},
             {"pp": 5, "schedule": "1f1b"},
             r"pp \* vpp = 5 does not divide the 32 layers",

@@ -376,6 +376,19 @@ def test_megatron_is_told_of_stages(fields: dict[str, Any], expected: dict[str, 
     assert {name: given[name] for name in names if name in given} == expected
 
 
+def test_megatron_is_told_of_a_ramp() -> None:
+    """Its own words: batches by the tokens at which they begin; others have none."""
+    layout = Layout(dp=4, tp=4, zero_stage=1, grad_accumulation=16)
+    job = ("llama-3-8b", "polaris", 4, layout)
+    given = options(files_of(*job, "megatron-lm", ramp="1B:16,2.5B:32")["megatron.args"])
+    assert given["step-batch-size-schedule"] == "0:16,1000000000:32,2500000000:64"
+    assert "global-batch-size" not in given
+    with pytest.raises(EmitError, match="ramp = 1B:16 is not written for deepspeed; use none"):
+        files_of(
+            "llama-3-8b", "polaris", 4, layout.replaced(tp=1, dp=16), "deepspeed", ramp="1B:16"
+        )
+
+
 def test_megatron_experts() -> None:
     given = options(files_of(*MEGATRON["experts"], "megatron-lm")["megatron.args"])
     shape = [given[key] for key in ("num-experts", "moe-router-topk", "moe-ffn-hidden-size")]

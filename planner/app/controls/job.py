@@ -253,6 +253,8 @@ def _field(reading: Reading, name: str, model: Model, machine: Machine) -> Any:
     kind = kind_of(Workload, name)
     if kind is Kind.CHOICE:
         return reading.choice(key, options_of(Workload, name), usual)
+    if kind is Kind.TEXT:
+        return reading.text(key, usual)
     if kind is Kind.WORDS:
         return tuple(reading.words(key, options_of(Workload, name), usual))
     if kind is Kind.TRUTH:

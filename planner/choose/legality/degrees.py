@@ -11,6 +11,8 @@ from planner.cost.arrays import Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import divisors
+from planner.describe.workload import parse_ramp
+from planner.errors import shorten
 
 __all__ = ["AXES", "DIVISIONS"]
 
@@ -63,6 +65,12 @@ def _node(q: Question, x: Layouts) -> Mask:
     return (per_node % x.tp == 0) | (x.tp % per_node == 0)
 
 
+def _ramp(q: Question, x: Layouts) -> Mask:
+    sizes = [size for _, size in parse_ramp(q.workload.ramp)]
+    at_once = x.dp * x.micro_batch
+    return np.all([size % at_once == 0 for size in sizes], axis=0) | np.zeros_like(at_once, bool)
+
+
 AXES: tuple[Rule, ...] = tuple(_axis(name) for name in ("tp", "pp", "cp", "ep"))
 
 DIVISIONS: tuple[Rule, ...] = (
@@ -105,6 +113,15 @@ DIVISIONS: tuple[Rule, ...] = (
         ),
     ),
     *CONTEXT,
+    Rule(
+        "dp and micro_batch do not divide the ramp",
+        ("dp", "micro_batch"),
+        _ramp,
+        lambda q, x: (
+            f"ramp = {shorten(q.workload.ramp)} has batches that dp * micro_batch = "
+            f"{x.dp * x.micro_batch} does not divide; change one of them"
+        ),
+    ),
     Rule(
         "the loss does not divide the sequence",
         ("cp",),

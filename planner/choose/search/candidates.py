@@ -17,11 +17,11 @@ from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 
-__all__ = ["candidates"]
+__all__ = ["FULLEST_CHUNK", "candidates"]
 
 _MAX_MICRO_BATCH = 64
-_FULLEST_CHUNK = 1.05
-# layers of the fullest chunk over their mean: what interleaving saves is lost where it is more
+FULLEST_CHUNK = 1.05
+"""Layers of the fullest chunk over their mean: what interleaving saves is lost where it is more."""
 _LEAST_CONTEXT_TOKENS = 1024
 
 
@@ -105,6 +105,7 @@ def _batches(grid: Grid) -> None:
     grid.filter(per_replica % columns["micro_batch"] == 0)
     columns = grid.columns
     columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
+    grid.apply("micro_batch")
 
 
 def _sharding(grid: Grid) -> None:
@@ -156,7 +157,7 @@ def _chunks(grid: Grid) -> None:
     rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
     for count in range(2, layers // 2 + 1):
         deep = (several | (turned & (count == 2))) & (pp * count <= layers)
-        even = deep & (-(-layers // (pp * count)) * pp * count <= _FULLEST_CHUNK * layers)
+        even = deep & (-(-layers // (pp * count)) * pp * count <= FULLEST_CHUNK * layers)
         rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
         if fell := int(np.count_nonzero(deep & ~even)):
             grid.dropped["interleaved chunks would be uneven"] += fell

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from planner.choose.legality import legal
+from planner.choose.search.ends import with_ends
 from planner.cost.arrays import Float, Mask
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
@@ -227,6 +228,7 @@ def _by_heads(question: Question, taken: Footprints) -> Layouts:
 
 
 FURTHER: tuple[Callable[[Question, Footprints], Layouts], ...] = (
+    with_ends,
     _in_groups,
     _with_less_recompute,
     _on_the_host,

@@ -5,6 +5,8 @@ The slowest stage sets the pace, the pipeline adds its bubble.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from planner.cost.arrays import Float, Int
@@ -20,7 +22,7 @@ from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import Pass, Transfer, block_passes, stage_transfer
 
-__all__ = ["time_parts"]
+__all__ = ["smaller_step_s", "time_parts"]
 
 
 def time_parts(stages: Stages) -> dict[str, Float]:
@@ -108,3 +110,26 @@ def _transfers(layouts: Layouts, transfer: Transfer) -> Float:
     """Stage-to-stage transfers that nothing hides: forward and backward of every chunk [s]."""
     passes = layouts.vpp * layouts.num_microbatches
     return 2 * (transfer.arrives_s * transfer.fills + transfer.blocks_s * passes)
+
+
+_ONCE_A_STEP = (
+    "pipeline_bubble",
+    "gradient_reduction",
+    "offload",
+    "optimizer",
+    "parameter_update_gathering",
+)
+
+
+def smaller_step_s(parts_s: Mapping[str, float], share: float) -> float:
+    """A step of a share of the batch on the same layout, from the parts of the whole one [s].
+
+    Counted: passes in proportion; what a step does once, whole. Left out: reductions after every
+    micro-batch, which count once; schedules that idle longer or shorter with fewer micro-batches.
+    method.md#time-to-tokens.
+
+    >>> smaller_step_s({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, 0.25)
+    1.25
+    """
+    once = sum(parts_s[name] for name in _ONCE_A_STEP if name in parts_s)
+    return once + share * (sum(parts_s.values()) - once)

@@ -1,6 +1,7 @@
 """Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
 
 from planner.describe.workload.documents import parse_documents, read_documents
+from planner.describe.workload.tokens import parse_ramp, parse_tokens
 from planner.describe.workload.workload import (
     ATTENTIONS,
     OPTIMIZERS,
@@ -13,7 +14,6 @@ from planner.describe.workload.workload import (
     Packing,
     TrainingPrecision,
     Workload,
-    parse_tokens,
 )
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "TrainingPrecision",
     "Workload",
     "parse_documents",
+    "parse_ramp",
     "parse_tokens",
     "read_documents",
 ]

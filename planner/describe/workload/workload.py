@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import re
+import math
 from typing import Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from planner.describe.base import Description
 from planner.describe.workload.documents import MOST_LENGTHS, pieces
-from planner.errors import DescriptionError, shorten
-from planner.units import parse_quantity
+from planner.describe.workload.tokens import parse_ramp
 
 __all__ = [
     "ATTENTIONS",
@@ -25,7 +24,6 @@ __all__ = [
     "Packing",
     "TrainingPrecision",
     "Workload",
-    "parse_tokens",
 ]
 
 TrainingPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -87,6 +85,9 @@ class Workload(Description):
     """flash: fused kernel that keeps no scores; eager: scores are written to memory."""
     tokens: float = Field(default=0.0, ge=0, le=1e18)
     """Tokens of the whole training, such as 300B or 2e12; 0 where not asked."""
+    ramp: str = Field(default="", max_length=20_000)
+    """Smaller batches at first, such as 250B:768,500B:1536: 768 sequences a step until 250B tokens
+    are trained, 1,536 until 500B, then the global batch."""
     samples: int = Field(default=0, ge=0, le=10**15)
     """Samples of the data set, documents where their lengths are stated; 0 where not asked."""
     epochs: float = Field(default=1.0, gt=0, le=1e6)
@@ -123,6 +124,12 @@ class Workload(Description):
         if isinstance(fields, dict) and "all-linear" in (fields.get("lora_targets") or ()):
             return {**fields, "lora_targets": get_args(LoraTarget)}
         return fields
+
+    @field_validator("ramp")
+    @classmethod
+    def _rising(cls, text: str) -> str:
+        parse_ramp(text)
+        return text.replace(" ", "")
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
@@ -229,6 +236,36 @@ class Workload(Description):
         mean = sum(lengths) / len(lengths) if lengths else self.sequence_length
         return self.samples * self.epochs * mean
 
+    @property
+    def ramp_steps(self) -> tuple[tuple[int, int], ...]:
+        """Sequences of the steps before the global batch, and how many such steps there are.
+
+        Only those of the tokens that are asked for; a step that passes a bound is whole
+        (Megatron-LM @d98e8a64, num_microbatches_calculator.py).
+
+        >>> Workload(sequence_length=1000, ramp="2M:16,5M:32", tokens=4e6).ramp_steps
+        ((16, 125), (32, 63))
+        """
+        found, done, length = [], 0.0, self.tokens_per_step / self.global_batch
+        for until, batch in parse_ramp(self.ramp):
+            left = (min(until, self.all_tokens) if self.all_tokens else until) - done
+            steps = max(math.ceil(left / (batch * length)), 0)
+            found.append((batch, steps))
+            done += steps * batch * length
+        return tuple((batch, steps) for batch, steps in found if steps)
+
+    @property
+    def steps(self) -> int:
+        """Steps for the tokens that are asked for, the ramp's included; 0 where none are.
+
+        >>> Workload(sequence_length=4096, global_batch=256, tokens=1e9).steps
+        954
+        """
+        ramp, length = self.ramp_steps, self.tokens_per_step / self.global_batch
+        rest = self.all_tokens - sum(batch * steps for batch, steps in ramp) * length
+        more = max(math.ceil(rest / self.tokens_per_step), 0)
+        return sum(steps for _, steps in ramp) + more if self.all_tokens else 0
+
 
 @functools.lru_cache(maxsize=256)
 def documents_in(lengths: tuple[int, ...], sequence: int, packing: Packing) -> tuple[int, ...]:
@@ -236,18 +273,3 @@ def documents_in(lengths: tuple[int, ...], sequence: int, packing: Packing) -> t
     if packing == "padded":
         return tuple(min(length, sequence) for length in lengths)
     return pieces(lengths, sequence)
-
-
-def parse_tokens(text: str) -> float:
-    """A number of tokens; `B` is billions here, not bytes. DescriptionError where it is none.
-
-    >>> parse_tokens("300B"), parse_tokens("2e12"), parse_tokens("0.3 T")
-    (300000000000.0, 2000000000000.0, 300000000000.0)
-    """
-    plain = re.sub(r"(?<=\d)\s*[bB]$", "G", text.strip())
-    try:
-        return parse_quantity(plain)
-    except DescriptionError:
-        raise DescriptionError(
-            f"{shorten(text)!r} is no number of tokens; write for example 300B, 2T or 2e12"
-        ) from None

@@ -10,6 +10,7 @@ import numpy as np
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import layers_on_stage, told_deal
 from planner.describe.layout import Layout
+from planner.describe.workload import parse_ramp
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import Says, Words, built
 from planner.emitters.queue import slot_of
@@ -27,6 +28,7 @@ SAYS = Says(
     activations=True,
     ulysses=True,
     stages=True,
+    ramp=True,
 )
 _OPTIMIZERS = Words(
     "optimizer", _FRAMEWORK, {"adam": "adam", "adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
@@ -133,7 +135,7 @@ def common_options(job: BatchJob) -> Iterator[str]:
     yield f"--seq-length {job.workload.sequence_length}"
     yield f"--max-position-embeddings {job.num_positions}"
     yield f"--micro-batch-size {layout.micro_batch}"
-    yield f"--global-batch-size {layout.global_batch}"
+    yield _batch(job)
     yield f"--train-iters {job.steps}"
     yield "--log-interval 1"
     yield f"--hidden-dropout {job.dropout:g}"
@@ -145,6 +147,17 @@ def common_options(job: BatchJob) -> Iterator[str]:
     yield f"--save {CHECKPOINTS}"
     yield f"--load {CHECKPOINTS}"
     yield f"--save-interval {slot_of(job).save_every}"
+
+
+def _batch(job: BatchJob) -> str:
+    """The global batch, or the schedule that ends with it: batches by the tokens they begin at."""
+    batch, ramp = job.layout.global_batch, parse_ramp(job.workload.ramp)
+    if not ramp:
+        return f"--global-batch-size {batch}"
+    starts = [0.0, *(until for until, _ in ramp)]
+    sizes = [*(size for _, size in ramp), batch]
+    steps = (f"{start:.0f}:{size}" for start, size in zip(starts, sizes, strict=True))
+    return f"--step-batch-size-schedule {','.join(steps)}"
 
 
 def _shape(job: BatchJob) -> Iterator[str]:

@@ -90,8 +90,10 @@ def layout_of(
             "sequence_parallel": _sequence_parallel(cells, software, framework, tp),
             "recompute": _recompute(cells, software),
             "offload": stated(_offload(cells)),
+            "slots": _slots(cells, framework, pp, vpp),
         }
     )
+    slots = choices.value.pop("slots")
     layout = Layout.described(
         {
             **degrees.value,
@@ -104,6 +106,7 @@ def layout_of(
             "ulysses": cp if framework.context[0] == "ulysses" else 1,
             "reshard": _second_shards(cells, framework),
             **choices.value,
+            **(dict.fromkeys(("embedding_slots", "head_slots"), 1) if slots else {}),
         },
         where="layout",
     )
@@ -192,6 +195,21 @@ def _default_micro_batch(software: Software, dp: int, pp: int, batch: int | None
         micro = batch // (dp * pp)
         return assumed(micro, f"micro_batch missing: {micro}, as many micro-batches as stages")
     return assumed(1, "micro_batch missing: 1, the framework's default")
+
+
+def _slots(cells: Cells, framework: Framework, pp: int, vpp: int) -> Reading[bool]:
+    """Whether both ends count as layers, where the layers alone do not divide.
+
+    Megatron-LM @d98e8a64, arguments.py: it refuses layers that do not divide, unless ends count or
+    a layout is spelled out; Megatron-Bridge's recipes of Llama 3.1 405B count both.
+    """
+    layers, chunks = cells.count("n_layers"), pp * vpp
+    if pp == 1 or not layers or not framework.deals_as_told or framework.balance != "layers":
+        return stated(False)
+    if layers % chunks == 0 or (layers + 2) % chunks:
+        return stated(False)
+    text = f"{layers} layers do not divide over {chunks} chunks: both ends are taken as layers"
+    return assumed(True, text)
 
 
 def _split_experts(

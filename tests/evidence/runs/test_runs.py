@@ -1074,3 +1074,27 @@ def test_a_second_sharding_group_is_read(tmp_path: Path, sharding: str, reshard:
         "precision": "bf16",
     }
     assert accepted(tmp_path, **cells).layout.reshard == reshard
+
+
+@pytest.mark.parametrize(
+    ("layers", "framework", "year", "slots"),
+    [
+        (126, "Megatron-Core", 2025, 1),  # 126 + 2 over 8 * 8, as NVIDIA's recipes of 405B
+        (128, "Megatron-Core", 2025, -1),
+        (124, "Megatron-Core", 2025, -1),  # neither divides: an own layout that nothing tells
+        (126, "Megatron-LM", 2021, -1),  # had no such option
+    ],
+)
+def test_ends_count_as_layers_where_the_layers_alone_would_be_refused(
+    tmp_path: Path, layers: int, framework: str, year: int, slots: int
+) -> None:
+    cells = {"n_layers": layers, "hidden": 1024, "n_heads": 16, "pp": 8, "vpp": 8, "tp": 1}
+    shape = {"n_gpus": 64, "dp": 8, "micro_batch": 1, "grad_accum": 8, "global_batch": 64}
+    run = read_one(tmp_path, **cells, **shape, framework=framework, year=year, params_b="")
+    if isinstance(run, Run):
+        assert run.layout.embedding_slots == run.layout.head_slots == slots
+        said = any("both ends are taken as layers" in text for text in run.assumed)
+        assert said == (slots == 1)
+    else:
+        assert slots == -1
+        assert "does not divide the" in run.reason

@@ -11,6 +11,7 @@ from planner.describe.configurations.stages import dealing
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
 from planner.describe.layout import RECOMPUTE_MODULES
+from planner.errors import shorten
 
 __all__ = ["KIND", "read", "recognises"]
 
@@ -43,7 +44,6 @@ _NOT_COUNTED = {
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
-    "rampup-batch-size": "the batch is taken at its final size",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
 }
 _MERGED = "overlap-moe-expert-parallel-comm"
@@ -79,6 +79,7 @@ def read(document: Document) -> Configuration:
     _batch(said, given)
     _degrees(said, given)
     _sharding(said, given, deepspeed)
+    _ramp(said, given)
     _training(said, given, deepspeed)
     _recompute(said, given, deepspeed)
     said.not_counted(given, _NOT_COUNTED)
@@ -91,7 +92,7 @@ def _batch(said: Statement, given: Table) -> None:
     micro, whole = given.number("micro-batch-size"), given.number("global-batch-size")
     said.layout(micro_batch=micro)
     said.workload(global_batch=whole, sequence_length=given.number("seq-length"))
-    if "global-batch-size" not in given:
+    if "global-batch-size" not in given and "step-batch-size-schedule" not in given:
         said.layout(grad_accumulation=1)
     per_node = given.number("nproc-per-node", "num-gpus")
     nodes = given.number("nnodes", "num-nodes")
@@ -272,6 +273,40 @@ def _moments(said: Statement, given: Table) -> None:
         said.note(
             "--main-params-dtype fp16 is counted as the 16 bits that bf16 weights lack of fp32"
         )
+
+
+def _ramp(said: Statement, given: Table) -> None:
+    """Smaller batches at first: steps by tokens, or an increment by samples."""
+    steps, increment = given.get("step-batch-size-schedule"), given.get("rampup-batch-size")
+    length = given.number("seq-length") or 1
+    if steps:
+        pairs = [step.split(":") for step in str(steps).replace(",", " ").split()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise said.refused(
+                f"--step-batch-size-schedule {shorten(str(steps))} is none; write TOKENS:SEQUENCES"
+            )
+        bounds = [bound for bound, _ in pairs[1:]]
+        ramp = [f"{until}:{size}" for until, (_, size) in zip(bounds, pairs, strict=False)]
+        last = pairs[-1][1]
+        if not last.isdecimal():
+            raise said.refused(f"{shorten(last)} sequences of a step are no whole number")
+        said.workload(global_batch=int(last), ramp=",".join(ramp))
+    elif increment:
+        said.workload(ramp=_rising(said, str(increment), given.number("global-batch-size"), length))
+
+
+def _rising(said: Statement, increment: str, whole: int | None, length: int) -> str:
+    """The ramp of Megatron's start, increment and samples."""
+    numbers = re.findall(r"\d{1,15}", increment.replace("_", ""))
+    if len(numbers) != 3 or not whole or not int(numbers[1]) or int(numbers[0]) > whole:
+        raise said.refused(
+            f"--rampup-batch-size {shorten(increment)} is not a start, an increment and samples up "
+            "to the --global-batch-size"
+        )
+    start, more, samples = map(int, numbers)
+    count = (whole - start) // more
+    bounds = (samples * (step + 1) / count * length for step in range(count))
+    return ",".join(f"{until:.0f}:{start + step * more}" for step, until in enumerate(bounds))
 
 
 def _recompute(said: Statement, given: Table, deepspeed: bool) -> None:

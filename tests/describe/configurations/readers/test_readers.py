@@ -16,6 +16,7 @@ from planner.describe.configurations.configuration import WIDTH_SQUARED
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.reading import read_configuration_text, readers
 from planner.describe.layout import DEALING
+from planner.describe.workload import Workload, parse_ramp
 from planner.errors import PlannerError
 
 DEEPSPEED = """{
@@ -736,3 +737,37 @@ pipeline_parallel_schedule = "1F1B"
 def test_stages_of_torchtitan_are_read(said: str, told: dict[str, Any]) -> None:
     layout = read_configuration_text(_TITAN.format(said=said), "run.toml").layout
     assert {name: layout[name] for name in DEALING if name in layout} == told
+
+
+def _megatron_job(said: str) -> dict[str, Any]:
+    text = _MEGATRON.format(layers=32, pp=1, said=said)
+    return dict(read_configuration_text(text, "run.sh").workload)
+
+
+def test_ramps_of_megatron_are_read() -> None:
+    # training_config.py @d98e8a64: its own example, and that of the increment
+    steps = '--step-batch-size-schedule "0:768 250B:1536 500B:3072 750B:6144"'
+    text = _MEGATRON.format(layers=32, pp=1, said=steps).replace("--global-batch-size 64", "")
+    found = read_configuration_text(text, "run.sh").workload
+    assert found["global_batch"] == 6144
+    assert found["ramp"] == "250B:768,500B:1536,750B:3072"
+    job = Workload(**{**_megatron_job("--rampup-batch-size 16 8 300_000"), "global_batch": 64})
+    # six increments of 50,000 sequences of 4096 tokens
+    assert parse_ramp(job.ramp) == tuple(
+        (50_000 * 4096 * (step + 1), 16 + 8 * step) for step in range(6)
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "--rampup-batch-size 16 8",
+        "--rampup-batch-size 16 0 300",
+        "--rampup-batch-size 128 8 300",
+        '--step-batch-size-schedule "0:16 nonsense"',
+        '--step-batch-size-schedule "0:16 1B:x"',
+    ],
+)
+def test_ramps_that_are_none_are_refused(said: str) -> None:
+    with pytest.raises(PlannerError, match=r"is not a start|TOKENS:SEQUENCES|no whole number"):
+        _megatron_job(said)
