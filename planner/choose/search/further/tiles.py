@@ -1,0 +1,25 @@
+"""Tiles: the largest matrix in pieces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cost.memory.footprint import Footprints
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+
+__all__ = ["TILES", "in_tiles"]
+
+
+TILES = (4, 16)
+"""Tiles of the largest matrix that are tried."""
+
+
+def in_tiles(question: Question, taken: Footprints) -> Layouts:
+    """The last resort where nothing fits: the largest matrix in tiles."""
+    layouts = taken.layouts
+    tried = question.framework.tiling and len(layouts) and not taken.fits.any()
+    some = layouts.take(np.flatnonzero(layouts.shards_weights & bool(tried)))
+    return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
