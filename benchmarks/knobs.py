@@ -66,9 +66,14 @@ class Job(Description):
             machine,
             layout=layout,
             workload=workload,
-            framework=load_framework(self.framework),
+            framework=load_framework(self._framework),
         )
         return estimate(model, machine, job.layout, workload=job.workload, framework=job.framework)
+
+    @property
+    def _framework(self) -> str:
+        """A description of the benchmark's own is named from the top of the repository."""
+        return str(ROOT / self.framework) if ".toml" in self.framework else self.framework
 
 
 _TABLES = ("layout", "workload")

@@ -183,8 +183,10 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
     """Gradients of a layer's products and norms, from which those of its weights are computed.
 
     Counted: bytes per token of every product's and every norm's result; that of a row-parallel
-    product whole on every rank. Left out: norms of queries and keys. torch 2.13,
-    pipelining/_backward.py: stage_backward_input; method.md#memory-per-device.
+    product whole on every rank, in 8 bits where products keep their inputs so (TransformerEngine
+    pytorch/module/linear.py: wgrad_store holds the quantised gradient). Left out: norms of queries
+    and keys. torch 2.13, pipelining/_backward.py: stage_backward_input;
+    method.md#memory-per-device.
 
     >>> from planner import Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
@@ -196,7 +198,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
     results = tuple(
         Saved(
             f"gradient.{gemm.name}",
-            float(e * gemm.n * max(gemm.top_k, 1)),
+            float(sizes.product_input * gemm.n * max(gemm.top_k, 1)),
             _split_of(gemm),
         )
         for gemm in gemms
