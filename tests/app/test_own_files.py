@@ -47,9 +47,20 @@ def test_processes_of_a_file_decide_the_nodes() -> None:
     assert any("micro-batches of one sequence" in note for note in notes)
 
 
-def test_settings_that_a_page_cannot_carry_are_said() -> None:
+def test_settings_of_a_file_are_switches_of_the_page() -> None:
     text = DEEPSPEED.replace('"stage": 3', '"stage": 2, "reduce_bucket_size": 1e6')
-    assert any("buckets and overlap" in note for note in wishes_of({"a": text}, JOB)[1])
+    wishes, notes = wishes_of({"a": text}, JOB)
+    framework = link.unpack_layout(wishes["layout"])[1]
+    assert framework.startswith("deepspeed+reduce-bucket=1000000")
+    assert not any("buckets and overlap" in note for note in notes)
+
+
+def test_settings_that_a_page_cannot_carry_are_said() -> None:
+    text = (
+        '{"fsdp": "full_shard", "bf16": true, "gradient_accumulation_steps": 4, '
+        '"per_device_train_batch_size": 2}'
+    )
+    assert any("buckets and overlap" in note for note in wishes_of({"a.json": text}, JOB)[1])
 
 
 def test_files_of_no_job_are_refused() -> None:

@@ -13,6 +13,7 @@ from planner.choose.legality import check
 from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
 from planner.cost.estimate import estimate_layouts
+from planner.cost.operators.backward import selective_frees_nothing
 from planner.cost.question import Question
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, V_SHAPED, Layout, divisors
@@ -84,6 +85,8 @@ def brute_force(q: Question, world: int) -> set[Layout]:
                 schedule=schedule,
                 offload=offload,  # type: ignore[arg-type]
             )
+            if recompute == "selective" and selective_frees_nothing(q):
+                continue  # the same as none, and attention twice
             try:
                 check(q, layout)
             except LayoutError:

@@ -555,7 +555,7 @@ def test_options_reach_the_answer(capsys: Captured) -> None:
     line += " --recompute full --lora-rank 8 --lora-targets query,value --frozen head --dropout 0.1"
     data = json.loads(run(capsys, *line.split(), "-f", "megatron-lm", "--json")[1])
     assert data["layout"] == {
-        **Layout(dp=2, tp=4, pp=2, sequence_parallel=True, zero_stage=1).model_dump(),
+        **Layout(dp=2, tp=4, pp=2, sequence_parallel=True, zero_stage=1).model_dump(mode="json"),
         "grad_accumulation": 32,
         "recompute": "full",
         "schedule": "1f1b",

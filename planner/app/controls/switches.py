@@ -20,8 +20,8 @@ def offered(frameworks: Sequence[str], machine: Machine) -> list[str]:
     """Switches of some frameworks that a machine's devices know, each behind its framework.
 
     >>> from planner.describe.catalogue import load_machine
-    >>> offered(["ddp"], load_machine("polaris"))
-    ['ddp+compile', 'ddp+expandable-segments']
+    >>> offered(["accelerate"], load_machine("polaris"))
+    ['accelerate+compile', 'accelerate+liger', 'accelerate+expandable-segments']
     """
     return [word for word, _ in _offered(frameworks, machine)]
 

@@ -208,7 +208,19 @@ def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
 
 
 def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) -> Float:
-    """What tensors take on one rank for one micro-batch [B]."""
+    """What tensors take on one rank for one micro-batch [B].
+
+    Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
+    them. method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.describe.model.block import Saved
+    >>> asked = load_model("llama-3-8b"), load_machine("polaris"), Workload()
+    >>> job = Question(*asked, load_framework("megatron-lm"))       # sequences of 2048 tokens
+    >>> queries = Saved("queries", 2 * 4096, "sharded")
+    >>> float(saved_bytes(job, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
+    4.0
+    """
     tokens = layouts.tokens(question.workload.sequence_length)
     gathered = question.framework.kernels.saves_gathered
     total = np.zeros(np.shape(tokens))

@@ -20,6 +20,9 @@ def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """Blocks with every kind of layer twice: as it is repeated, and as a partial recompute leaves
     it, which counts with the one before it.
 
+    Counted: the same layers, none of them left yet. Left out: how many either is, which
+    `chunk_parts` says of a stage. method.md#recompute.
+
     >>> from planner import Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
@@ -34,7 +37,16 @@ def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def parts_columns(layouts: Layouts) -> tuple[Int, Int]:
-    """What tells which layers of a chunk a partial recompute repeats."""
+    """First layers and stride [1] that tell which layers of a chunk a partial recompute repeats.
+
+    Counted: `recompute_layers` and `recompute_every` where they are told. Left out: layers a
+    checkpoint spans, of which all are repeated. method.md#recompute.
+
+    >>> from planner import Layout
+    >>> some = Layouts.of(Layout(recompute="full", recompute_layers=2))
+    >>> [int(column) for column in parts_columns(some)]
+    [2, 1]
+    """
     partly = layouts.recomputes_partly
     layers = np.where(partly, layouts.recompute_layers, 0)
     return layers, np.where(partly, layouts.recompute_every, 1)

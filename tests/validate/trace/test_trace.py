@@ -354,7 +354,11 @@ def test_a_v_of_split_backward_passes(schedule: Schedule, stage: int, tracer: Tr
         ("olmo-2-7b", {"tp": 2, "dp": 4}, "norms over all heads"),
         ("bert-large", {"tp": 2, "dp": 4, "sequence_parallel": True}, "with a pooler"),
         ("mixtral-8x7b", {"ep": 2, "dp": 8}, "not traced with zero_stage = 0"),
-        ("mixtral-8x7b", {"ep": 2, "tp": 2, "dp": 4, "zero_stage": 3}, "not traced beside tp = 2"),
+        (
+            "mixtral-8x7b",
+            {"ep": 2, "tp": 2, "dp": 4, "zero_stage": 3},
+            "traced with sequence parallelism alone",
+        ),
         ("mixtral-8x7b", {"ep": 3, "dp": 6, "zero_stage": 3}, "must divide num_experts = 8"),
         ("qwen3-30b-a3b", {"ep": 2, "dp": 2, "zero_stage": 3}, "do not spread evenly over 128"),
     ],
