@@ -25,7 +25,7 @@ from planner.cost.uncertainty.memory import exceeding_probability, memory_outloo
 from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.layout import Layout
 
-__all__ = ["Estimate", "Estimates", "estimate_layouts", "timed"]
+__all__ = ["Estimate", "Estimates", "estimate_layouts", "step_times", "timed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,26 @@ def timed(question: Question, known: Footprints) -> Estimates:
     return in_pieces(
         lambda some: _timed(Stages.candidates(question, some.layouts), some), known, len(known)
     )
+
+
+def step_times(question: Question, layouts: Layouts) -> Float:
+    """Step times of layouts whether they fit or not [s].
+
+    Counted: TIME_PARTS. Left out: memory. method.md#search.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
+    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])
+    >>> found = estimate_layouts(question, layouts).step_time_s
+    >>> bool(np.all(step_times(question, layouts) == found))
+    True
+    """
+    if not len(layouts):
+        return np.zeros(0)
+    parts = time_parts(Stages.candidates(question, layouts))
+    factor = _measured_factor(question, layouts, parts)
+    return np.asarray(sum(values * factor for values in parts.values()))
 
 
 def _timed(stages: Stages, known: Footprints) -> Estimates:

@@ -33,6 +33,17 @@ class Found:
     """Of those that fit, in the same order."""
     dropped: dict[str, int]
 
+    def joined(self, more: Found) -> Found:
+        """It with what was tried besides."""
+        footprints = Footprints.joined([self.footprints, more.footprints])
+        estimates = Estimates.joined([self.estimates, more.estimates])
+        return replace(self, footprints=footprints, estimates=estimates)
+
+    @property
+    def fastest_s(self) -> float:
+        """Shortest step time; endless where nothing fits [s]."""
+        return float(np.min(self.estimates.step_time_s, initial=np.inf))
+
     def only(self, holds: Callable[[Layouts], Mask]) -> Found:
         """The part of it whose layouts are of one kind."""
 

@@ -12,8 +12,9 @@ from planner.choose.search.candidates import candidates
 from planner.choose.search.found import Found
 from planner.choose.search.further import FURTHER
 from planner.cost.estimate import timed
-from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.memory.footprint import footprints
 from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
 
 __all__ = ["search"]
 
@@ -22,16 +23,22 @@ def search(question: Question, world: int) -> Found:
     """Every legal layout of `world` ranks under one framework, and the step time of what fits."""
     check_sequence(question)
     layouts, dropped = candidates(question, world)
-    taken = footprints(question, layouts)
+    found = _found(question, layouts, dropped)
     for further in FURTHER:
-        more = further(question, taken)
+        more = further(found)
         if len(more):
-            taken = Footprints.joined([taken, footprints(question, more)])
+            found = found.joined(_found(question, more, {}))
+    taken = found.footprints
     device = int(np.count_nonzero(~taken.fits_device))
     host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
     if device:
         dropped["device memory is exceeded"] = device
     if host:
         dropped["host memory is exceeded"] = host
-    estimates = timed(question, taken.take(np.flatnonzero(taken.fits)))
-    return Found(question, taken, estimates, dropped)
+    return found
+
+
+def _found(question: Question, layouts: Layouts, dropped: dict[str, int]) -> Found:
+    """What all layouts take, and how long those take that fit."""
+    taken = footprints(question, layouts)
+    return Found(question, taken, timed(question, taken.take(np.flatnonzero(taken.fits))), dropped)

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.choose.legality import legal
+from planner.choose.search.found import Found
 from planner.cost.arrays import Float
-from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import block_passes
 from planner.describe.layout import Layout, divisors
@@ -18,12 +17,13 @@ from planner.describe.layout import Layout, divisors
 __all__ = ["by_heads"]
 
 
-def by_heads(question: Question, taken: Footprints) -> Layouts:
+def by_heads(found: Found) -> Layouts:
     """Context parallelism that exchanges tokens for heads, where a micro-batch takes less time so.
 
     The kind changes no memory and nothing but the passes of layers, so the fastest of all is that
     of the fastest passes.
     """
+    question, taken = found.question, found.footprints
     layouts, blocks = taken.layouts, blocks_of(question)
     other = bool(set(question.framework.context) - {"ring"}) and len(layouts) > 0
     mine = layouts.take(

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.candidates import FULLEST_CHUNK
+from planner.choose.search.found import Found
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
@@ -26,12 +27,13 @@ _HEADS = (0.5, 1.0, 2.0)
 # what the head may weigh, over the part that its products have of a layer's
 
 
-def with_ends(question: Question, taken: Footprints) -> Layouts:
+def with_ends(found: Found) -> Layouts:
     """Layouts with ends as layers, of those that were tried.
 
     Tried are those that have less to do on their slowest stage so, those that miss the device by
     less than a layer of each stage, and interleaved ones of chunks that were uneven.
     """
+    question, taken = found.question, found.footprints
     layouts, framework = taken.layouts, question.framework
     told = framework.deals_as_told and framework.balance == "layers" and len(layouts)
     some = taken.take(np.flatnonzero(layouts.piped & bool(told)))

@@ -7,20 +7,20 @@ from dataclasses import replace
 import numpy as np
 
 from planner.choose.legality import legal
-from planner.cost.memory.footprint import Footprints
-from planner.cost.question import Question
+from planner.choose.search.found import Found
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 
 __all__ = ["in_groups", "kept_near"]
 
 
-def in_groups(question: Question, taken: Footprints) -> Layouts:
+def in_groups(found: Found) -> Layouts:
     """Layouts whose weights are sharded inside groups of any size, from those sharded over all.
 
     A smaller group takes more memory: only what fits over all ranks is tried, and of the rest what
     is closest to it, so that the answer can say by how much it does not fit.
     """
+    question, taken = found.question, found.footprints
     layouts = taken.layouts
     if not question.framework.hybrid_stages or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
@@ -36,9 +36,10 @@ def in_groups(question: Question, taken: Footprints) -> Layouts:
     return joined.take(np.flatnonzero(mask))
 
 
-def kept_near(question: Question, taken: Footprints) -> Layouts:
+def kept_near(found: Found) -> Layouts:
     """Layouts of ZeRO-3 over several nodes whose weights stay sharded over the ranks of one from
     forward to backward, where what they take besides may fit."""
+    question, taken = found.question, found.footprints
     layouts = taken.layouts
     if not question.framework.second_shards or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))

@@ -8,7 +8,9 @@ from dataclasses import fields, replace
 import numpy as np
 
 from planner.choose.legality import legal
+from planner.choose.search.found import Found
 from planner.cost.arrays import Mask
+from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
@@ -18,16 +20,24 @@ from planner.describe.layout import RECOMPUTE, Layout
 __all__ = ["on_the_host", "with_less_recompute"]
 
 
-def with_less_recompute(question: Question, taken: Footprints) -> Layouts:
+_NEAR = 1.1
+# of the fastest so far: what is recommended may be slower than the fastest by less
+
+
+def with_less_recompute(found: Found) -> Layouts:
     """Between no recompute, which does not fit, and full recompute, which does: the fewest layers,
     and the smallest sets of modules.
 
-    More of either takes less memory and more time, so that nothing else of their kind is faster.
+    More of either takes less memory and more time, so that nothing else of their kind is faster;
+    and none takes less time than no recompute, so that what is slow without is not tried.
     """
+    question, taken = found.question, found.footprints
     offered = question.framework
     if not (offered.recompute_by or offered.recompute_modules) or not len(taken.layouts):
         return taken.layouts.take(np.zeros(0, dtype=np.int64))
     short = taken.layouts.take(np.flatnonzero(_short(taken)))
+    none = replace(short, recompute=np.full_like(short.recompute, RECOMPUTE.index("none")))
+    short = short.take(np.flatnonzero(step_times(question, none) < _NEAR * found.fastest_s))
     ways = [_fewest_layers(question, short, name) for name in ("layers", "every")]
     return Layouts.joined([*ways, _fewest_modules(question, short)])
 
@@ -132,8 +142,9 @@ def _sets_of_modules(question: Question) -> list[int]:
     ]
 
 
-def on_the_host(question: Question, taken: Footprints) -> Layouts:
+def on_the_host(found: Found) -> Layouts:
     """Where nothing fits: activations wait for their backward in host memory."""
+    question, taken = found.question, found.footprints
     layouts, modes = taken.layouts, question.framework.offload_activations
     if not modes or not len(layouts) or taken.fits.any():
         return layouts.take(np.zeros(0, dtype=np.int64))

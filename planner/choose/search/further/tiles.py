@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.memory.footprint import Footprints
-from planner.cost.question import Question
+from planner.choose.search.found import Found
 from planner.cost.shards.layouts import Layouts
 
 __all__ = ["TILES", "in_tiles"]
@@ -17,8 +16,9 @@ TILES = (4, 16)
 """Tiles of the largest matrix that are tried."""
 
 
-def in_tiles(question: Question, taken: Footprints) -> Layouts:
+def in_tiles(found: Found) -> Layouts:
     """The last resort where nothing fits: the largest matrix in tiles."""
+    question, taken = found.question, found.footprints
     layouts = taken.layouts
     tried = question.framework.tiling and len(layouts) and not taken.fits.any()
     some = layouts.take(np.flatnonzero(layouts.shards_weights & bool(tried)))
