@@ -293,7 +293,7 @@ class Layout(Sharding, Chunks, Description):
         if self.recompute_modules:
             parts.append(f"of {'+'.join(self.recompute_modules)}")
         if self.recompute_layers:
-            parts.append(f"of {self.recompute_layers} layers")
+            parts.append(f"of {self.recompute_layers} layer{'s' * (self.recompute_layers > 1)}")
         if self.recompute_every > 1:
             parts.append(f"of 1 in {self.recompute_every} layers")
         if self.recompute_span > 1:
