@@ -120,5 +120,5 @@ def _said(
 
 
 def _spared(layout: Layout) -> str:
-    spared = ["full recompute"] if layout.recompute == "full" else []
+    spared = [layout.recomputed] if layout.recompute == "full" else []
     return " and ".join([*spared, *(["offload"] if layout.offload != "none" else [])])
