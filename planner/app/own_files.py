@@ -100,6 +100,6 @@ def wishes_of(texts: Mapping[str, str], job: Job) -> tuple[address.Wishes, tuple
 
 
 def _word(value: Any) -> str:
-    return (
-        ",".join(value) if isinstance(value, tuple) else f"{value:g}" if value == 0 else str(value)
-    )
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if value == 0 and not isinstance(value, bool) else str(value)

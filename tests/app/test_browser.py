@@ -203,10 +203,10 @@ def test_configuration_files_become_the_job(window: Callable[[], Any]) -> None:
     passes = '"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8'
     read("ds_config.json", f'{{{passes}, "zero_optimization": {{"stage": 2}}}}')
     here.says("How your files were read")
-    assert "dp4 zero2 mb2x8 [deepspeed]" in here.settle().value("Layout")
+    assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
     read("other.json", '{"zero_optimization": ')
     assert "other.json" in here.says("These files describe no job yet")
-    assert "dp4 zero2 mb2x8 [deepspeed]" in here.settle().value("Layout")
+    assert "dp4 zero2 mb2x8 [deepspeed" in here.settle().value("Layout")
 
 
 _LOG = """[2024-07-17][INFO] - [0/4] Using device='cuda' with backend='DDP' + 'nccl' for training.

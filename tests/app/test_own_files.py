@@ -9,7 +9,8 @@ pytest.importorskip("streamlit")
 from streamlit.testing.v1 import AppTest
 
 from planner.app import link
-from planner.app.controls.job import Job
+from planner.app.address import Reading
+from planner.app.controls.job import Job, read
 from planner.app.own_files import wishes_of
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
@@ -37,6 +38,12 @@ def test_the_job_of_the_files() -> None:
     assert (wishes["precision"], wishes["batch"]) == ("bf16", "64")
     assert (wishes["nodes"], wishes["seq"]) == ("2", "2048")
     assert not any("overlap" in note for note in notes)
+
+
+def test_what_a_page_is_asked_for_is_possible_there() -> None:
+    reading = Reading(wishes_of({"ds.json": DEEPSPEED}, JOB)[0])
+    assert read(reading).trouble == ""
+    assert not reading.said
 
 
 def test_processes_of_a_file_decide_the_nodes() -> None:
