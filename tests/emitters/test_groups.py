@@ -28,6 +28,12 @@ CASES = {
         "megatron.args",
         ("--cp-comm-type=a2a+p2p", "--hierarchical-context-parallel-sizes\n4\n2\n"),
     ),
+    "two levels with a switch": (
+        "megatron-lm+bf16-gradients",
+        Layout(dp=4, cp=4, ulysses=2, zero_stage=1),
+        "megatron.args",
+        ("--hierarchical-context-parallel-sizes\n2\n2\n", "--grad-reduce-in-bf16"),
+    ),
     "gathered": (
         "megatron-lm+gathered-context",
         Layout(dp=2, cp=8, zero_stage=1),
