@@ -99,6 +99,20 @@ def test_ulysses_of_megatron_deepspeed() -> None:
     assert "mics_shard_size" not in zero
 
 
+def test_groups_of_megatron_deepspeed_are_read_back(tmp_path: Path) -> None:
+    """MiCS counts ranks, of which a sequence takes several."""
+    layout = Layout(dp=6, dp_shard=2, cp=4, ulysses=4, zero_stage=3, recompute="full")
+    files = files_of("llama-3-8b", "aurora", 2, layout, load_framework("megatron-deepspeed"))
+    assert json.loads(files["ds_config.json"])["zero_optimization"]["mics_shard_size"] == 8
+    paths = [tmp_path / name for name in ("ds_config.json", "megatron.args")]
+    for path in paths:
+        path.write_text(files[path.name])
+    for given in (paths, paths[::-1]):
+        read = read_configuration(*given)
+        found = complete(load_model("llama-3-8b"), load_machine("aurora"), read, nodes=2)
+        assert found.layout == layout
+
+
 def test_fully_shard_is_told_the_number() -> None:
     layout = Layout(dp=16, zero_stage=3, reshard=8)
     text = "".join(_files("fsdp2", layout, "gemma-2-27b").values())

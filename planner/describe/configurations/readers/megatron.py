@@ -72,9 +72,10 @@ def read(document: Document) -> Configuration:
     said = Statement(KIND, document.name, given)
     deepspeed = any(name in given for name in _DEEPSPEED)
     once, merged = "moe-flex-dispatcher-backend" in given, bool(given.flag(_MERGED))
-    plain = "megatron-lm+overlap-experts" if merged else "megatron-lm"
-    plain = "megatron-deepep" if once else plain
+    plain = "megatron-deepep" if once else "megatron-lm"
     said.is_(framework="megatron-deepspeed" if deepspeed else plain)
+    if merged and plain == "megatron-lm":
+        said.turned_on("overlap-experts")
     said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
     _batch(said, given)
     _degrees(said, given)

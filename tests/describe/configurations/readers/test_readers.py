@@ -12,7 +12,7 @@ import pytest
 
 from planner.choose.given.completing import complete
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.configurations.configuration import WIDTH_SQUARED
+from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.reading import read_configuration_text, readers
 from planner.describe.layout import DEALING
@@ -535,6 +535,24 @@ def test_switches_that_a_file_turns_on(name: str, switches: tuple[str, ...]) -> 
     assert read_configuration_text(EXAMPLES[name][0], "a.txt").switches == switches
 
 
+@pytest.mark.parametrize(("size", "group"), [(-1, None), (0, None), (4, 4)])
+def test_groups_of_deepspeed_are_none_by_default(size: int, group: int | None) -> None:
+    zero = f'{{"stage": 3, "zero_hpz_partition_size": 1, "mics_shard_size": {size}}}'
+    text = f'{{"train_batch_size": 8, "zero_optimization": {zero}}}'
+    found = read_configuration_text(text, "ds_config.json")
+    assert found.layout.get("dp_shard") == group
+    assert "reshard" not in found.layout
+    shape = complete(load_model("gpt2"), load_machine("polaris"), found, nodes=2).layout
+    assert (shape.dp, shape.dp_shard) == (8, group or 0)
+
+
+def test_sharding_groups_hold_whole_replicas() -> None:
+    group = Configuration(("a.json",), ("JSON",), group_ranks=6)
+    context = Configuration(("b.args",), ("arguments",), layout={"cp": 4})
+    with pytest.raises(PlannerError, match="6 ranks in a.json and b.args holds no whole number"):
+        joined([group, context])
+
+
 def test_what_is_left_to_another_file_is_named() -> None:
     assert read_configuration_text(FINETUNING, "a").left_to["zero_stage"] == "ds_z3_config.json"
 
@@ -654,6 +672,18 @@ def test_what_megatron_recomputes_and_moves(options: str, said: dict[str, object
     found = read_configuration_text(text, "job.sh")
     assert {name: found.layout[name] for name in said} == said
     assert not [note for note in found.notes if "recompute" in note or "activations" in note]
+
+
+def test_switches_stand_beside_merged_passes() -> None:
+    options = "--num-experts 8 --overlap-moe-expert-parallel-comm --grad-reduce-in-bf16"
+    text = MEGATRON_PLAIN.format(options=f"{options} --tp-comm-overlap")
+    found = read_configuration_text(text, "job.sh")
+    assert found.framework == "megatron-lm"
+    assert sorted(found.switches) == ["bf16-gradients", "overlap-experts", "tp-comm-overlap"]
+    with_backend = text.replace("--num", "--moe-flex-dispatcher-backend deepep --num")
+    found = read_configuration_text(with_backend, "job.sh")
+    assert found.framework == "megatron-deepep"
+    assert sorted(found.switches) == ["bf16-gradients", "tp-comm-overlap"]
 
 
 def test_modules_that_are_not_described_are_said() -> None:
