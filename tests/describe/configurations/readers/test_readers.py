@@ -549,7 +549,7 @@ def test_groups_of_deepspeed_are_none_by_default(size: int, group: int | None) -
 def test_sharding_groups_hold_whole_replicas() -> None:
     group = Configuration(("a.json",), ("JSON",), group_ranks=6)
     context = Configuration(("b.args",), ("arguments",), layout={"cp": 4})
-    with pytest.raises(PlannerError, match="6 ranks in a.json and b.args holds no whole number"):
+    with pytest.raises(PlannerError, match="holds no whole number of replicas with cp = 4"):
         joined([group, context])
 
 
@@ -744,6 +744,65 @@ pipeline_parallel_degree = 2
 pipeline_parallel_schedule = "1F1B"
 {said}
 """
+
+
+_EVERY_SECOND = {"recompute": "full", "recompute_every": 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "recompute"),
+    [
+        # job_config.py of v0.1.0 to v0.2.2: mode "selective", selective_ac_option "2"
+        ("", _EVERY_SECOND),
+        ("[activation_checkpoint]", _EVERY_SECOND),
+        ("[activation_checkpoint]\nmode = 'selective'", _EVERY_SECOND),
+        ("[activation_checkpoint]\nselective_ac_option = 'op'", {"recompute": "selective"}),
+        (
+            "[activation_checkpoint]\nselective_ac_option = '3'",
+            _EVERY_SECOND | {"recompute_every": 3},
+        ),
+        ("[activation_checkpoint]\nmode = 'full'", {"recompute": "full"}),
+        ("[activation_checkpoint]\nmode = 'none'", {"recompute": "none"}),
+    ],
+)
+def test_recompute_of_a_toml_of_torchtitan(said: str, recompute: dict[str, Any]) -> None:
+    found = read_configuration_text(_TITAN.format(said=said), "run.toml")
+    names = ("recompute", "recompute_every")
+    assert {name: found.layout[name] for name in names if name in found.layout} == recompute
+
+
+@pytest.mark.parametrize(
+    ("said", "recompute", "note"),
+    [
+        # trainer.py of 0.3.0: SelectiveAC
+        ("Trainer.Config(steps=1)", "selective", False),
+        ("Trainer.Config(activation_checkpoint=FullAC.Config())", "full", False),
+        ("Trainer.Config(activation_checkpoint=None)", "none", False),
+        ("llama3_70b()", "selective", True),
+        ("llama3_70b()\n    config.activation_checkpoint = None", "none", False),
+    ],
+)
+def test_recompute_of_torchtitan_in_python(said: str, recompute: str, note: bool) -> None:
+    lines = ["def plan():", f"    config = {said}", "    config.training.local_batch_size = 2"]
+    found = read_configuration_text("\n".join([*lines, "    return config"]), "plan.py")
+    assert found.layout["recompute"] == recompute
+    assert any("that of the flavor" in said for said in found.notes) == note
+
+
+@pytest.mark.parametrize(
+    ("parts", "switches", "words"),
+    [
+        ('["model", "loss"]', ("compile", "async-tp"), ""),
+        ('["model"]', ("compile", "async-tp"), "model alone: layers and loss are taken as"),
+        ('["loss"]', (), "loss alone: neither layers nor loss are taken as compiled"),
+    ],
+)
+def test_what_torchtitan_compiles(parts: str, switches: tuple[str, ...], words: str) -> None:
+    said = f"enable_async_tensor_parallel = true\n[compile]\nenable = true\ncomponents = {parts}"
+    found = read_configuration_text(_TITAN.format(said=said), "run.toml")
+    assert found.switches == switches
+    assert any("compile.components" in note for note in found.notes) == bool(words)
+    assert any(words in note for note in found.notes) or not words
 
 
 @pytest.mark.parametrize(
