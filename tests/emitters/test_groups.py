@@ -111,6 +111,8 @@ def test_groups_of_megatron_deepspeed_are_read_back(tmp_path: Path) -> None:
         read = read_configuration(*given)
         found = complete(load_model("llama-3-8b"), load_machine("aurora"), read, nodes=2)
         assert found.layout == layout
+        # its own [bf16] sums gradients in fp32, as the file says
+        assert not [note for note in found.notes if "gradients" in note], found.notes
 
 
 def test_fully_shard_is_told_the_number() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from planner.describe.configurations.switched import without_own
 from planner.errors import CatalogueError
 
 __all__ = ["WIDTH_SQUARED", "Changes", "Configuration", "joined"]
@@ -119,7 +120,7 @@ def _both(first: Configuration, second: Configuration) -> Configuration:
         framework=_framework(first, second),
         usual_framework=first.usual_framework or second.usual_framework,
         hosts=first.hosts + second.hosts,
-        switches=tuple(dict.fromkeys(first.switches + second.switches)),
+        switches=_switches(first, second),
         shards_per_node=first.shards_per_node or second.shards_per_node,
         usual={**second.usual, **first.usual},
         left_to={**first.left_to, **second.left_to},
@@ -143,3 +144,14 @@ def _framework(first: Configuration, second: Configuration) -> str:
         return second.framework
     _agree(first, second, "framework", first.framework, second.framework)
     return first.framework
+
+
+def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
+    """What both turn on, without what the framework that takes the other's files does anyway."""
+    found: list[str] = []
+    framework = _framework(first, second)
+    for part in (first, second):
+        hosted = part.framework not in ("", framework)
+        kept = without_own(part.switches, part.framework, framework) if hosted else part.switches
+        found += kept
+    return tuple(dict.fromkeys(found))
