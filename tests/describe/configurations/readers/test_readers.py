@@ -664,7 +664,8 @@ def test_what_python_would_warn_of_is_not_said(capfd: pytest.CaptureFixture[str]
             "--recompute-granularity selective --recompute-modules core_attn",
             {"recompute": "selective", "recompute_modules": ()},
         ),
-        ("--cpu-offloading-num-layers 7", {"recompute": "none", "offload_activations": True}),
+        ("--cpu-offloading-num-layers 31", {"recompute": "none", "offload_activations": True}),
+        ("--cpu-offloading-num-layers 0", {"recompute": "none", "offload_activations": False}),
     ],
 )
 def test_what_megatron_recomputes_and_moves(options: str, said: dict[str, object]) -> None:
@@ -684,6 +685,13 @@ def test_switches_stand_beside_merged_passes() -> None:
     found = read_configuration_text(with_backend, "job.sh")
     assert found.framework == "megatron-deepep"
     assert sorted(found.switches) == ["bf16-gradients", "tp-comm-overlap"]
+
+
+def test_layers_whose_activations_stay_are_said() -> None:
+    text = MEGATRON_PLAIN.format(options="--cpu-offloading-num-layers 4")
+    found = read_configuration_text(text, "job.sh")
+    assert found.layout["offload_activations"]
+    assert any("--cpu-offloading-num-layers 4 is counted as 31" in note for note in found.notes)
 
 
 def test_modules_that_are_not_described_are_said() -> None:
