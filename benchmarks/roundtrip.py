@@ -111,7 +111,11 @@ def _drawn(name: str, draw: random.Random) -> Case:
     schedule = "none"
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
-    told = _dealing(draw, model.num_layers, degrees["pp"], vpp) if framework.deals_as_told else {}
+    told = {}
+    if framework.deals_as_told:
+        told = _dealing(draw, model.num_layers, degrees["pp"], vpp)
+        # where ends are layers anyway, no file tells that from what is told
+        told = {} if framework.balance == "ends-as-layers" and "split" not in told else told
     split = framework.sequence_parallel
     layout = Layout(
         dp=rest,

@@ -78,20 +78,36 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 def arguments_text(options: Iterable[str]) -> str:
-    """Options as a file of one a line, values after an equals sign.
+    """Options as a file of one a line: one value after an equals sign, several a line each.
 
-    >>> arguments_text(["--bf16", "--num-layers 32"])
-    '--bf16\\n--num-layers=32\\n'
+    >>> arguments_text(["--bf16", "--num-layers 32", "--sizes 4 2"])
+    '--bf16\\n--num-layers=32\\n--sizes\\n4\\n2\\n'
     """
-    return "".join(option.replace(" ", "=", 1) + "\n" for option in options)
+    return "".join(f"{line}\n" for option in options for line in _lines(option))
+
+
+def _lines(option: str) -> list[str]:
+    """The words that a program gets of an option; argparse takes one value after `=`, not more."""
+    name, *values = option.split(" ")
+    return [f"{name}={values[0]}"] if len(values) == 1 else [name, *values]
 
 
 def _arguments_with(text: str, lines: Iterable[str]) -> str:
     """An argument file with further options, each in the place of the same one or at the end."""
-    options = {line.partition("=")[0]: line for line in text.splitlines()}
     plain = arguments_text(line.replace(" = ", "=") for line in lines)
-    options |= {line.partition("=")[0]: line for line in plain.splitlines()}
-    return "".join(f"{line}\n" for line in options.values())
+    return "".join((_by_name(text) | _by_name(plain)).values())
+
+
+def _by_name(text: str) -> dict[str, str]:
+    """Options of an argument file by their names, values in lines of their own with them."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("--") or "=" in line:
+            name = line.partition("=")[0]
+            found[name] = ""
+        found[name] = f"{found.get(name, '')}{line}\n"
+    return found
 
 
 _FORMS: dict[str, Callable[[str, Iterable[str]], str]] = {

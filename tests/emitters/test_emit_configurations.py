@@ -476,6 +476,21 @@ def test_a_v_is_written_where_a_release_runs_it() -> None:
     assert (parts[0][0], parts[-1][-1]) == ("tok_embeddings", "output")
 
 
+def test_torchtitan_is_told_of_stages() -> None:
+    """Modules of every part, in both releases' files; fully_shard has no pipeline to be told of."""
+    layout = Layout(
+        dp=4, tp=4, pp=4, sequence_parallel=True, zero_stage=2, schedule="1f1b", split="7,9*2,7",
+        grad_accumulation=8,
+    )  # fmt: skip
+    files = files_of("llama-3-8b", "polaris", 16, layout, "fsdp2")
+    parts = tomllib.loads(files["torchtitan.toml"])["parallelism"]["module_fqns_per_model_part"]
+    assert [sum(name.startswith("layers.") for name in part) for part in parts] == [7, 9, 9, 7]
+    for name in ("torchtitan_plan.py", "torchtitan.toml"):
+        assert read_configuration_text(files[name], name).layout["split"] == layout.split
+    with pytest.raises(EmitError, match="tp = 4: fsdp2 has no tp axis"):
+        files_of("gemma-2-27b", "polaris", 16, layout.replaced(split="11*2,12*2"), "fsdp2")
+
+
 @pytest.fixture(scope="module")
 def titan_files() -> dict[str, Files]:
     return {name: files_of(*case, "fsdp2") for name, case in TITAN.items()}

@@ -28,6 +28,12 @@ CASES = {
         "megatron.args",
         ("--cp-comm-type=a2a+p2p", "--hierarchical-context-parallel-sizes\n4\n2\n"),
     ),
+    "two levels with a switch": (
+        "megatron-lm+bf16-gradients",
+        Layout(dp=4, cp=4, ulysses=2, zero_stage=1),
+        "megatron.args",
+        ("--hierarchical-context-parallel-sizes\n2\n2\n", "--grad-reduce-in-bf16"),
+    ),
     "gathered": (
         "megatron-lm+gathered-context",
         Layout(dp=2, cp=8, zero_stage=1),
@@ -91,6 +97,22 @@ def test_ulysses_of_megatron_deepspeed() -> None:
     zero = json.loads(files["ds_config.json"])["zero_optimization"]
     assert zero["zero_hpz_partition_size"] == 12
     assert "mics_shard_size" not in zero
+
+
+def test_groups_of_megatron_deepspeed_are_read_back(tmp_path: Path) -> None:
+    """MiCS counts ranks, of which a sequence takes several."""
+    layout = Layout(dp=6, dp_shard=2, cp=4, ulysses=4, zero_stage=3, recompute="full")
+    files = files_of("llama-3-8b", "aurora", 2, layout, load_framework("megatron-deepspeed"))
+    assert json.loads(files["ds_config.json"])["zero_optimization"]["mics_shard_size"] == 8
+    paths = [tmp_path / name for name in ("ds_config.json", "megatron.args")]
+    for path in paths:
+        path.write_text(files[path.name])
+    for given in (paths, paths[::-1]):
+        read = read_configuration(*given)
+        found = complete(load_model("llama-3-8b"), load_machine("aurora"), read, nodes=2)
+        assert found.layout == layout
+        # its own [bf16] sums gradients in fp32, as the file says
+        assert not [note for note in found.notes if "gradients" in note], found.notes
 
 
 def test_fully_shard_is_told_the_number() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from planner.describe.configurations.switched import without_own
 from planner.errors import CatalogueError
 
 __all__ = ["WIDTH_SQUARED", "Changes", "Configuration", "joined"]
@@ -42,6 +43,8 @@ class Configuration:
     """Ranks that they start; 0 where they do not say."""
     replicas: int = 0
     """Groups that each hold all training states (hybrid sharding); 0 where they do not say."""
+    group_ranks: int = 0
+    """Ranks of such a group, those of context parallelism included; 0 where they do not say."""
     shards_per_node: bool = False
     """Whether each node is such a group."""
     model: str = ""
@@ -64,7 +67,7 @@ class Configuration:
 
 
 _TABLES = ("layout", "workload", "shape", "changes")
-_SINGLE = ("world", "replicas", "model")
+_SINGLE = ("world", "replicas", "group_ranks", "model")
 
 
 def joined(parts: Sequence[Configuration]) -> Configuration:
@@ -83,7 +86,20 @@ def joined(parts: Sequence[Configuration]) -> Configuration:
     stated = {*whole.layout, *whole.workload}
     open_fields = {name: other for name, other in whole.left_to.items() if name not in stated}
     usual = {name: value for name, value in whole.usual.items() if name not in stated}
-    return replace(whole, left_to=open_fields, usual=usual)
+    layout = {**whole.layout, **_group(whole)}
+    return replace(whole, left_to=open_fields, usual=usual, layout=layout)
+
+
+def _group(whole: Configuration) -> dict[str, int]:
+    """The replicas of a sharding group, of which the ranks are stated."""
+    cp = max(int(whole.layout.get("cp", 1)), 1)
+    replicas, rest = divmod(whole.group_ranks, cp)
+    if rest:
+        raise CatalogueError(
+            f"a sharding group of {whole.group_ranks} ranks in {whole.name} holds no whole number "
+            f"of replicas with cp = {cp}; use a multiple of it"
+        )
+    return {"dp_shard": replicas} if replicas else {}
 
 
 def _both(first: Configuration, second: Configuration) -> Configuration:
@@ -104,7 +120,7 @@ def _both(first: Configuration, second: Configuration) -> Configuration:
         framework=_framework(first, second),
         usual_framework=first.usual_framework or second.usual_framework,
         hosts=first.hosts + second.hosts,
-        switches=tuple(dict.fromkeys(first.switches + second.switches)),
+        switches=_switches(first, second),
         shards_per_node=first.shards_per_node or second.shards_per_node,
         usual={**second.usual, **first.usual},
         left_to={**first.left_to, **second.left_to},
@@ -128,3 +144,14 @@ def _framework(first: Configuration, second: Configuration) -> str:
         return second.framework
     _agree(first, second, "framework", first.framework, second.framework)
     return first.framework
+
+
+def _switches(first: Configuration, second: Configuration) -> tuple[str, ...]:
+    """What both turn on, without what the framework that takes the other's files does anyway."""
+    found: list[str] = []
+    framework = _framework(first, second)
+    for part in (first, second):
+        hosted = part.framework not in ("", framework)
+        kept = without_own(part.switches, part.framework, framework) if hosted else part.switches
+        found += kept
+    return tuple(dict.fromkeys(found))

@@ -16,6 +16,8 @@ from planner.describe.configurations.words import cut, statements
 __all__ = ["options_of", "settings_of"]
 
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_ARGUMENT = re.compile(r"--|[\w.]+$")
+"""A line of a file of arguments: an option, or one of several values of the option above."""
 _SETTING = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _ENDING = re.compile(r"-[A-Za-z]|[\d&]?>|\S*\.py$")
@@ -69,7 +71,7 @@ def options_of(text: str) -> Mapping[str, Any]:
     """
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
-    if all(line.startswith("--") for line in lines):
+    if lines and lines[0].startswith("--") and all(map(_ARGUMENT.match, lines)):
         return _named([part for line in lines for part in line.split(maxsplit=1)])
     return _Script().followed(text)
 

@@ -34,6 +34,7 @@ class Statement:
         }
         self.notes: list[str] = []
         self.on: list[str] = []
+        self.off: list[str] = []
 
     def layout(self, **values: Any) -> None:
         """Fields of the layout."""
@@ -63,11 +64,16 @@ class Statement:
         """Switches of the framework, where the words of its description do not find them."""
         self.on += switches
 
+    def turned_off(self, *switches: str) -> None:
+        """Switches whose words stand there, but which other words take back."""
+        self.off += switches
+
     def switches(self) -> tuple[str, ...]:
         """Switches that the file turns on."""
         framework = self.single.get("framework") or self.single.get("usual_framework")
         found = switches_in(framework, self.table) if framework in names("framework") else ()
-        return tuple(dict.fromkeys((*found, *self.on)))
+        every = dict.fromkeys((*found, *self.on))
+        return tuple(word for word in every if word.partition("=")[0] not in self.off)
 
     def note(self, sentence: str) -> None:
         """A sentence for the user."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.table import Table
+from planner.describe.framework.framework import Framework
 from planner.describe.framework.switches import Switch
 from planner.units import parse_quantity
 
-__all__ = ["switches_in"]
+__all__ = ["switches_in", "without_own"]
 
 _VALUE = "{value}"
 
@@ -31,6 +32,33 @@ def switches_in(name: str, given: Table) -> Iterator[str]:
             if values and None not in values:
                 yield _named(switch_name, switch, values)
                 break
+
+
+def without_own(words: Iterable[str], hosted: str, host: str) -> Iterator[str]:
+    """Switches of a framework without those whose changes another one, which takes its files, has
+    anyway.
+
+    >>> list(without_own(["fp32-gradients", "bf16-states"], "deepspeed", "megatron-deepspeed"))
+    ['bf16-states']
+    """
+    offered, own = load_framework(hosted).switches, load_framework(host)
+    for word in words:
+        switch = offered.get(word)  # those that take a value are changes by themselves
+        if switch is None or word in own.switches or not _does(own, switch):
+            yield word
+
+
+def _does(framework: Framework, switch: Switch) -> bool:
+    """Whether all traits of a switch are a framework's own; what may be chosen is no trait."""
+    numbers = {path: value for path, value in switch.dotted.items() if not isinstance(value, list)}
+    return bool(numbers) and all(_trait(framework, path) == numbers[path] for path in numbers)
+
+
+def _trait(framework: Framework, path: str) -> Any:
+    found: Any = framework
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _named(name: str, switch: Switch, values: list[str | None]) -> str:

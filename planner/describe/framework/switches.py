@@ -65,6 +65,11 @@ class Switch(Description):
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the job's environment."""
 
+    @property
+    def dotted(self) -> dict[str, Any]:
+        """The traits that it changes by their dotted names."""
+        return dict(_dotted(self.changes))
+
     def refuses(self, device: Device) -> str:
         """Why it is not for a device; empty where it is."""
         known = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
@@ -83,7 +88,7 @@ class Switch(Description):
         >>> quiet.saying("no-overlap", stated, stated), quiet.saying("no-overlap", {}, stated)
         ('no-overlap', '')
         """
-        changes = dict(_dotted(self.changes))
+        changes = self.dotted
         if not all(stated.get(path, value) == value for path, value in changes.items()):
             return ""
         if not self.takes:

@@ -297,10 +297,8 @@ def _context(job: BatchJob) -> Iterator[str]:
         yield "--cp-comm-type a2a"
     elif layout.ulysses > 1:
         yield "--cp-comm-type a2a+p2p"
-        # several values of one option stand in lines of their own
-        yield "--hierarchical-context-parallel-sizes"
-        yield f"{layout.ulysses}"
-        yield f"{layout.cp // layout.ulysses}"
+        degrees = f"{layout.ulysses} {layout.cp // layout.ulysses}"
+        yield f"--hierarchical-context-parallel-sizes {degrees}"
 
 
 def _stages(job: BatchJob) -> Iterator[str]:

@@ -30,6 +30,7 @@ SAYS = Says(
     offload=("none", "all-cpu"),
     hybrid=True,
     reshard=True,  # of other models, by fully_shard alone
+    stages=True,
 )
 _OLD_MODULE = "llama3"
 """The module whose models 0.2.2 is told as well."""

@@ -186,9 +186,11 @@ def _buffers(said: Statement, table: Table, zero: Table, stage: int) -> None:
 
 
 def _groups(said: Statement, zero: Table) -> None:
-    """MiCS and ZeRO++'s hpZ: smaller groups."""
+    """MiCS and ZeRO++'s hpZ: smaller groups; by default there are none (-1 and 1)."""
+    first = zero.number("mics_shard_size") or 0
+    said.is_(group_ranks=max(first, 0))
     second = zero.number("zero_hpz_partition_size") or 0
-    said.layout(dp_shard=zero.number("mics_shard_size"), reshard=second if second > 1 else None)
+    said.layout(reshard=second if second > 1 else None)
 
 
 def _elements(zero: Table, key: str) -> float | str | None:

@@ -72,9 +72,10 @@ def read(document: Document) -> Configuration:
     said = Statement(KIND, document.name, given)
     deepspeed = any(name in given for name in _DEEPSPEED)
     once, merged = "moe-flex-dispatcher-backend" in given, bool(given.flag(_MERGED))
-    plain = "megatron-lm+overlap-experts" if merged else "megatron-lm"
-    plain = "megatron-deepep" if once else plain
+    plain = "megatron-deepep" if once else "megatron-lm"
     said.is_(framework="megatron-deepspeed" if deepspeed else plain)
+    if merged and plain == "megatron-lm":
+        said.turned_on("overlap-experts")
     said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
     _batch(said, given)
     _degrees(said, given)
@@ -332,8 +333,19 @@ def _recompute(said: Statement, given: Table, deepspeed: bool) -> None:
     if kind == "full":
         said.layout(recompute_layers=layers if method == "block" else 0)
         said.layout(recompute_span=1 if method == "block" else layers)
+    _offload(said, given)
+
+
+def _offload(said: Statement, given: Table) -> None:
+    """Activations in host memory: of all layers but the last, which are needed at once."""
     given.skip("cpu-offloading")
-    said.layout(offload_activations=bool(given.number("cpu-offloading-num-layers")))
+    moved, layers = given.number("cpu-offloading-num-layers"), given.number("num-layers")
+    said.layout(offload_activations=bool(moved))
+    if moved and layers and moved < layers - 1:
+        said.note(
+            f"--cpu-offloading-num-layers {moved} is counted as {layers - 1}: activations of all "
+            "layers but the last wait in host memory"
+        )
 
 
 def _modules(said: Statement, given: Table) -> tuple[str, ...]:

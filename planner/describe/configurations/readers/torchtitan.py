@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from planner.describe.configurations.document import CALLED, Document
 from planner.describe.configurations.stages import dealing
 from planner.describe.configurations.statement import DTYPES, Statement
 from planner.describe.configurations.table import Table
+from planner.errors import shorten
 
 __all__ = ["KIND", "fsdp2_stage", "read", "recognises"]
 
@@ -26,6 +28,12 @@ _SCHEDULES = {
 }
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _CLASSES = {"selectiveac": "selective", "fullac": "full"}
+_AC = "activation_checkpoint"
+_TOML = re.compile(r"^\s*\[\s*training\s*\]", re.MULTILINE)
+_USUAL_IN_TOML = {"mode": "selective", "selective_ac_option": "2"}
+"""config/job_config.py, v0.1.0 to v0.2.2: every second layer."""
+_USUAL = {"mode": "selective"}
+"""trainer.py of 0.3.0: SelectiveAC."""
 _CHUNKED = "ChunkedLossWrapper"
 _ASYNC = "enable_async_tensor_parallel"
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adam"}
@@ -75,7 +83,7 @@ def read(document: Document) -> Configuration:
     _sharding(said, mesh, pp)
     _pipeline(said, mesh, pp)
     _training(said, table, mesh, pp)
-    _recompute(said, table)
+    _recompute(said, table, _USUAL_IN_TOML if _TOML.search(document.text) else _USUAL)
     for section, meanings in _NOT_COUNTED.items():
         said.not_counted(table.table(section), meanings)
     _compile(said, table)
@@ -228,14 +236,8 @@ def _is_fp8(table: Table) -> bool:
     return "float8" in str(model.get("converters"))
 
 
-def _recompute(said: Statement, table: Table) -> None:
-    given = table.get("activation_checkpoint", "activation_checkpoint_config")
-    called = given if isinstance(given, str) else (given or {}).get(CALLED)
-    if called:
-        # 0.3 has a class for each mode
-        name = str(called).partition(".")[0].lower()
-        given = {"mode": _CLASSES.get(name, called)}
-    checkpointing = Table(given or {"mode": "none"}, said.file, "activation_checkpoint.")
+def _recompute(said: Statement, table: Table, usual: Mapping[str, str]) -> None:
+    checkpointing = _checkpointing(said, table, usual)
     mode = checkpointing.word("mode")
     kind = said.named(checkpointing, "mode", _CHECKPOINTING, "none") if mode else None
     option = checkpointing.word("selective_ac_option")
@@ -251,11 +253,39 @@ def _recompute(said: Statement, table: Table) -> None:
     said.layout(recompute=kind or "none")
 
 
+def _checkpointing(said: Statement, table: Table, usual: Mapping[str, str]) -> Table:
+    """Mode and option of recompute, those of the release where the file leaves them out."""
+    keys = (_AC, f"{_AC}_config")
+    parts = (table, _constructed(table))
+    place = next((part for part in parts if any(key in part for key in keys)), None)
+    given: Any = {} if place is None else place.get(*keys)
+    if place is None and usual is _USUAL and CALLED not in parts[1]:
+        said.note(f"{_AC} is that of the flavor, which is not read: SelectiveAC is counted")
+    called = given if isinstance(given, str) else isinstance(given, dict) and given.get(CALLED)
+    if called:
+        # 0.3 has a class for each mode
+        name = str(called).partition(".")[0].lower()
+        given = {"mode": _CLASSES.get(name, called)}
+    elif given is None:
+        given = {"mode": "none"}
+    elif not isinstance(given, dict):
+        raise said.refused(f"{_AC} = {shorten(str(given))} is no section; write its mode below it")
+    return Table({**usual, **given}, said.file, f"{_AC}.")
+
+
 def _compile(said: Statement, table: Table) -> None:
     """Switches: 0.2 has asynchronous tensor parallelism among the degrees."""
     section = _constructed(table).table("compile")
     on = section.flag("enable") or table.table("training").flag("compile")
-    section.skip("components", "backend")
+    parts = section.get("components")
+    section.skip("backend")
+    if on and isinstance(parts, list) and not ("model" in parts and "loss" in parts):
+        on = "model" in parts
+        named = " and ".join(map(str, parts)) or "nothing"
+        both = "layers and loss are" if on else "neither layers nor loss are"
+        said.note(f"compile.components name {named} alone: {both} taken as compiled")
+    if not on:
+        said.turned_off("compile", "async-tp")
     if on:
         said.turned_on("compile")
     degrees = table.table("parallelism").flag(_ASYNC)

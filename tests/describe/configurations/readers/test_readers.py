@@ -12,7 +12,7 @@ import pytest
 
 from planner.choose.given.completing import complete
 from planner.describe.catalogue import load_machine, load_model
-from planner.describe.configurations.configuration import WIDTH_SQUARED
+from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document
 from planner.describe.configurations.reading import read_configuration_text, readers
 from planner.describe.layout import DEALING
@@ -535,6 +535,24 @@ def test_switches_that_a_file_turns_on(name: str, switches: tuple[str, ...]) -> 
     assert read_configuration_text(EXAMPLES[name][0], "a.txt").switches == switches
 
 
+@pytest.mark.parametrize(("size", "group"), [(-1, None), (0, None), (4, 4)])
+def test_groups_of_deepspeed_are_none_by_default(size: int, group: int | None) -> None:
+    zero = f'{{"stage": 3, "zero_hpz_partition_size": 1, "mics_shard_size": {size}}}'
+    text = f'{{"train_batch_size": 8, "zero_optimization": {zero}}}'
+    found = read_configuration_text(text, "ds_config.json")
+    assert found.layout.get("dp_shard") == group
+    assert "reshard" not in found.layout
+    shape = complete(load_model("gpt2"), load_machine("polaris"), found, nodes=2).layout
+    assert (shape.dp, shape.dp_shard) == (8, group or 0)
+
+
+def test_sharding_groups_hold_whole_replicas() -> None:
+    group = Configuration(("a.json",), ("JSON",), group_ranks=6)
+    context = Configuration(("b.args",), ("arguments",), layout={"cp": 4})
+    with pytest.raises(PlannerError, match="holds no whole number of replicas with cp = 4"):
+        joined([group, context])
+
+
 def test_what_is_left_to_another_file_is_named() -> None:
     assert read_configuration_text(FINETUNING, "a").left_to["zero_stage"] == "ds_z3_config.json"
 
@@ -646,7 +664,8 @@ def test_what_python_would_warn_of_is_not_said(capfd: pytest.CaptureFixture[str]
             "--recompute-granularity selective --recompute-modules core_attn",
             {"recompute": "selective", "recompute_modules": ()},
         ),
-        ("--cpu-offloading-num-layers 7", {"recompute": "none", "offload_activations": True}),
+        ("--cpu-offloading-num-layers 31", {"recompute": "none", "offload_activations": True}),
+        ("--cpu-offloading-num-layers 0", {"recompute": "none", "offload_activations": False}),
     ],
 )
 def test_what_megatron_recomputes_and_moves(options: str, said: dict[str, object]) -> None:
@@ -654,6 +673,25 @@ def test_what_megatron_recomputes_and_moves(options: str, said: dict[str, object
     found = read_configuration_text(text, "job.sh")
     assert {name: found.layout[name] for name in said} == said
     assert not [note for note in found.notes if "recompute" in note or "activations" in note]
+
+
+def test_switches_stand_beside_merged_passes() -> None:
+    options = "--num-experts 8 --overlap-moe-expert-parallel-comm --grad-reduce-in-bf16"
+    text = MEGATRON_PLAIN.format(options=f"{options} --tp-comm-overlap")
+    found = read_configuration_text(text, "job.sh")
+    assert found.framework == "megatron-lm"
+    assert sorted(found.switches) == ["bf16-gradients", "overlap-experts", "tp-comm-overlap"]
+    with_backend = text.replace("--num", "--moe-flex-dispatcher-backend deepep --num")
+    found = read_configuration_text(with_backend, "job.sh")
+    assert found.framework == "megatron-deepep"
+    assert sorted(found.switches) == ["bf16-gradients", "tp-comm-overlap"]
+
+
+def test_layers_whose_activations_stay_are_said() -> None:
+    text = MEGATRON_PLAIN.format(options="--cpu-offloading-num-layers 4")
+    found = read_configuration_text(text, "job.sh")
+    assert found.layout["offload_activations"]
+    assert any("--cpu-offloading-num-layers 4 is counted as 31" in note for note in found.notes)
 
 
 def test_modules_that_are_not_described_are_said() -> None:
@@ -714,6 +752,65 @@ pipeline_parallel_degree = 2
 pipeline_parallel_schedule = "1F1B"
 {said}
 """
+
+
+_EVERY_SECOND = {"recompute": "full", "recompute_every": 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "recompute"),
+    [
+        # job_config.py of v0.1.0 to v0.2.2: mode "selective", selective_ac_option "2"
+        ("", _EVERY_SECOND),
+        ("[activation_checkpoint]", _EVERY_SECOND),
+        ("[activation_checkpoint]\nmode = 'selective'", _EVERY_SECOND),
+        ("[activation_checkpoint]\nselective_ac_option = 'op'", {"recompute": "selective"}),
+        (
+            "[activation_checkpoint]\nselective_ac_option = '3'",
+            _EVERY_SECOND | {"recompute_every": 3},
+        ),
+        ("[activation_checkpoint]\nmode = 'full'", {"recompute": "full"}),
+        ("[activation_checkpoint]\nmode = 'none'", {"recompute": "none"}),
+    ],
+)
+def test_recompute_of_a_toml_of_torchtitan(said: str, recompute: dict[str, Any]) -> None:
+    found = read_configuration_text(_TITAN.format(said=said), "run.toml")
+    names = ("recompute", "recompute_every")
+    assert {name: found.layout[name] for name in names if name in found.layout} == recompute
+
+
+@pytest.mark.parametrize(
+    ("said", "recompute", "note"),
+    [
+        # trainer.py of 0.3.0: SelectiveAC
+        ("Trainer.Config(steps=1)", "selective", False),
+        ("Trainer.Config(activation_checkpoint=FullAC.Config())", "full", False),
+        ("Trainer.Config(activation_checkpoint=None)", "none", False),
+        ("llama3_70b()", "selective", True),
+        ("llama3_70b()\n    config.activation_checkpoint = None", "none", False),
+    ],
+)
+def test_recompute_of_torchtitan_in_python(said: str, recompute: str, note: bool) -> None:
+    lines = ["def plan():", f"    config = {said}", "    config.training.local_batch_size = 2"]
+    found = read_configuration_text("\n".join([*lines, "    return config"]), "plan.py")
+    assert found.layout["recompute"] == recompute
+    assert any("that of the flavor" in said for said in found.notes) == note
+
+
+@pytest.mark.parametrize(
+    ("parts", "switches", "words"),
+    [
+        ('["model", "loss"]', ("compile", "async-tp"), ""),
+        ('["model"]', ("compile", "async-tp"), "model alone: layers and loss are taken as"),
+        ('["loss"]', (), "loss alone: neither layers nor loss are taken as compiled"),
+    ],
+)
+def test_what_torchtitan_compiles(parts: str, switches: tuple[str, ...], words: str) -> None:
+    said = f"enable_async_tensor_parallel = true\n[compile]\nenable = true\ncomponents = {parts}"
+    found = read_configuration_text(_TITAN.format(said=said), "run.toml")
+    assert found.switches == switches
+    assert any("compile.components" in note for note in found.notes) == bool(words)
+    assert any(words in note for note in found.notes) or not words
 
 
 @pytest.mark.parametrize(
