@@ -106,3 +106,16 @@ def test_selective_recompute_that_frees_nothing_is_not_tried() -> None:
     assert found.dropped[f"selective recompute: {FREES_NOTHING}"] > 0
     eager = search(question_of("layers", attention="eager"), 4).footprints.layouts
     assert np.any(eager.recomputes_selectively & (eager.recompute_modules == 0))
+
+
+def test_modules_that_8_bit_training_does_not_repeat_are_not_tried() -> None:
+    latent = question_of("latent", precision="fp8")
+    hopper = load_machine("dgx-h100", ("device.memory_bytes=28GB",))
+    tried = {}
+    for name in ("megatron-lm", "megatron-lm+fp8-blockwise"):
+        asked = Question(latent.model, hopper, latent.workload, load_framework(name))
+        sets = search(asked, 8).footprints.layouts
+        tried[name] = sets.recomputes_module(("moe_act", "layernorm")), sets.recompute_modules > 0
+    assert np.any(tried["megatron-lm"][1])
+    assert not np.any(tried["megatron-lm"][0])
+    assert np.any(tried["megatron-lm+fp8-blockwise"][0])

@@ -171,6 +171,19 @@ def test_what_a_framework_does_not_do_is_said(layout: Layout, framework: str, me
         check(question("llama-3-8b", framework=framework, global_batch=layout.global_batch), layout)
 
 
+@pytest.mark.parametrize("recipe", ["fp8-tensorwise", "fp8-blockwise"])
+def test_modules_that_delayed_scaling_does_not_repeat_need_another_recipe(recipe: str) -> None:
+    layout, job = modules("moe_act", "layernorm"), {"precision": "fp8", "machine": "dgx-h100"}
+    with pytest.raises(LayoutError) as refused:
+        check(question("llama-3-8b", framework="megatron-lm", global_batch=1, **job), layout)
+    assert str(refused.value) == (
+        "recompute_modules = moe_act+layernorm: megatron-lm repeats core_attn, mla_up_proj, mlp, "
+        "moe or shared_experts in fp8; use these, or its switch fp8-tensorwise or fp8-blockwise"
+    )
+    check(question("llama-3-8b", framework=f"megatron-lm+{recipe}", global_batch=1, **job), layout)
+    check(question("llama-3-8b", framework="megatron-lm", global_batch=1), layout)
+
+
 def test_recompute_that_frees_nothing_is_said() -> None:
     fused = question("llama-3-8b", framework="megatron-lm")
     eager = question("llama-3-8b", framework="megatron-lm", attention="eager")

@@ -15,7 +15,8 @@ from planner.errors import EmitError
 from tests.describe.framework.test_switches import EVERY, turned
 from tests.emitters.emitted import Files, files_of
 
-MACHINES = {"flash-attention-3": "dgx-h100"}
+HOPPER = ("flash-attention-3", "fp8-tensorwise", "fp8-blockwise", "fp8-gather")
+MACHINES = {**dict.fromkeys(HOPPER, "dgx-h100"), "mxfp8": "dgx-b200"}
 OF_EXPERTS = ("deepep", "overlap-experts")
 """Switches of which the files of a dense model say nothing."""
 WRITTEN = [
@@ -31,11 +32,15 @@ def files(name: str, switch: str) -> Files:
     """Files of one node of a plain layout with a switch on."""
     framework = turned(load_framework(name), switch)
     devices = 8 if switch in MACHINES else 4
-    stages = [stage for stage in framework.zero_stages if stage < 3 or "bucket" not in switch]
+    known = framework.switches[switch].precisions
+    precision = "bf16" if "bf16" in known else known[0]
+    stages = [s for s in framework.stages(precision) if s < 3 or "bucket" not in switch]
     layout = Layout(dp=devices, zero_stage=max(stages))
+    if framework.communication.overlap_tensor_in_node:
+        layout = layout.replaced(dp=devices // 2, tp=2, sequence_parallel=True)
     model = "llama-3.2-1b" if name == "fsdp2" else "gpt2"
     machine = MACHINES.get(switch, "polaris")
-    return files_of(model, machine, 1, layout, framework)
+    return files_of(model, machine, 1, layout, framework, precision=precision)
 
 
 @pytest.mark.parametrize(("name", "switch"), WRITTEN)
@@ -96,7 +101,7 @@ _NO_CONFIGURATION = (
         (name, switch)
         for name, switch in WRITTEN
         if not load_framework(name).switches[switch].environment
-        and switch not in (*MACHINES, *OF_EXPERTS)
+        and switch not in ("flash-attention-3", *OF_EXPERTS)
     ],
 )
 def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
@@ -110,7 +115,7 @@ def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
     found = read_configuration(*(str(tmp_path / file) for file in written))
     job = complete(
         load_model("llama-3.2-1b" if name == "fsdp2" else "gpt2"),
-        load_machine("polaris"),
+        load_machine(MACHINES.get(switch, "polaris")),
         found,
         nodes=1,
     )

@@ -129,18 +129,26 @@ def read(reading: Reading) -> Asked:
     most = int(machine.num_nodes.value)
     nodes = reading.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
-    frameworks = switched(reading, reading.words("frameworks", running_on(machine)), machine)
+    workload, trouble = _workload(fields)
+    named = reading.words("frameworks", running_on(machine))
+    frameworks = switched(reading, named, machine, workload)
     top = reading.number("top", 1, MOST_LAYOUTS, _TOP)
     tolerance = reading.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     layout = reading.packed(_LAYOUT)
-    try:
-        workload = Workload.described(fields, where="job")
-    except PlannerError as error:
-        return Asked(reading, None, error.plain)
+    if workload is None:
+        return Asked(reading, None, trouble)
     return Asked(
         reading,
         Job(model, machine, nodes, workload, frameworks, top, layout, free, devices, tolerance),
     )
+
+
+def _workload(fields: dict[str, Any]) -> tuple[Workload | None, str]:
+    """The workload of some fields, or why they describe none."""
+    try:
+        return Workload.described(fields, where="job"), ""
+    except PlannerError as error:
+        return None, error.plain
 
 
 def follow(wishes: Wishes, changed: set[str]) -> None:
@@ -182,7 +190,9 @@ def moved(job: Job, machine: Machine) -> tuple[Job, str]:
         other = _usual_precision(machine)
         said = f"{machine.name} computes no {workload.precision}: {other} there."
         workload = workload.replaced(precision=other)
-    frameworks = tuple(n for n in job.frameworks if not load_framework(n).refuses(machine))
+    frameworks = tuple(
+        n for n in job.frameworks if not load_framework(n).refuses(machine, workload)
+    )
     found = dataclasses.replace(
         job, machine=machine, nodes=nodes, workload=workload, frameworks=frameworks, layout=""
     )

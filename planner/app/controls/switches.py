@@ -8,6 +8,7 @@ from planner.app.address import Reading
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
+from planner.describe.workload import Workload
 from planner.errors import PlannerError
 
 __all__ = ["SWITCHES", "help_of", "offered", "switched"]
@@ -45,7 +46,9 @@ def help_of(frameworks: Sequence[str], machine: Machine) -> str:
     return "\n".join([about, "", *said]) if said else "None of these frameworks has switches."
 
 
-def switched(reading: Reading, frameworks: Sequence[str], machine: Machine) -> tuple[str, ...]:
+def switched(
+    reading: Reading, frameworks: Sequence[str], machine: Machine, workload: Workload | None
+) -> tuple[str, ...]:
     """The chosen frameworks, each with its switches; what cannot be is said and left out."""
     wish = reading.wishes.get(SWITCHES, "")
     # a plus that was typed into an address is a blank there
@@ -55,7 +58,7 @@ def switched(reading: Reading, frameworks: Sequence[str], machine: Machine) -> t
     fine = [word for word in asked if split_name(word)[0] in frameworks and _is_fine(word)]
     known = [*offered(frameworks, machine), *fine]
     words = reading.words(SWITCHES, list(dict.fromkeys(known)))
-    return tuple(_together(reading, name, words, machine) for name in frameworks)
+    return tuple(_together(reading, name, words, machine, workload) for name in frameworks)
 
 
 def _is_fine(word: str) -> bool:
@@ -70,12 +73,14 @@ def _is_fine(word: str) -> bool:
     return bool(switches)
 
 
-def _together(reading: Reading, name: str, words: Sequence[str], machine: Machine) -> str:
+def _together(
+    reading: Reading, name: str, words: Sequence[str], machine: Machine, workload: Workload | None
+) -> str:
     """A framework with all its switches; the framework alone where they do not go together."""
     mine = [switch for word in words if split_name(word)[0] == name for switch in _of(word)]
     whole = "+".join([name, *mine])
     try:
-        refused = load_framework(whole).refuses(machine)
+        refused = load_framework(whole).refuses(machine, workload)
     except PlannerError as error:
         refused = error.plain
     if not refused:

@@ -82,7 +82,7 @@ def complete(
             # what no other rank holds is not sent
             if shape.dp * shape.cp > 1 or not key.startswith("communication.")
         }
-        chosen, said = _switched(chosen, files.switches, files.name)
+        chosen, said = _switched(chosen, files.switches, files.name, described)
         chosen, turned = _as_switches(chosen, changes, files.name)
         chosen, changed = _changed(chosen, changes, described.precision, model)
         notes += [*said, *turned, *changed]
@@ -249,16 +249,19 @@ def _shape_notes(files: Configuration, model: Model) -> list[str]:
 
 
 def _switched(
-    framework: Framework, switches: Sequence[str], files: str
+    framework: Framework, switches: Sequence[str], files: str, workload: Workload
 ) -> tuple[Framework, list[str]]:
-    """The framework with what files turn on, as far as it has such switches."""
+    """The framework with what files turn on, as far as it has such switches for the workload."""
     named = {word: word.partition("=")[0] for word in switches}
-    on = [word for word, name in named.items() if name in framework.switches]
-    notes = [
-        f"{word} of {files} is not counted: {framework.name} has no such switch"
-        for word in switches
-        if word not in on
-    ]
+    why = {}
+    for word, name in named.items():
+        switch = framework.switches.get(name)
+        unfit = switch.unfit(workload) if switch else ""
+        why[word] = (
+            f"it {unfit}" * bool(unfit) if switch else f"{framework.name} has no such switch"
+        )
+    on = [word for word in switches if not why[word]]
+    notes = [f"{word} of {files} is not counted: {why[word]}" for word in switches if why[word]]
     notes += [f"{files} turns on {word}: {framework.switches[named[word]].does}" for word in on]
     return (framework.with_switches(*on) if on else framework), notes
 
@@ -286,7 +289,7 @@ def _changed(
     """The framework as the files set it, and what that changes."""
     fields, notes = framework.model_dump(), []
     states = framework.states(precision)
-    place = next(name for name in ("full", "bf16", "mixed") if getattr(framework, name) is states)
+    place = framework.states_of(precision)
     for key, value in changes.items():
         new = model.hidden_size**2 if value == WIDTH_SQUARED else value
         if key == "states.accumulated_bytes":

@@ -10,7 +10,7 @@ from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import divisors
+from planner.describe.layout import Layout, divisors
 from planner.describe.workload import parse_ramp
 from planner.errors import shorten
 
@@ -63,6 +63,21 @@ def _ffn(q: Question, x: Layouts) -> Mask:
 def _node(q: Question, x: Layouts) -> Mask:
     per_node = q.machine.node.num_devices
     return (per_node % x.tp == 0) | (x.tp % per_node == 0)
+
+
+def _user_buffers(q: Question, x: Layouts) -> Mask:
+    inside = (x.tp > 1) & (x.tp <= q.machine.node.num_devices)
+    return (inside & x.splits_sequence) | (not q.framework.communication.overlap_tensor_in_node)
+
+
+def _user_buffers_message(q: Question, x: Layout) -> str:
+    per_node = q.machine.node.num_devices
+    inside = f"use both with tp = 2 to {per_node}, or " if per_node > 1 else ""
+    return (
+        f"tp = {x.tp} {'with' if x.sequence_parallel else 'without'} sequence_parallel: "
+        f"{q.framework.name} overlaps tensor parallelism only with sequence_parallel inside a "
+        f"node of {per_node}; {inside}leave its switch out"
+    )
 
 
 def _ramp(q: Question, x: Layouts) -> Mask:
@@ -142,5 +157,11 @@ DIVISIONS: tuple[Rule, ...] = (
             f"sequence_parallel with tp = {x.tp}, cp = {x.cp} and {q.workload.sequence_length} "
             "tokens: needs tp > 1 and a sequence that tp * cp divides; switch it off or change tp"
         ),
+    ),
+    Rule(
+        "overlap of tp needs sequence parallelism inside a node",
+        ("tp", "sequence_parallel"),
+        _user_buffers,
+        _user_buffers_message,
     ),
 )

@@ -39,7 +39,8 @@ def _by_layers_message(q: Question, x: Layout) -> str:
 
 
 def _modules(q: Question, x: Layouts) -> Mask:
-    refused = tuple(x for x in RECOMPUTE_MODULES if x not in q.framework.recompute_modules)
+    known = q.framework.modules(q.workload.precision)
+    refused = tuple(name for name in RECOMPUTE_MODULES if name not in known)
     named = x.recompute_modules > 0
     return ~named | (x.recomputes_selectively & ~x.recomputes_module(refused))
 
@@ -55,10 +56,27 @@ def _modules_message(q: Question, x: Layout) -> str:
             f"recompute_modules = {'+'.join(x.recompute_modules)} with recompute {x.recompute}: "
             "modules are named for selective recompute; use that"
         )
+    precision = q.workload.precision
+    known = q.framework.modules(precision)
+    in_precision = "" if known == q.framework.recompute_modules else f" in {precision}"
     return (
-        f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} knows "
-        f"{either(q.framework.recompute_modules)}; use these"
+        f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} repeats "
+        f"{either(known)}{in_precision}; use these{_other_recipe(q, x)}"
     )
+
+
+def _other_recipe(q: Question, x: Layout) -> str:
+    """Switches with which the framework repeats modules that it does not in 8-bit training."""
+    barred = q.framework.recompute_modules_not_fp8
+    if not set(x.recompute_modules) & set(barred) or q.workload.precision != "fp8":
+        return ""
+    lifting = [
+        name
+        for name, switch in q.framework.switches.items()
+        if switch.changes.get("recompute_modules_not_fp8") == []
+        and not switch.refuses(q.machine.device)
+    ]
+    return f", or its switch {either(lifting)}" if lifting else ""
 
 
 def _moves(q: Question, x: Layouts) -> Mask:

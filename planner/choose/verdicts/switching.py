@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.choose.legality import legal
 from planner.choose.recommending import RISK
 from planner.choose.search import Found
 from planner.cost.arrays import Mask
@@ -65,7 +66,8 @@ def _variants(question: Question, together: bool) -> Iterator[tuple[tuple[str, .
     framework, device = question.framework, question.machine.device
     words = []
     for name, switch in framework.switches.items():
-        usable = switch.saves_memory and not switch.refuses(device) and not switch.needs
+        fits = not switch.refuses(device) and not switch.unfit(question.workload)
+        usable = switch.saves_memory and fits and not switch.needs
         if usable and bool(switch.takes) == bool(switch.usual) and name not in framework.switched:
             words.append(f"{name}={switch.usual}" if switch.takes else name)
     for chosen in [tuple(words)] if together else [(word,) for word in words]:
@@ -89,7 +91,11 @@ def _nearest(part: Found, spares: bool) -> Layouts:
 
 
 def _fastest(question: Question, layouts: Layouts) -> Iterator[Estimate]:
-    """The fastest of some layouts that fit, safe ones before others; none where none fits."""
+    """The fastest of some layouts that are legal and fit, safe ones before others; none where none
+    fits."""
+    layouts = layouts.take(np.flatnonzero(legal(question, layouts, set(Layout.model_fields))[0]))
+    if not len(layouts):
+        return
     taken: Footprints = footprints(question, layouts)
     if not taken.fits.any():
         return

@@ -95,6 +95,8 @@ class Framework(Description):
     are repeated from one checkpoint."""
     recompute_modules: tuple[Module, ...] = ()
     """What selective recompute can be told to repeat instead of its policy's choice."""
+    recompute_modules_not_fp8: tuple[Module, ...] = ()
+    """Those of them that it cannot repeat in 8-bit training."""
     deferred_recompute: tuple[Recompute, ...] = RECOMPUTE
     """Those that go with schedules whose weight gradients are passes of their own."""
     deferred_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -211,8 +213,9 @@ class Framework(Description):
             type(self).described(merged(plain, switch.changes), where=f"{where}.changes")
         return self
 
-    def refuses(self, machine: Machine) -> str:
-        """Why it does not run on a machine's devices as it is switched; empty where it does."""
+    def refuses(self, machine: Machine, workload: Workload | None = None) -> str:
+        """Why it does not run on a machine's devices, or not a workload there, as it is switched;
+        empty where it does."""
         runtime, where = machine.device.runtime, f"({machine.name})"
         if runtime not in self.runtimes:
             return (
@@ -222,6 +225,8 @@ class Framework(Description):
         for word, switch in self.on_by_name.items():
             if why := switch.refuses(machine.device):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
+            if workload is not None and (why := switch.unfit(workload)):
+                return f"switch {word} of {self.family} {why}; leave it out"
         return ""
 
     def trait(self, path: str) -> Any:
@@ -271,10 +276,32 @@ class Framework(Description):
         changes = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
         return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
 
+    def modules(self, precision: str) -> tuple[Module, ...]:
+        """Modules that selective recompute can be told to repeat in a training precision.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> megatron = load_framework("megatron-lm")
+        >>> set(megatron.modules("bf16")) - set(megatron.modules("fp8")) == {"moe_act", "layernorm"}
+        True
+        """
+        refused = self.recompute_modules_not_fp8 if precision == "fp8" else ()
+        return tuple(name for name in self.recompute_modules if name not in refused)
+
     def stages(self, precision: str) -> tuple[int, ...]:
-        """ZeRO stages that it offers in a training precision."""
+        """ZeRO stages that it offers in a training precision, with the switches that are on.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> [load_framework(name).stages("bf16") for name in ("megatron-lm",
+        ...                                                   "megatron-lm+precision-aware")]
+        [(0, 1), (1,)]
+        """
         plain = precision in self.unsharded_precisions
-        return tuple(stage for stage in self.zero_stages if stage or plain)
+        on = [switch.zero_stages for switch in self.on_by_name.values()]
+        return tuple(
+            stage
+            for stage in self.zero_stages
+            if (stage or plain) and all(stage in stages for stages in on)
+        )
 
     def written(self, model: Model, workload: Workload) -> Framework:
         """The part of it whose layouts can be written for a job.
@@ -302,8 +329,21 @@ class Framework(Description):
             changes |= {"axes": (), "recompute": plain}
         return self.model_copy(update=changes)
 
-    def states(self, precision: str) -> States:
-        """Bytes per parameter for a training precision."""
+    def states_of(self, precision: str) -> Literal["full", "mixed", "bf16"]:
+        """The table that states bytes per parameter for a training precision."""
         if precision in ("fp32", "tf32"):
-            return self.full
-        return self.mixed if precision == "fp16" or self.bf16 is None else self.bf16
+            return "full"
+        return "mixed" if precision == "fp16" or self.bf16 is None else "bf16"
+
+    def states(self, precision: str) -> States:
+        """Bytes per parameter for a training precision.
+
+        >>> from planner.describe.catalogue import load_framework
+        >>> blockwise = load_framework("megatron-lm+precision-aware+fp8-blockwise")
+        >>> [blockwise.states(precision).master_bytes for precision in ("bf16", "fp8")]
+        [2.0, 4.0]
+        """
+        found: States = getattr(self, self.states_of(precision))
+        if precision == "fp8" and found.whole_in_fp8:
+            return found.replaced(master_bytes=4, copies_narrow_gradients=True)
+        return found

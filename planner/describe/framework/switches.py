@@ -12,10 +12,18 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field
 
-from planner.describe.base import Description
+from planner.describe.base import Description, ZeroStage
 from planner.describe.machine import Device, Runtime
+from planner.describe.workload import (
+    OPTIMIZERS,
+    PRECISIONS,
+    BaseFormat,
+    OptimizerName,
+    TrainingPrecision,
+    Workload,
+)
 from planner.errors import DescriptionError, PlannerError, UnknownNameError, shorten
-from planner.units import parse_quantity
+from planner.units import either, parse_quantity
 
 __all__ = ["Switch", "check_path", "family", "merged", "split_name", "switched"]
 
@@ -54,6 +62,14 @@ class Switch(Description):
     """Device runtimes that know it."""
     devices: tuple[str, ...] = ()
     """Parts of the names of the devices that it is for; none: all of these runtimes."""
+    precisions: tuple[TrainingPrecision, ...] = PRECISIONS
+    """Training precisions that it is for; in others it does nothing, or is not taken."""
+    optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
+    """Optimizers that it goes with."""
+    zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    """ZeRO stages that it goes with."""
+    base_formats: tuple[BaseFormat, ...] = get_args(BaseFormat)
+    """Formats of a frozen base that it goes with."""
     saves_memory: bool = False
     """Whether it is tried where nothing fits without it."""
     arguments: tuple[str, ...] | None = None
@@ -76,6 +92,23 @@ class Switch(Description):
         named = not self.devices or any(name in device.name for name in self.devices)
         fits = named and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{known}"
+
+    def unfit(self, workload: Workload) -> str:
+        """Why it is not for a workload; empty where it is.
+
+        >>> Switch(does="narrows sums", source="here", precisions=("bf16",)).unfit(
+        ...     Workload(precision="fp16"))
+        'is for precision bf16, not fp16'
+        """
+        rules: dict[str, tuple[str, ...]] = {
+            "precision": self.precisions,
+            "optimizer": self.optimizers,
+            "base_format": self.base_formats,
+        }
+        for field, known in rules.items():
+            if (value := getattr(workload, field)) not in known:
+                return f"is for {field} {either(known)}, not {value}"
+        return ""
 
     def saying(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
         """Its word where it says just what a file states otherwise; empty where it does not.

@@ -72,6 +72,9 @@ class States(Description):
     """Temporaries of the optimizer step per parameter that the rank updates [B/parameter]."""
     copies_narrow_gradients: bool = False
     """Whether the optimizer step makes an fp32 copy of gradients that are kept in less."""
+    whole_in_fp8: bool = False
+    """Whether 8-bit training keeps whole fp32 master weights and copies narrow gradients, where the
+    optimizer could do without (Megatron Core, of 8-bit recipes but delayed scaling)."""
     norm_bytes: BytesPerElement = 0
     """What the gradients' norm copies of the largest of those that the rank updates [B/element]."""
 
@@ -318,6 +321,9 @@ class Communication(Description):
     """The same, only where pp > 1."""
     overlap_tensor: Share
     """Fraction of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_tensor_in_node: bool = False
+    """Whether it overlaps only what sequence parallelism sends inside a node, and refuses to train
+    otherwise (user buffers of Transformer Engine)."""
     overlap_tensor_backward: bool = False
     """Whether backward passes of column-parallel products overlap: what gathers their input again
     runs behind the product that gives the input's gradient, what reduces that gradient behind the

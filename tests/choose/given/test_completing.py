@@ -254,3 +254,14 @@ def test_a_switch_that_the_framework_lacks_is_said() -> None:
     asked = replace(read_configuration_text(text, "m.args"), switches=("liger",))
     notes = _completed(asked, nodes=1).notes
     assert "liger of m.args is not counted: megatron-lm has no such switch" in notes
+
+
+def test_a_switch_for_another_precision_is_said_and_left_out() -> None:
+    """Megatron-LM asks for the recipe of 8-bit products alone where --fp8-format is given."""
+    text = "--num-layers=32\n--hidden-size=4096\n--seq-length=4096\n--micro-batch-size=1\n"
+    text += "--bf16\n--fp8-recipe=blockwise\n"
+    found = _completed(read_configuration_text(text, "m.args"), nodes=1)
+    assert found.framework is not None
+    assert "fp8-blockwise" not in found.framework.switched
+    said = "fp8-blockwise of m.args is not counted: it is for precision fp8, not bf16"
+    assert said in found.notes

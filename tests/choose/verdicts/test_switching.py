@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import pytest
+
 from planner.choose.planning import estimate, plan
+from planner.choose.search import Found
+from planner.choose.verdicts.switching import switch_notes
+from planner.cost.estimate import timed
+from planner.cost.memory.footprint import footprints
+from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from tests.descriptions import question
 
 JOB = Workload(sequence_length=1024, global_batch=16)
 LIGER = Workload(sequence_length=8192, global_batch=64)
@@ -56,3 +65,20 @@ def test_classic_strategies_are_looked_for_in_a_framework_with_switches() -> Non
     assert not any(answer.fits for answer in answers)
     assert any(plain.values())
     assert plain == switched
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "said"), [(1, "bf16", True), (0, "bf16", False), (1, "fp16", False)]
+)
+def test_advice_keeps_to_what_switches_are_for(stage: int, precision: str, said: bool) -> None:
+    """Narrow moments of Megatron-LM, which alone save a fifth here, are for ZeRO-1 and bf16."""
+    job = {"sequence_length": 128, "global_batch": 1, "precision": precision}
+    layouts = Layouts.stack([Layout(zero_stage=stage)])
+    needed = footprints(question("gpt2", **job), layouts).memory_bytes.item()
+    machine = load_machine("polaris", (f"device.memory_bytes={0.8 * needed:.0f}B",))
+    asked = question("gpt2", machine=machine, **job)
+    short = footprints(asked, layouts)
+    assert not short.fits.any()
+    found = Found(asked, short, timed(asked, short.take(np.flatnonzero(short.fits))), {})
+    notes = switch_notes({asked.framework.name: found}, None)
+    assert any("-moments" in note for note in notes) == said, notes

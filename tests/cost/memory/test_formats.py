@@ -54,6 +54,22 @@ def test_bytes_of_megatrons_optimizer(switches: str, gradients: float, states: f
     assert found["optimizer_states"] == pytest.approx(states)
 
 
+@pytest.mark.parametrize("recipe", ["fp8-tensorwise", "fp8-blockwise", "mxfp8"])
+def test_recipes_but_delayed_keep_whole_fp32_weights_and_copy_narrow_gradients(recipe: str) -> None:
+    """NVIDIA/Megatron-LM, optimizer_config.py: use_precision_aware_optimizer_no_fp8_or_ds_fp8."""
+    aware, layout = "precision-aware+bf16-moments+bf16-gradients", Layout(dp=8, zero_stage=1)
+    names = [
+        f"megatron-lm+{aware}",
+        f"megatron-lm+{aware}+{recipe}",
+        f"megatron-lm+{recipe}+{aware}",
+    ]
+    found = [held(name, layout, precision="fp8")["optimizer_states"] for name in names]
+    # fp32 weights and bf16 moments of an eighth; delayed scaling keeps 16 bits of the weights
+    assert found == pytest.approx([6 / 8, 8 / 8, 8 / 8])
+    copied = [load_framework(name).states("fp8").copies_narrow_gradients for name in names]
+    assert copied == [False, True, True]
+
+
 def test_narrow_gradients_are_copied_unless_the_optimizer_reads_them() -> None:
     names = ("", "+bf16-gradients", "+precision-aware+bf16-gradients", "+fp8-moments")
     layout = Layout(dp=8, zero_stage=1)
@@ -127,7 +143,7 @@ def test_an_optimizer_in_backward_takes_one_micro_batch() -> None:
 def test_what_is_all_reduced_is_not_freed_by_fsdp() -> None:
     """Traced: buffers of all-reduces stay until backward ends, so that nothing is saved."""
     framework = load_framework("fsdp2+optimizer-in-backward")
-    assert (framework.zero_stages, framework.hybrid_stages) == ((2, 3), ())
+    assert (framework.stages("bf16"), framework.hybrid_stages) == ((2, 3), ())
 
 
 def test_formats_that_exclude_each_other() -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.choose.planning import estimate
+from planner.choose.legality import check
+from planner.choose.planning import estimate, plan
 from planner.describe.catalogue import load_framework, load_machine, names
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
-from planner.describe.workload import Workload
+from planner.describe.workload import PRECISIONS, Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError, UnknownNameError
+from tests.descriptions import question
 
 EVERY = [(name, switch) for name in names("framework") for switch in load_framework(name).switches]
 
@@ -126,3 +128,164 @@ def test_switches_are_refused_on_devices_that_they_are_not_for() -> None:
         estimate("gpt2", "polaris", layout, workload=job, framework="megatron-lm+flash-attention-3")
     hopper = load_machine("dgx-h100").device
     assert not load_framework("megatron-lm").switches["flash-attention-3"].refuses(hopper)
+
+
+TABLES = {"mixed", "bf16", "full"}
+FP8 = {"fp8_cast_bytes", "fp8_weight_bytes", "fp8_gather"}
+
+
+def counted_in(plain: Framework, name: str) -> set[str]:
+    """Training precisions in which a switch changes what is counted."""
+    changes, on = plain.switches[name].changes, turned(plain, name)
+    told = {"whole_in_fp8"}  # of 8-bit training alone, whatever table states it
+    formats = {
+        p
+        for p in PRECISIONS
+        if on.states(p).model_dump(exclude=told) != plain.states(p).model_dump(exclude=told)
+    }
+    in_8_bits = {"fp8"} if changes.get("kernels", {}).keys() & FP8 else set()
+    return formats | in_8_bits
+
+
+@pytest.mark.parametrize(("name", "switch"), EVERY)
+def test_switches_of_formats_are_for_the_precisions_that_they_change(
+    name: str, switch: str
+) -> None:
+    plain = load_framework(name)
+    described = plain.switches[switch]
+    if described.changes.keys() & TABLES or counted_in(plain, switch):
+        assert set(described.precisions) == counted_in(plain, switch)
+
+
+def test_switches_that_quantise_what_zero_3_sends_are_for_zero_3() -> None:
+    quantising = [
+        switch
+        for name, word in EVERY
+        for switch in [load_framework(name).switches[word]]
+        if switch.changes.get("communication", {}).keys() & {"gather_bytes", "scatter_bytes"}
+    ]
+    assert len(quantising) >= 4
+    assert {switch.zero_stages for switch in quantising} == {(3,)}
+
+
+SHARDED = {"dp": 4, "tp": 4, "zero_stage": 1, "grad_accumulation": 16}
+WHOLE = {**SHARDED, "zero_stage": 0}
+WITH_SP = {**SHARDED, "sequence_parallel": True}
+NARROW = ("precision-aware", "bf16-moments", "fp8-moments")
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout", "job", "message"),
+    [
+        (
+            "megatron-lm+bf16-gradients",
+            SHARDED,
+            {"precision": "fp16"},
+            "switch bf16-gradients of megatron-lm is for precision bf16 or fp8, not fp16; leave it",
+        ),
+        (
+            "megatron-lm+fp8-blockwise",
+            SHARDED,
+            {},
+            "switch fp8-blockwise of megatron-lm is for precision fp8, not bf16; leave it out",
+        ),
+        (
+            "deepspeed+bf16-states",
+            {"dp": 16, "zero_stage": 2, "grad_accumulation": 4},
+            {"precision": "fp16"},
+            "switch bf16-states of deepspeed is for precision bf16 or fp8, not fp16; leave it out",
+        ),
+        *[
+            (
+                f"megatron-lm+{name}",
+                SHARDED,
+                {"optimizer": "sgd"},
+                f"switch {name} of megatron-lm is for optimizer adam or adamw, not sgd; leave it",
+            )
+            for name in NARROW
+        ],
+        *[
+            (
+                f"megatron-lm+{name}",
+                WHOLE,
+                {},
+                f"stage 0 is not offered by megatron-lm+{name} in bf16; use zero_stage = 1",
+            )
+            for name in NARROW
+        ],
+        (
+            "deepspeed+bf16-states+quantized-weights",
+            {"dp": 16, "zero_stage": 2, "grad_accumulation": 4},
+            {},
+            "quantized-weights in bf16; use zero_stage = 3",
+        ),
+        (
+            "deepspeed+quantized-weights",
+            {"dp": 16, "zero_stage": 3, "grad_accumulation": 4},
+            {"lora_rank": 8, "base_format": "nf4"},
+            "quantized-weights of deepspeed is for base_format computed, not nf4; leave it out",
+        ),
+        (
+            "megatron-lm+tp-comm-overlap",
+            SHARDED,
+            {},
+            "tp = 4 without sequence_parallel: megatron-lm+tp-comm-overlap overlaps",
+        ),
+        (
+            "megatron-lm+tp-comm-overlap",
+            {**WITH_SP, "dp": 2, "tp": 8, "grad_accumulation": 32},
+            {},
+            "use both with tp = 2 to 4, or leave its switch out",
+        ),
+        (
+            "megatron-lm+tp-comm-overlap",
+            {**SHARDED, "dp": 16, "tp": 1, "grad_accumulation": 4},
+            {},
+            "tp = 1 without sequence_parallel",
+        ),
+    ],
+)
+def test_switches_are_refused_where_their_code_does_not_take_them(
+    framework: str, layout: dict[str, object], job: dict[str, object], message: str
+) -> None:
+    with pytest.raises(LayoutError) as refused:
+        check(question(framework=framework, **job), Layout.described(layout))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout", "job"),
+    [
+        ("megatron-lm+precision-aware+bf16-moments+bf16-gradients", SHARDED, {}),
+        ("megatron-lm+tp-comm-overlap", WITH_SP, {}),
+        (
+            "deepspeed+quantized-weights+quantized-gradients+bf16-states",
+            {"dp": 16, "zero_stage": 3, "grad_accumulation": 4},
+            {},
+        ),
+    ],
+)
+def test_switches_pass_where_their_code_takes_them(
+    framework: str, layout: dict[str, object], job: dict[str, object]
+) -> None:
+    check(question(framework=framework, **job), Layout.described(layout))
+
+
+def test_the_search_keeps_to_the_conditions_of_switches() -> None:
+    job = Workload(global_batch=8, sequence_length=1024)
+    name = "megatron-lm+precision-aware+tp-comm-overlap"
+    answer = plan("gpt2-medium", "polaris", nodes=1, workload=job, frameworks=[name])
+    layouts = [one.layout for one in answer.ranked]
+    assert layouts
+    for layout in layouts:
+        assert (layout.zero_stage, layout.sequence_parallel) == (1, True)
+        assert layout.tp > 1
+    with pytest.raises(LayoutError, match="is for precision bf16 or fp8, not fp16; leave it out"):
+        plan(
+            "gpt2-medium",
+            "polaris",
+            nodes=1,
+            workload=job.replaced(precision="fp16"),
+            frameworks=[name],
+        )

@@ -127,7 +127,7 @@ def _sets_of_modules(question: Question) -> list[int]:
             for item in block.saved
             if name in item.again_with
         )
-        for name in question.framework.recompute_modules
+        for name in question.framework.modules(question.workload.precision)
         # fused attention keeps no scores
         if name != "core_attn" or question.workload.attention != "flash"
     }
