@@ -93,7 +93,8 @@ def test_attention_that_is_repeated_exchanges_for_it_again(
     layouts = Layouts.stack([plain, chosen, full])
     awaited = block_passes(question, blocks_of(question), layouts)[1].context_s
     sent = [step_traffic(question, layout)["cp"].device_bytes for layout in (plain, chosen, full)]
-    assert sent[0] < sent[2] and awaited[0] < awaited[2]
+    assert sent[0] < sent[2]
+    assert awaited[0] < awaited[2]
     assert sent[1] == sent[2 if repeats else 0]
     assert awaited[1] == awaited[2 if repeats else 0]
 
