@@ -60,7 +60,12 @@ def test_bytes_of_megatrons_optimizer(switches: str, gradients: float, states: f
 
 
 def test_narrow_gradients_are_copied_unless_the_optimizer_reads_them() -> None:
-    names = ("", "+bf16-gradients", "+precision-aware+bf16-gradients", "+precision-aware+fp8-moments")
+    names = (
+        "",
+        "+bf16-gradients",
+        "+precision-aware+bf16-gradients",
+        "+precision-aware+fp8-moments",
+    )
     layout = Layout(dp=8, zero_stage=1)
     found = []
     for name in names:
