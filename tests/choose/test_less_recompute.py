@@ -86,8 +86,10 @@ def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> 
     ours = fastest(found.estimates)
     enough = found.footprints.take(full)
     repeated = fastest(timed(question, enough.take(np.flatnonzero(enough.fits))))
-    assert best.keys() & repeated.keys()
-    for key in best.keys() & repeated.keys():
+    # what could not be near the fastest without any recompute is left out
+    near = {key for key in best if best[key] < 1.1 * min(ours.values())}
+    assert near & repeated.keys()
+    for key in near & repeated.keys():
         assert ours[key] <= best[key] * (1 + 1e-9)
     # and nothing that less recompute makes faster is overlooked for want of full recompute
     assert min(ours.values()) <= min(best.values()) * (1 + 1e-9)
