@@ -79,6 +79,35 @@ def test_a_checkpoint_of_several_layers_keeps_one_input() -> None:
     assert four.layer.working - one.layer.working == pytest.approx(repeated)
 
 
+@pytest.mark.parametrize(
+    ("dealt", "span", "remedy"),
+    [
+        ({}, 8, ""),
+        ({}, 3, r"\(8\); use 1, 2, 4 or 8"),
+        # 32 layers over 4 chunks, but not of 8 layers each
+        ({"first_layers": 5}, 8, r"\(5, 9\); use 1"),
+        ({"split": "2,10*3"}, 4, r"\(2, 10\); use 1 or 2"),
+        ({"split": "2,10*3"}, 2, ""),
+        # no divisor of the 8 that a stage has on the average
+        ({"split": "0,16*2,0"}, 16, ""),
+    ],
+)
+def test_a_checkpoint_spans_layers_of_chunks_as_they_are_dealt(
+    dealt: dict[str, object], span: int, remedy: str
+) -> None:
+    layout = plain(**{**PIPED, "grad_accumulation": 64}, **dealt, recompute_span=span)
+    if not remedy:
+        check(MEGATRON, layout)
+        return
+    with pytest.raises(LayoutError, match=remedy):
+        check(MEGATRON, layout)
+
+
+def test_a_chunk_that_holds_more_than_its_share_keeps_one_input_a_checkpoint() -> None:
+    found = kept(plain(**PIPED, split="0,16*2,0", recompute_span=16))
+    assert found[1:] == pytest.approx(np.array([3, 2, 0]) * 2048 * TOKEN)
+
+
 def test_memory_falls_and_time_rises_with_every_layer() -> None:
     for schedule in ({}, PIPED):
         every = [Layout(**schedule), *(plain(**schedule, recompute_layers=n) for n in range(1, 8))]

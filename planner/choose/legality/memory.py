@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planner.choose.legality.offloading import offload_message, offloads
 from planner.choose.legality.rule import Rule, coded
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Float, Mask
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import RECOMPUTE, RECOMPUTE_MODULES, Layout
+from planner.cost.shards.pipeline import chunk_counts
+from planner.describe.layout import DEALING, RECOMPUTE, RECOMPUTE_MODULES, Layout, divisors
 from planner.units import either
 
 __all__ = ["OFFLOADED", "RECOMPUTED"]
@@ -103,12 +107,33 @@ def _moves_message(q: Question, x: Layout) -> str:
 
 
 def _spans(q: Question, x: Layouts) -> Mask:
-    return (x.recompute_span == 1) | (_num_layers(q) % (x.pp * x.vpp * x.recompute_span) == 0)
+    several = np.ravel(x.recompute_span > 1)
+    holds = np.ones(len(several), dtype=np.bool_)
+    if np.any(several):
+        few, which = x.distinct(*_SPANNED)
+        ones = [few[row] for row in range(len(few))]
+        divides = [not np.any(_in_chunks(q, one) % one.recompute_span) for one in ones]
+        holds = np.array(divides)[np.ravel(which)]
+    return holds.reshape(np.shape(x.pp))
 
 
-def _num_layers(q: Question) -> int:
-    return q.model.num_layers + q.model.num_decoder_layers
+def _spans_message(q: Question, x: Layout) -> str:
+    layers = sorted({int(count) for count in np.ravel(_in_chunks(q, x))})
+    return (
+        f"recompute_span = {x.recompute_span} does not divide the layers of a chunk "
+        f"({', '.join(map(str, layers))}); use {either(map(str, divisors(math.gcd(*layers))))}"
+    )
 
+
+def _in_chunks(q: Question, x: Layout) -> Float:
+    """Layers of every chunk of every stage [1]."""
+    blocks = blocks_of(q)
+    counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
+    pairs = zip(blocks, counts, strict=True)
+    return np.asarray(sum(count for block, count in pairs if block.kind == "layer"))
+
+
+_SPANNED = ("recompute_span", "pp", "vpp", "schedule", *DEALING)
 
 RECOMPUTED: tuple[Rule, ...] = (
     coded("recompute", RECOMPUTE, "recompute", "none"),
@@ -120,12 +145,9 @@ RECOMPUTED: tuple[Rule, ...] = (
     ),
     Rule(
         "layers of a checkpoint do not divide those of a chunk",
-        ("recompute_span", "pp", "vpp"),
+        _SPANNED,
         _spans,
-        lambda q, x: (
-            f"recompute_span = {x.recompute_span} does not divide the layers of a chunk, "
-            f"{_num_layers(q)} over {x.pp * x.vpp}; use a divisor of them"
-        ),
+        _spans_message,
     ),
     Rule(
         "recompute of modules is not offered",

@@ -20,6 +20,7 @@ from planner.cost.operators.operations import model_flop, sequence_flop
 from planner.cost.parts import part
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.optimizers import OPTIMIZERS
 from planner.describe.layout import Layout
 from planner.units import either, format_rate, format_seconds
 
@@ -167,9 +168,15 @@ def idle_recompute(question: Question, layout: Layout) -> list[str]:
 
 
 def utilisation(question: Question, answer: Estimate) -> list[str]:
-    """What a utilisation counts, where that makes it look too good; recompute that is none."""
+    """What a utilisation counts, where that makes it look too good, and what the step's time leaves
+    out; recompute that is none."""
     workload, machine = question.workload, question.machine
     lines = idle_recompute(question, answer.layout)
+    if OPTIMIZERS[workload.optimizer].paged:
+        lines.append(
+            f"The moments of {workload.optimizer} count in host memory; what their pages take to "
+            "move, where the device has no room for them, is left out of the step's time."
+        )
     base = machine.peak(workload.base_precision)
     if workload.precision != workload.base_precision:
         peak = machine.peak(workload.precision)

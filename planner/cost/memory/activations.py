@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask
+from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.in_flight import InFlight, in_flight_on
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import runs_forward_ahead
@@ -342,7 +342,7 @@ def _kept_and_repeated(
 ) -> tuple[Float, Float, Float]:
     """What a layer keeps, and what is repeated for the feed-forward's and attention's backward."""
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
-    span = np.minimum(layouts.recompute_span, np.ceil(_num_layers(question) / _chunks(layouts)))
+    span = layouts.recompute_span
     selected = saved_bytes(question, tuple(item for item in block.saved if item.selective), layouts)
     kept = np.where(selective, selected, everything)
     kept = np.where(full, entering / span, kept)
@@ -373,14 +373,6 @@ def _again(
         if np.any(here):
             total = total + np.where(here, saved_bytes(question, (item,), layouts), 0.0)
     return total
-
-
-def _chunks(layouts: Layouts) -> Int:
-    return layouts.pp * layouts.vpp
-
-
-def _num_layers(question: Question) -> int:
-    return question.model.num_layers + question.model.num_decoder_layers
 
 
 def _unpacked(question: Question, block: Block, layouts: Layouts) -> Float:

@@ -76,7 +76,9 @@ def routed(sizes: Sizes, experts: Experts) -> Operators:
             Gemm("expert.down", h, experts.ffn_size, "row", 0, num, k),
         ),
         pointwise=(
-            *(replace(operator, again_with=("moe_act",)) for operator in activation.pointwise),
+            # what narrows the input is not repeated with it
+            replace(activation.pointwise[0], again_with=("moe_act",)),
+            *activation.pointwise[1:],
             Pointwise("router", 6 * routing, 6 * routing, num_kernels=6),
             # copy every token to its experts' order and back
             Pointwise("dispatch", moved, moved, num_kernels=8),
@@ -108,7 +110,7 @@ def _products(sizes: Sizes, width: int, name: str, *, until_ffn: bool = False) -
 def _activation(
     sizes: Sizes, width: float, name: str, split: Split = "sharded", *, until_ffn: bool
 ) -> Operators:
-    """Non-linearity: its inputs, and its output, which is the input of the down product."""
+    """Non-linearity: its inputs, as they are kept, and its output, the down product's input."""
     e, gated, fused = sizes.element, sizes.model.gated_mlp, sizes.fuses_activation
     if gated:
         forward, backward = (3, 5) if fused else (5, 8)
@@ -117,8 +119,13 @@ def _activation(
         forward, backward = (2, 3) if fused else (4, 5)
         kept = _WRITTEN_OUT[sizes.model.written.activation] if sizes.writes_activation else 1
     kernels = 1 if fused else 2
-    operator = Pointwise(name, forward * e * width, backward * e * width, split, kernels)
-    entering = Saved(f"{name}.input", kept * e * width, split, until_ffn=until_ffn)
+    operators = [Pointwise(name, forward * e * width, backward * e * width, split, kernels)]
+    narrow = sizes.activation_input
+    if narrow < e:
+        # a kernel of its own makes it narrow, another makes it wide again
+        moved = kept * (e + narrow) * width
+        operators.append(Pointwise(f"{name}.input", moved, moved, split))
+    entering = Saved(f"{name}.input", kept * narrow * width, split, until_ffn=until_ffn)
     kept_output = sizes.product_input * width
     leaving = Saved(
         f"{name}.output",
@@ -128,7 +135,7 @@ def _activation(
         input_of=("down",),
         for_weights=1.0,
     )
-    return Operators(pointwise=(operator,), saved=(entering, leaving))
+    return Operators(pointwise=tuple(operators), saved=(entering, leaving))
 
 
 def _dispatched(sizes: Sizes, size: float) -> tuple[Saved, ...]:

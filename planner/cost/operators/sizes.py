@@ -94,6 +94,13 @@ class Sizes:
         return self.kernels.fused_activation if gate is None else gate
 
     @property
+    def activation_input(self) -> float:
+        """What the non-linearity keeps of an element of its input [B]."""
+        gated = self.model.gated_mlp and self.model.activation == "silu"
+        narrow = self.kernels.activation_input_bytes if gated and self.fuses_activation else 0
+        return min(narrow or self.element, self.element)
+
+    @property
     def writes_activation(self) -> bool:
         """Whether an activation runs in elementary operations where transformers writes it so."""
         return self.kernels.transformers_blocks and not self.fuses_activation

@@ -346,6 +346,19 @@ class Layouts(Sharding, Chunks, Arrays):
         """Recompute sends tokens to their experts again."""
         return self.recomputes_layers | self.recomputes_module(("moe",))
 
+    def attends_again(self, framework: Framework) -> Mask:
+        """Recompute runs the attention core again, with what context ranks exchange for it: the
+        whole layer, or that part of it (Megatron-LM's _checkpointed_attention_forward).
+
+        >>> one = Layouts.of(Layout(recompute="selective", recompute_modules=("mlp",)))
+        >>> from planner import load_framework
+        >>> one.attends_again(load_framework("megatron-lm")).item()
+        False
+        """
+        core = self.recomputes_selectively & (self.recompute_modules == 0)
+        core = core & (framework.selective_policy == "attention-core")
+        return self.recomputes_layers | self.recomputes_module(("core_attn",)) | core
+
     def keeping(self) -> Self:
         """As the layers of a stage see it that a partial recompute leaves: nothing is repeated."""
         nothing = np.full_like(self.recompute, RECOMPUTE.index("none"))

@@ -217,11 +217,11 @@ def _ring(
         # nothing is attended to before all is there
         ahead, back = sent
     exchanged = heads_s(question, block, layouts, groups)
-    full = layouts.recomputes_layers
+    repeated = layouts.attends_again(question.framework)
     first = sent[0] + exchanged[0]
-    both = (first, sent[1] + exchanged[1] + np.where(full, first, 0.0))
+    both = (first, sent[1] + exchanged[1] + np.where(repeated, first, 0.0))
     ahead, back = ahead + exchanged[0], back + exchanged[1]
-    return _Axis.split(groups.context, both, (ahead, back + np.where(full, ahead, 0.0)))
+    return _Axis.split(groups.context, both, (ahead, back + np.where(repeated, ahead, 0.0)))
 
 
 def _expert(

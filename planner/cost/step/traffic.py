@@ -111,13 +111,14 @@ def _activations(stages: Stages) -> dict[str, Float]:
     sent = {kind: np.zeros(stages.shape) for kind in kinds}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         layouts = stages.seen_by(block)
-        full = layouts.recomputes_layers
+        attends_again = layouts.attends_again(question.framework)
         ahead, back = tensor_s(question, block, layouts, groups)
         again = repeated_tensor_s(question, block, layouts, ahead)
         sent["tensor"] = sent["tensor"] + count * (ahead + back + again)
         for kind, traffic_s in (("ring", context_s), ("heads", heads_s)):
             ahead, back = traffic_s(question, block, layouts, groups)
-            sent[kind] = sent[kind] + count * (ahead + back + np.where(full, ahead, 0.0))
+            again = np.where(attends_again, ahead, 0.0)
+            sent[kind] = sent[kind] + count * (ahead + back + again)
         if block.dispatch_top_k:
             for kind, exchange in (("expert", expert_s), ("expert_tensor", split_expert_s)):
                 ahead, back = exchange(question, block, layouts, groups)

@@ -103,6 +103,9 @@ class Kernels(Description):
     saves_fp8: bool = False
     """Whether 8-bit products keep their inputs in 8 bits for backward; that of the attention's
     output projection beside the 16-bit one, which attention keeps (Transformer Engine)."""
+    activation_input_bytes: BytesPerElement = 0
+    """What a gated SiLU keeps of an element of its input for backward, in whose precision it is
+    computed again; 0: the input itself (Megatron Core's activation_func_fp8_input_store: 1) [B]."""
     fp8_weight_bytes: BytesPerElement = 0
     """8-bit copies of the weights of layers, by rows and by columns, made by the first micro-batch
     and kept beside the 16-bit ones (Transformer Engine) [B/parameter]."""

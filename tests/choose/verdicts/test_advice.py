@@ -6,8 +6,13 @@ import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
+from planner.choose.verdicts.advice import utilisation
+from planner.cost.estimate import estimate_layouts
+from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from tests.descriptions import question
 
 
 def noted(answer: Plan, start: str) -> str:
@@ -47,6 +52,15 @@ def test_short_sequences_in_bf16_need_no_word() -> None:
     job = Workload(global_batch=32, sequence_length=1024)
     answer = plan("gpt2", "polaris", nodes=1, workload=job)
     assert not [note for note in answer.notes if "MFU" in note]
+
+
+@pytest.mark.parametrize(("optimizer", "said"), [("paged-adam-8bit", 1), ("adam-8bit", 0)])
+def test_moving_pages_is_said_to_be_left_out(optimizer: str, said: int) -> None:
+    asked = question("llama-3-8b", "ddp", optimizer=optimizer)
+    answer = estimate_layouts(asked, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
+    found = [note for note in utilisation(asked, answer) if "pages take to move" in note]
+    assert len(found) == said
+    assert all(note.startswith(f"The moments of {optimizer} count in host") for note in found)
 
 
 def test_no_reason_is_made_up() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from planner.choose.legality import check
 from planner.cost.memory.footprint import footprints, stage_memory
 from planner.cost.memory.weights import resident
 from planner.cost.network.groups import Groups
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
@@ -16,6 +19,8 @@ from planner.describe.layout import Layout
 from planner.errors import DescriptionError, LayoutError
 from tests.descriptions import question
 
+KNOBS = Path(__file__).parents[3] / "benchmarks/knobs/frameworks"
+"""Training code that stands in published tables."""
 NUM_PARAMS = 8_030_261_248
 """Of Llama 3 8B."""
 LAYERS = 32 * 218_112_000
@@ -42,8 +47,8 @@ def held(name: str, layout: Layout, **job: object) -> dict[str, float]:
         ("+bf16-gradients", 2, 12),
         # the 16 bits that bf16 weights lack, and fp32 moments
         ("+precision-aware", 4, 10),
-        ("+bf16-gradients+bf16-moments", 2, 6),
-        ("+fp8-moments+bf16-gradients", 2, 4),
+        ("+bf16-gradients+precision-aware+bf16-moments", 2, 6),
+        ("+fp8-moments+bf16-gradients+precision-aware", 2, 4),
     ],
 )
 def test_bytes_of_megatrons_optimizer(switches: str, gradients: float, states: float) -> None:
@@ -71,7 +76,12 @@ def test_recipes_but_delayed_keep_whole_fp32_weights_and_copy_narrow_gradients(r
 
 
 def test_narrow_gradients_are_copied_unless_the_optimizer_reads_them() -> None:
-    names = ("", "+bf16-gradients", "+precision-aware+bf16-gradients", "+fp8-moments")
+    names = (
+        "",
+        "+bf16-gradients",
+        "+precision-aware+bf16-gradients",
+        "+precision-aware+fp8-moments",
+    )
     layout = Layout(dp=8, zero_stage=1)
     found = []
     for name in names:
@@ -148,7 +158,61 @@ def test_what_is_all_reduced_is_not_freed_by_fsdp() -> None:
 
 def test_formats_that_exclude_each_other() -> None:
     with pytest.raises(DescriptionError, match="'fp8-moments' does not go with 'bf16-moments'"):
-        load_framework("megatron-lm+fp8-moments+bf16-moments")
+        load_framework("megatron-lm+precision-aware+fp8-moments+bf16-moments")
+
+
+def test_bf16_moments_change_the_moments_alone() -> None:
+    """Megatron-LM's need its precision-aware optimizer, which keeps what weights lack."""
+    plain, narrow = (
+        load_framework("megatron-lm+precision-aware" + more).states("bf16").model_dump()
+        for more in ("", "+bf16-moments")
+    )
+    different = {name: value for name, value in narrow.items() if plain[name] != value}
+    assert different == {"moment_bytes": 2, "second_moment_bytes": 2}
+    with pytest.raises(DescriptionError, match=r"write precision-aware\+bf16-moments"):
+        load_framework("megatron-lm+bf16-moments")
+
+
+def test_deepseeks_formats() -> None:
+    """DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.3: master weights and gradients in fp32,
+    moments in bf16; inputs of SwiGLU in 8 bits with a scale for every 128."""
+    framework = load_framework(str(KNOBS / "deepseek-v3.toml+fp8-blockwise"))
+    found = framework.states("fp8")
+    assert (found.gradient_bytes, found.master_bytes) == (4, 4)
+    assert (found.moment_bytes, found.second_moment_bytes) == (2, 2)
+    assert framework.kernels.activation_input_bytes == 1 + 4 / 128
+
+
+@pytest.mark.parametrize(
+    ("model", "less"),
+    [
+        # gate and up of 8 routed experts, and of the shared one: a byte less each
+        ("deepseek-v3", 2 * 9 * 2048),
+        ("llama-3-8b", 2 * 14336),
+        # no SwiGLU
+        ("gpt2-xl", 0),
+    ],
+)
+def test_8_bit_inputs_of_an_activation(model: str, less: int) -> None:
+    wide, narrow = (
+        blocks_of(question(model, "megatron-lm" + switch, sequence_length=1024))[-2]
+        for switch in ("", "+fp8-activation-input")
+    )
+    kept = [sum(item.bytes_per_token for item in layer.saved) for layer in (wide, narrow)]
+    assert kept[0] - kept[1] == less
+    # the casts read two bytes and write one on the way forward, and turn it back
+    for way in ("forward_bytes", "backward_bytes"):
+        moved = [sum(getattr(one, way) for one in layer.pointwise) for layer in (wide, narrow)]
+        assert moved[1] - moved[0] == 3 * less
+
+
+def test_a_checkpoint_of_the_activation_keeps_16_bit_inputs() -> None:
+    """Megatron-LM's keeps its own inputs, so that 8 bits would free nothing."""
+    layout = Layout(dp=8, zero_stage=1, recompute="selective", recompute_modules=("moe_act",))
+    job = {"global_batch": 8, "sequence_length": 4096}
+    check(question("mixtral-8x7b", "megatron-lm", **job), layout)
+    with pytest.raises(LayoutError, match="fp8-activation-input knows core_attn"):
+        check(question("mixtral-8x7b", "megatron-lm+fp8-activation-input", **job), layout)
 
 
 def test_8_bit_gathers() -> None:

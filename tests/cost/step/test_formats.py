@@ -35,7 +35,12 @@ def test_an_update_moves_what_is_kept() -> None:
     # gradient, twice copy and moments, 16-bit weight
     moved = {
         name: update_bytes(Stages.every(question("llama-3-8b", "megatron-lm" + name), Layout()))
-        for name in ("", "+bf16-gradients", "+bf16-moments", "+fp8-moments")
+        for name in (
+            "",
+            "+bf16-gradients",
+            "+precision-aware+bf16-moments",
+            "+precision-aware+fp8-moments",
+        )
     }
     assert [*moved.values()] == [4 + 24 + 2, 2 + 24 + 2, 4 + 12 + 2, 4 + 8 + 2]
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from planner import Layout, Workload
+from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
+from planner.cost.step.passes import block_passes
 from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_machine, load_model
 
@@ -65,6 +67,36 @@ def test_recompute_dispatches_and_passes_on_once_more() -> None:
         assert once < full < 2 * once
         if again:
             assert full / once == pytest.approx(again, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("framework", "fields", "repeats"),
+    [
+        ("megatron-lm", {"recompute_modules": ("core_attn",)}, True),
+        ("megatron-lm", {"recompute_modules": ("core_attn", "mlp")}, True),
+        ("megatron-lm", {"recompute_modules": ("mlp",)}, False),
+        ("megatron-lm", {}, True),
+        # torchtitan keeps what attention gives
+        ("fsdp2", {}, False),
+    ],
+)
+@pytest.mark.parametrize("ulysses", [1, 4])
+def test_attention_that_is_repeated_exchanges_for_it_again(
+    framework: str, fields: dict[str, object], repeats: bool, ulysses: int
+) -> None:
+    """In bytes as in time: a forward pass of the ring or of the exchange for heads once more."""
+    # short sequences, so that attention does not hide it all
+    question = _question("llama-3-8b", framework, sequence_length=1024, global_batch=2)
+    plain = Layout(dp=2, cp=4, ulysses=ulysses)
+    chosen = plain.replaced(recompute="selective", **fields)
+    full = plain.replaced(recompute="full")
+    layouts = Layouts.stack([plain, chosen, full])
+    awaited = block_passes(question, blocks_of(question), layouts)[1].context_s
+    sent = [step_traffic(question, layout)["cp"].device_bytes for layout in (plain, chosen, full)]
+    assert sent[0] < sent[2]
+    assert awaited[0] < awaited[2]
+    assert sent[1] == sent[2 if repeats else 0]
+    assert awaited[1] == awaited[2 if repeats else 0]
 
 
 @pytest.mark.parametrize(("recompute", "gathers"), [("none", 2), ("full", 3)])
