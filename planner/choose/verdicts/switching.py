@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
@@ -35,46 +37,97 @@ _WORTH = 1.05
 def switch_notes(found: Mapping[str, Found], answer: Estimate | None) -> list[str]:
     """A sentence on the switch that makes a job fit, or that spares recompute and offload.
 
-    Counted: every switch that saves memory, alone, then all of a framework together; the fastest
-    of what fits with it. Tried where nothing fits; with the recommended framework where it
-    recomputes all layers or offloads.
+    Counted: every switch that saves memory, alone; then as many of a framework as go together,
+    without those that prove not to be needed; the fastest of what fits with it. Tried where nothing
+    fits; with the recommended framework where it recomputes all layers or offloads.
     """
     if answer is not None and not _costly(Layouts.of(answer.layout)):
         return []
-    nearest = {name: _nearest(part, answer is not None) for name, part in found.items()}
     parts = [part for name, part in found.items() if answer is None or name == answer.framework]
+    nearest = [(part.question, _nearest(part, answer is not None)) for part in parts]
     for together in (False, True) if answer is None else (False,):
         tried = [
-            (estimate, words, question)
-            for part in parts
-            if len(nearest[part.question.framework.name])
-            for words, question in _variants(part.question, together)
-            for estimate in _fastest(question, nearest[part.question.framework.name])
+            one
+            for question, layouts in nearest
+            if len(layouts)
+            for words in _choices(question, together)
+            for one in _tried(question, layouts, words)
         ]
         if tried:
-            best = min(tried, key=lambda one: (_risky(one[0]), one[0].step_time_s, one[1]))
-            return _said(*best, answer)
+            best = min(tried, key=lambda one: (_risky(one.fastest), one.fastest.step_time_s))
+            return _said(_with_fewer(best) if together else best, answer)
     return []
+
+
+class _Tried(NamedTuple):
+    """What comes of some switches more."""
+
+    words: tuple[str, ...]
+    framework: Framework
+    """It with them."""
+    fastest: Estimate
+    """The fastest of what fits with them."""
+    question: Question
+    """The question without them."""
+    layouts: Layouts
+    """What was tried."""
 
 
 def _costly(layouts: Layouts) -> Mask:
     return layouts.recomputes_layers | ~layouts.keeps_states
 
 
-def _variants(question: Question, together: bool) -> Iterator[tuple[tuple[str, ...], Question]]:
-    """A question with one switch more that saves memory, or with all of them that go together."""
+def _choices(question: Question, together: bool) -> list[tuple[str, ...]]:
+    """Each switch that saves memory, behind those that it needs; or as many as go together."""
     framework, device = question.framework, question.machine.device
-    words = []
+    on = {word.partition("=")[0] for word in framework.switched}
+    alone = []
     for name, switch in framework.switches.items():
         fits = not switch.refuses(device) and not switch.unfit(question.workload)
-        usable = switch.saves_memory and fits and not switch.needs
-        if usable and bool(switch.takes) == bool(switch.usual) and name not in framework.switched:
-            words.append(f"{name}={switch.usual}" if switch.takes else name)
-    for chosen in [tuple(words)] if together else [(word,) for word in words]:
-        try:
-            yield chosen, replace(question, framework=framework.with_switches(*chosen))
-        except PlannerError:  # they do not go together, or one is on
-            continue
+        named = switch.saves_memory and bool(switch.takes) == bool(switch.usual)
+        if fits and named and name not in on:
+            needed = [need for need in switch.needs if need not in on]
+            alone.append((*needed, f"{name}={switch.usual}" if switch.takes else name))
+    return _together(framework, alone) if together else alone
+
+
+def _together(framework: Framework, alone: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Sets of switches that go together and to which none of the others can be added."""
+    order = dict.fromkeys(word for words in alone for word in words)
+    sets = []
+    for first in alone:
+        chosen = first
+        for words in alone:
+            more = tuple(dict.fromkeys((*chosen, *words)))
+            chosen = chosen if _with(framework, more) is None else more
+        sets.append(tuple(word for word in order if word in chosen))
+    return list(dict.fromkeys(sets))
+
+
+def _with(framework: Framework, words: tuple[str, ...]) -> Framework | None:
+    """A framework with some of its switches more; None where they do not go together."""
+    try:
+        return framework.with_switches(*words)
+    except PlannerError:
+        return None
+
+
+def _tried(question: Question, layouts: Layouts, words: tuple[str, ...]) -> Iterator[_Tried]:
+    """What comes of some switches more; nothing where nothing fits with them."""
+    if (framework := _with(question.framework, words)) is None:
+        return
+    for fastest in _fastest(replace(question, framework=framework), layouts):
+        yield _Tried(words, framework, fastest, question, layouts)
+
+
+def _with_fewer(best: _Tried) -> _Tried:
+    """It without the switches that are not needed for anything to fit as safely."""
+    for word in best.words:
+        fewer = tuple(other for other in best.words if other != word)
+        for one in _tried(best.question, best.layouts, fewer):
+            if _risky(one.fastest) <= _risky(best.fastest):
+                return _with_fewer(one)
+    return best
 
 
 def _nearest(part: Found, spares: bool) -> Layouts:
@@ -108,21 +161,19 @@ def _risky(one: Estimate) -> bool:
     return one.out_of_memory_probability > RISK
 
 
-def _said(
-    best: Estimate, words: tuple[str, ...], question: Question, answer: Estimate | None
-) -> list[str]:
+def _said(best: _Tried, answer: Estimate | None) -> list[str]:
     """What is gained, by which switch, in one sentence."""
-    on = question.framework.on_by_name
-    does = "; ".join(on[word].does for word in words)
+    one, on = best.fastest, best.framework.on_by_name
+    does = "; ".join(on[word].does for word in best.words)
     what = (
-        f"{best.layout} takes {format_seconds(best.step_time_s)} per step and "
-        f"{format_bytes(best.memory_bytes['total'])} per device"
+        f"{one.layout} takes {format_seconds(one.step_time_s)} per step and "
+        f"{format_bytes(one.memory_bytes['total'])} per device"
     )
     if answer is None:
-        return [f"It would fit with -f {best.framework} ({does}): {what}."]
-    if best.step_time_s * _WORTH > answer.step_time_s or _risky(best):
+        return [f"It would fit with -f {one.framework} ({does}): {what}."]
+    if one.step_time_s * _WORTH > answer.step_time_s or _risky(one):
         return []
-    return [f"Without {_spared(answer.layout)}, -f {best.framework} ({does}) fits: {what}."]
+    return [f"Without {_spared(answer.layout)}, -f {one.framework} ({does}) fits: {what}."]
 
 
 def _spared(layout: Layout) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,3 +83,30 @@ def test_advice_keeps_to_what_switches_are_for(stage: int, precision: str, said:
     found = Found(asked, short, timed(asked, short.take(np.flatnonzero(short.fits))), {})
     notes = switch_notes({asked.framework.name: found}, None)
     assert any("-moments" in note for note in notes) == said, notes
+
+
+@pytest.mark.parametrize(("part", "most"), [(0.8, 1), (0.7, 2)])
+def test_no_more_switches_are_said_than_are_needed(part: float, most: int) -> None:
+    """What needs another is said with it; of many that go together, none that could be left out."""
+    job = {"sequence_length": 128, "global_batch": 1}
+    layouts = Layouts.stack([Layout(zero_stage=1)])
+    needed = footprints(question("gpt2", **job), layouts).memory_bytes.item()
+    machine = load_machine("polaris", (f"device.memory_bytes={part * needed:.0f}B",))
+    asked = question("gpt2", machine=machine, **job)
+    short = footprints(asked, layouts)
+    nothing = timed(asked, short.take(np.flatnonzero(short.fits)))
+    (note,) = switch_notes({asked.framework.name: Found(asked, short, nothing, {})}, None)
+    name = re.match(r"It would fit with -f (\S+)", note)
+    assert name is not None
+    words = name[1].split("+")[1:]
+    assert len(words) <= most + ("precision-aware" in words), note
+
+    def fits(switches: list[str]) -> bool:
+        framework = asked.framework.with_switches(*switches)
+        return bool(footprints(replace(asked, framework=framework), layouts).fits.all())
+
+    assert fits(words)
+    for word in words:
+        fewer = [other for other in words if other != word]
+        if word != "precision-aware":
+            assert not fits(fewer), (note, word)
