@@ -37,3 +37,14 @@ def test_experts_are_searched_with_deepep_where_it_runs(
 def test_a_framework_that_is_named_is_searched_wherever_it_runs() -> None:
     model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
     assert set(searched(model, machine, 4, JOB, ["megatron-deepep"])) == {"megatron-deepep"}
+
+
+def test_padded_experts_are_searched_without_deepep() -> None:
+    """Megatron-LM's dispatcher of DeepEP refuses padding; the one of NCCL is there instead."""
+    model, machine = load_model("mixtral-8x7b"), load_machine("eos")
+    padded = JOB.replaced(expert_capacity=1.25, pad_experts=True)
+    found = searched(model, machine, 4, padded)
+    assert {name for name in found if name.startswith("megatron")} == {"megatron-lm"}
+    assert found["megatron-lm"].footprints
+    dropping = JOB.replaced(expert_capacity=1.25)
+    assert "megatron-deepep" in searched(model, machine, 4, dropping)

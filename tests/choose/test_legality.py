@@ -180,6 +180,17 @@ def test_a_legal_layout_passes() -> None:
             {"dp": 4, "tp": 4, "ep": 4, "etp": 4, "sequence_parallel": True, "zero_stage": 3},
             r"etp = 4 with ep = 4 is not offered by fsdp2; use 1",
         ),
+        (
+            {
+                "model": "mixtral-8x7b",
+                "machine": "eos",
+                "framework": "megatron-lm+deepep",
+                "expert_capacity": 1.25,
+                "pad_experts": True,
+            },
+            {"tp": 1, "ep": 4},
+            r"pad_experts with expert_capacity = 1.25: .*megatron-lm\+deepep pads no experts; leave",
+        ),
         ({}, {"etp": 1}, r"etp = 1: llama-3-8b has no experts; use etp = 0"),
         ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
         (
