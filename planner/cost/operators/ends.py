@@ -84,9 +84,7 @@ def head(sizes: Sizes, block: Block) -> Block:
     return replace(
         block,
         gemms=(
-            Gemm(
-                "head", vocab, h, "column", quantizable=False, pieces=sizes.kernels.loss_chunks
-            ),
+            Gemm("head", vocab, h, "column", quantizable=False, pieces=sizes.kernels.loss_chunks),
         ),
         pointwise=(*pointwise, loss),
         saved=(

@@ -264,9 +264,9 @@ class Layouts(Sharding, Chunks, Arrays):
         return np.where(stay, 1, self.num_microbatches)
 
     def gathers_head_more(self, framework: Framework) -> Int:
-        """How often a step of FSDP gathers the head's weights beyond those of layers, where its loss
-        runs in pieces: three times a pass, for the norm's forward pass, for all pieces and for the
-        norm's backward pass (torchtitan 0.3, components/loss.py, with torch 2.13).
+        """How often a step of FSDP gathers the head's weights beyond those of layers, where its
+        loss runs in pieces: three times a pass, for the norm forward, for all pieces and for the
+        norm backward (torchtitan 0.3, components/loss.py, with torch 2.13).
         """
         if framework.kernels.loss_chunks == 1:
             return np.zeros_like(self.num_microbatches)

@@ -207,7 +207,9 @@ class _Step:
                 stage.set_reshard_after_backward(last)  # type: ignore[operator]
             with self._parallel_loss():
                 # the logits are not kept over backward, as in torchtitan
-                self._loss_of(stage, tokens, labels, self.layout.shards_gradients or last).backward()
+                self._loss_of(
+                    stage, tokens, labels, self.layout.shards_gradients or last
+                ).backward()
 
     def run(self) -> None:
         """Forward, backward, update."""
