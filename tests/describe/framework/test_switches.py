@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.choose.asking import frameworks_for
 from planner.choose.legality import check
 from planner.choose.planning import estimate, plan
 from planner.describe.catalogue import load_framework, load_machine, names
@@ -155,6 +156,20 @@ def test_switches_of_formats_are_for_the_precisions_that_they_change(
     described = plain.switches[switch]
     if described.changes.keys() & TABLES or counted_in(plain, switch):
         assert set(described.precisions) == counted_in(plain, switch)
+
+
+def test_switches_are_refused_for_models_that_they_are_not_for() -> None:
+    """transformer_config.py: Storing activation input in FP8 is supported only for SwiGLU."""
+    named = "megatron-lm+fp8-activation-input"
+    said = "switch fp8-activation-input of megatron-lm is for feed-forwards with gated silu, not"
+    layout = Layout(dp=16, zero_stage=1, grad_accumulation=4)
+    check(question("llama-3-8b", named), layout)
+    for name, found in (("gpt2", "gelu"), ("gemma-2-27b", "gated gelu")):
+        asked = question(name, named, dropout=0.0, sequence_length=1024)
+        with pytest.raises(LayoutError, match=f"^{said} {found}; leave it out$"):
+            check(asked, layout)
+        with pytest.raises(LayoutError, match=said):
+            frameworks_for([named], asked.machine, asked.workload, asked.model)
 
 
 def test_switches_that_quantise_what_zero_3_sends_are_for_zero_3() -> None:
