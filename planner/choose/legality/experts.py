@@ -82,7 +82,21 @@ def _parts(q: Question, x: Layouts) -> Mask:
     return together | (x.tp == 1) | x.splits_sequence
 
 
+def _uneven(q: Question, x: Layouts) -> Mask:
+    """The fullest of ep ranks gets at most every token."""
+    return (x.ep == 1) | (q.workload.expert_imbalance <= x.ep)
+
+
+def _uneven_message(q: Question, x: Layout) -> str:
+    uneven = q.workload.expert_imbalance
+    return (
+        f"expert_imbalance = {uneven:g} with ep = {x.ep}: a rank that gets every token has {x.ep} "
+        f"times the mean; use {x.ep} or less, or ep of {uneven:g} or more"
+    )
+
+
 EXPERTS: tuple[Rule, ...] = (
+    Rule("experts cannot be so uneven on so few ranks", ("ep",), _uneven, _uneven_message),
     Rule(
         "experts are not padded by the framework",
         ("ep",),

@@ -62,16 +62,14 @@ def sequence_flop(
     return np.asarray(tokens, dtype=float) * each.sum()
 
 
-def model_flop(
-    blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayLike = 1.0
-) -> Float:
+def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayLike = 1.0) -> Float:
     """Model operations of one step: forward and backward, no recompute [FLOP].
 
     `kept_share`: of the tokens that are routed to experts, those that these take.
 
-    Counted: matrix products (6 per weight and token that is no padding and not dropped) and full attention, 12 s h
-    per token and layer, or the square of every document: the convention of PaLM (Chowdhery et al.
-    2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
+    Counted: matrix products (6 per weight and token that is no padding and not dropped) and full
+    attention, 12 s h per token and layer, or the square of every document: the convention of PaLM
+    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
     method.md#operations-and-utilisation.
 
     >>> from planner import load_framework, load_model
