@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.choose.asking import answered, frameworks_for, left_out
 from planner.choose.batches import offered
-from planner.choose.job import check_nodes
+from planner.choose.job import check_nodes, check_ramp
 from planner.choose.legality import check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
@@ -62,6 +62,7 @@ def plan(
     described, place = _model(model), _machine(machine)
     workload = workload or Workload()
     check_nodes(place, nodes)
+    check_ramp(workload)
     place.peak(workload.base_precision)
     asked = workload.global_batch
     answer = answered(described, place, nodes, workload, frameworks, experience)
