@@ -95,6 +95,8 @@ class Kernels(Description):
     """Scale, mask and softmax in one kernel (eager attention)."""
     fused_rope: bool
     """Rotary position in one kernel."""
+    fused_adapters: bool = False
+    """Outputs of adapters scaled and added in the kernels before and after them (a compiler)."""
     softmax_bytes: BytesPerElement = 0
     """Bytes that eager softmax keeps per score, besides dropout; 0: one compute element [B]."""
     fp8_cast_bytes: BytesPerElement = 0
