@@ -41,11 +41,10 @@ def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, 
     for rule in RULES:
         if not set(rule.needs) <= known:
             continue
-        holds = np.broadcast_to(rule.holds(question, layouts), alive.shape)
-        fell = int(np.count_nonzero(alive & ~holds))
-        if fell:
+        holds = rule.holds(question, layouts)
+        if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
             dropped[rule.reason] = dropped.get(rule.reason, 0) + fell
-        alive &= holds
+            alive &= holds
     return alive, dropped
 
 

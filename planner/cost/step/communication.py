@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, among
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -381,7 +381,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
             scatter = np.where(far, phased, scatter)
         split = split + scatter
         split = split + _times(count, all_reduce_s, replica, size / shard.size) / often
-    alike = np.isin(stages.layouts.zero_stage, rules.all_reduced_stages)
+    alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
     return np.where(scattered, split, whole)
 
