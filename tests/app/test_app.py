@@ -689,6 +689,13 @@ def test_switches_of_chosen_frameworks_are_chosen_kept_and_refused() -> None:
     assert box.value == ["ddp+compile", "deepspeed+bucket=2e7"]
     assert "deepspeed+liger" in box.options
     assert "megatron-lm+cuda-graphs" not in box.options
+    # for 16-bit formats of states and for all of them
+    assert "deepspeed+bf16-states" in box.options
+    box = _app(**asked, frameworks="deepspeed", precision="fp16").multiselect(key="switches")
+    assert "deepspeed+bf16-states" not in box.options
+    assert "deepspeed+liger" in box.options
+    app = _app(**asked, frameworks="ddp,deepspeed", switches="ddp+compile,deepspeed bucket=2e7")
+    box = app.multiselect(key="switches")
     text = " ".join(element.value for element in [*app.caption, *app.markdown])
     assert "ddp+compile" in text or "deepspeed+bucket=2e7" in text
     box.set_value(["deepspeed+liger"]).run()

@@ -433,3 +433,15 @@ def test_own_descriptions_are_taken(
     assert (code, err) == (FITS, "")
     assert "--ppn 2 " in out
     assert "--machine YOUR-MACHINE.toml --layout layout.json --model YOUR-MODEL.toml" in out
+
+
+def test_one_device_keeps_to_what_the_code_is_told() -> None:
+    """Whatever a framework's stages are called there, the rest of its rules hold."""
+    layout = Layout(recompute="full", recompute_layers=2)
+    megatron = load_framework("megatron-lm")
+    files_of("gpt2", "dgx-h100", 1, layout, megatron)
+    silent = megatron.replaced(code=megatron.code.replaced(recompute_by=()).model_dump())
+    with pytest.raises(EmitError, match="recompute_layers = 2"):
+        files_of("gpt2", "dgx-h100", 1, layout, silent)
+    # accelerate's own stages begin with 2
+    assert files_of("gpt2", "dgx-h100", 1, Layout(), "accelerate")

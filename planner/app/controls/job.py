@@ -131,7 +131,7 @@ def read(reading: Reading) -> Asked:
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
     workload, trouble = _workload(fields)
     named = reading.words("frameworks", running_on(machine))
-    frameworks = switched(reading, named, machine, workload)
+    frameworks = switched(reading, named, machine, model, workload)
     top = reading.number("top", 1, MOST_LAYOUTS, _TOP)
     tolerance = reading.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     layout = reading.packed(_LAYOUT)
@@ -191,7 +191,7 @@ def moved(job: Job, machine: Machine) -> tuple[Job, str]:
         said = f"{machine.name} computes no {workload.precision}: {other} there."
         workload = workload.replaced(precision=other)
     frameworks = tuple(
-        n for n in job.frameworks if not load_framework(n).refuses(machine, workload)
+        n for n in job.frameworks if not load_framework(n).refuses(machine, workload, job.model)
     )
     found = dataclasses.replace(
         job, machine=machine, nodes=nodes, workload=workload, frameworks=frameworks, layout=""

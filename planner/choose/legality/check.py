@@ -51,7 +51,7 @@ def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, 
 def check(question: Question, layout: Layout) -> None:
     """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
     one = Layouts.of(layout)
-    if why := question.framework.refuses(question.machine, question.workload):
+    if why := question.framework.refuses(question.machine, question.workload, question.model):
         raise LayoutError(why)
     check_sequence(question)
     for rule in RULES:

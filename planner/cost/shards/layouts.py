@@ -263,6 +263,18 @@ class Layouts(Sharding, Chunks, Arrays):
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
 
+    def gathers_head_more(self, framework: Framework) -> Int:
+        """How often a step of FSDP gathers the head's weights beyond those of layers, where its
+        loss runs in pieces: three times a pass, for the norm forward, for all pieces and for the
+        norm backward (torchtitan 0.3, components/loss.py, with torch 2.13).
+        """
+        if framework.kernels.loss_chunks == 1:
+            return np.zeros_like(self.num_microbatches)
+        again = np.where(self.shards_weights, self.gathers_again_per_step(framework), 0)
+        more = 3 * self.num_microbatches - self.gathers_per_step(framework) - again
+        alone = framework.communication.every_layer_alone
+        return np.where(self.shards_states & alone, more, 0)
+
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
         return among(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)

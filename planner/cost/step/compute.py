@@ -234,6 +234,7 @@ def _gemm_times(
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
         m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
         m = m * expert_load(workload, layouts)
+    m = m / gemm.pieces
     rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
     if gemm.experts:
         # one expert alone is an ordinary product
@@ -260,17 +261,18 @@ def _gemm_times(
     forward = time(m, n, k, element) + casts[0] + unpack + gemm.norm_bytes * whole
     dgrad = time(m, k, n, element) + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient
+    forward, dgrad = gemm.pieces * forward, gemm.pieces * dgrad
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     # a fused kernel adds into the gradient; otherwise it is written and added separately
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
     added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, added) + casts[2]
+        return forward, dgrad, gemm.pieces * (time(n, m, k, added) + casts[2])
     accumulate = batch * n * k * (element + added) / rates.memory
-    repeated = layouts.num_microbatches > 1
-    wgrad = time(n, m, k, element) + casts[2] + np.where(repeated, accumulate, 0.0)
-    return forward, dgrad, wgrad
+    sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)
+    wgrad = gemm.pieces * (time(n, m, k, element) + casts[2])
+    return forward, dgrad, wgrad + sums * accumulate
 
 
 def _cast_times(

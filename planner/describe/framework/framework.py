@@ -213,9 +213,11 @@ class Framework(Description):
             type(self).described(merged(plain, switch.changes), where=f"{where}.changes")
         return self
 
-    def refuses(self, machine: Machine, workload: Workload | None = None) -> str:
-        """Why it does not run on a machine's devices, or not a workload there, as it is switched;
-        empty where it does."""
+    def refuses(
+        self, machine: Machine, workload: Workload | None = None, model: Model | None = None
+    ) -> str:
+        """Why it does not run on a machine's devices, or not a workload or its model there, as it
+        is switched; empty where it does."""
         runtime, where = machine.device.runtime, f"({machine.name})"
         if runtime not in self.runtimes:
             return (
@@ -225,7 +227,7 @@ class Framework(Description):
         for word, switch in self.on_by_name.items():
             if why := switch.refuses(machine.device):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
-            if workload is not None and (why := switch.unfit(workload)):
+            if workload is not None and (why := switch.unfit(workload, model)):
                 return f"switch {word} of {self.family} {why}; leave it out"
         return ""
 

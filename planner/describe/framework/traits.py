@@ -129,7 +129,8 @@ class Kernels(Description):
     as large as the stream at a time, both gradients in the forward pass (Liger)."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
     """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
-    loss); the head's gradient is summed over them before it is reduced."""
+    loss), whose 16-bit logits the loop holds; the head's gradient is summed over them before it is
+    reduced. 1: the whole loss at once."""
     loss_metrics: int = Field(default=0, ge=0, le=8)
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True

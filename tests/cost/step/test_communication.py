@@ -264,7 +264,10 @@ def counting(layouts: Layouts) -> Groups:
         network_bytes_per_s=np.asarray(np.inf),
         network_latency_s=np.asarray(2.0),
     )
-    return replace(Groups.unit(layouts), data=one, shard=one, second_shard=one)
+    groups = Groups.unit(layouts)
+    for kind in ("data", "shard", "second_shard"):
+        setattr(groups, kind, one)
+    return groups
 
 
 @pytest.mark.parametrize("lora", [{}, {"lora_rank": 8}])

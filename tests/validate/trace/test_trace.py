@@ -69,6 +69,9 @@ CASES = [
     ),
     ("gpt2", 1024, 8, {"zero_stage": 2}),
     ("gpt2", 1024, 8, {"zero_stage": 1, "grad_accumulation": 2}),
+    # shards within groups, copies between them
+    ("gpt2", 1024, 8, {"dp_shard": 4, "zero_stage": 3}),
+    ("gpt2", 1024, 8, {"dp_shard": 2, "zero_stage": 2, "grad_accumulation": 2}),
 ]
 
 
