@@ -84,7 +84,7 @@ def test_every_page_draws(page: str) -> None:
 
 
 def test_a_change_changes_the_verdict() -> None:
-    app = _app()
+    app = _app(frameworks="fsdp2")
     before = app.success[0].value
     app.number_input(key="nodes").set_value(1).run()
     assert not app.exception
@@ -96,7 +96,7 @@ def test_a_change_changes_the_verdict() -> None:
 
 def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
     job = {"model": "gpt2", "machine": "polaris", "nodes": "1", "batch": "64", "seq": "1024"}
-    app = _app(**job)
+    app = _app(**job, frameworks="ddp")
     before = app.metric[0].value
     runs = (
         "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,micro_batch,global_batch,step_time_s\n"
@@ -202,7 +202,7 @@ def test_hostile_layouts_end_in_words(value: str) -> None:
 
 
 def test_more_nodes_than_there_are_is_said() -> None:
-    app = _app(nodes="5000")
+    app = _app(nodes="5000", frameworks="fsdp2")
     assert not app.exception
     said = app.warning[0].value.replace("\\", "")
     assert "'5000' was asked, 1 to 560 is possible; 560 is shown" in said
@@ -233,7 +233,7 @@ def test_every_view_draws(view: str) -> None:
 
 
 def test_scaling_works_on_request() -> None:
-    app = _app(model="gpt2", nodes="2", view="Scaling")
+    app = _app(model="gpt2", nodes="2", view="Scaling", frameworks="ddp")
     app.button(key="scale_start").click().run()
     assert not app.exception
     assert any("Node-hours are for" in str(c.value) for c in app.caption)
@@ -246,7 +246,7 @@ def test_node_counts_stay_on_the_machine() -> None:
 
 
 def test_two_sessions_share_nothing() -> None:
-    first, second = _app(model="gpt2", nodes="1"), _app()
+    first, second = _app(model="gpt2", nodes="1", frameworks="ddp"), _app()
     first.number_input(key="nodes").set_value(2).run()
     second.run()
     assert second.selectbox(key="model").value == "llama-3-8b"
@@ -514,14 +514,15 @@ def test_controls_follow_the_machine(machine: str, precision: str, nodes: int) -
 
 
 def test_a_sequence_longer_than_the_models_own_is_planned() -> None:
-    app = _app(seq="32768", nodes="16")
+    app = _app(seq="32768", nodes="16", frameworks="fsdp2")
     assert app.number_input(key="seq").value == 32768
     assert any("sequences of 32,768 tokens" in str(c.value) for c in app.caption)
     assert "fits" in [*app.success, *app.warning][0].value
 
 
 def test_what_a_link_asks_and_cannot_be_is_said_and_kept() -> None:
-    app = _app(model="lama-3-8b", precision="fp9", nodes="64", machine="workstation-1x4090")
+    asked = {"precision": "fp9", "nodes": "64", "machine": "workstation-1x4090"}
+    app = _app(model="lama-3-8b", **asked, frameworks="fsdp2")
     said = app.warning[0].value.replace("\\", "")
     assert "did you mean llama-3-8b" in said
     assert "'fp9' was asked" in said
@@ -580,7 +581,7 @@ def test_own_machine_is_named_and_planned() -> None:
     own = link.read_own(
         text.replace("num_devices             = 4", "num_devices = 4").encode(), "m.toml"
     )
-    app = _app(model="gpt2", profile=link.pack_own(own))
+    app = _app(model="gpt2", profile=link.pack_own(own), frameworks="fsdp2")
     assert "gpt2 fits on 4 nodes of m " in _said(app)
     assert app.selectbox(key="machine").value == YOURS
     app.selectbox(key="machine").set_value("aurora").run()
@@ -597,32 +598,36 @@ def test_a_nameless_config_is_called_after_what_it_holds() -> None:
 
 
 def test_a_part_of_a_node_and_the_tolerance_are_asked_as_on_the_command_line() -> None:
-    app = _app(model="gpt2", machine="vsc-5", devices="1", batch="8", seq="1024")
+    one = {"model": "gpt2", "machine": "vsc-5", "batch": "8", "seq": "1024"}
+    app = _app(**one, devices="1", frameworks="ddp")
     assert "gpt2 fits on 1 node of vsc-5 (1 device)" in _plain(app.success[0])
     job = app.session_state["asked"]
     assert (job["devices"], "nodes" in job) == ("1", False)
-    strict = _app(model="gpt2-xl", nodes="2", seq="1024", tolerance="0")
-    loose = _app(model="gpt2-xl", nodes="2", seq="1024", tolerance="40")
+    job = {"model": "gpt2-xl", "nodes": "2", "seq": "1024", "frameworks": "fsdp2"}
+    strict, loose = _app(**job, tolerance="0"), _app(**job, tolerance="40")
     said = [next(_plain(c) for c in x.caption if "Numbers of" in c.value) for x in (strict, loose)]
     assert said[0] != said[1]
 
 
 def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    app = _app(model="gpt2-xl", nodes="1", batch="64", seq="1024")
+    app = _app(model="gpt2-xl", nodes="1", batch="64", seq="1024", frameworks="fsdp2")
     app.number_input(key="free").set_value(60).run()
     assert app.query_params["free"] == "60"
     captions = " ".join(item.value.replace("\\", "") for item in app.caption)
     assert "15.80 GiB each (60 % less than there is: left free)" in captions
     options = "--machine polaris --nodes 1 --global-batch 64 --seq-length 1024 --leave-free 60"
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "gpt2-xl", *options.split(), "--json"])
+        main(["plan", "gpt2-xl", *options.split(), "-f", "fsdp2", "--json"])
     assert ended.value.code == 0
     best = json.loads(capsys.readouterr().out)["recommended"]
     assert best["memory_bytes"]["total"] <= 0.4 * 39.5 * 2**30
     assert any(format_bytes(best["memory_bytes"]["total"]) == m.value for m in app.metric)
     assert any(format_seconds(best["step_time_s"]) == m.value for m in app.metric)
     # the other machine of the comparison leaves as much
-    job, other = _app("machines", free="50").session_state, load_machine("aurora")
+    job, other = (
+        _app("machines", free="50", frameworks="fsdp2").session_state,
+        load_machine("aurora"),
+    )
     assert job["free"] == 50
     half, _ = moved(Job(load_model("gpt2"), load_machine("polaris"), 1, Workload(), free=50), other)
     assert half.machine.device.memory_bytes.value == other.device.memory_bytes.value / 2
@@ -639,8 +644,12 @@ def test_the_network_is_chosen_as_on_the_command_line(capsys: pytest.CaptureFixt
     assert best["network"] == "sockets"
     assert any(format_seconds(best["step_time_s"]) == m.value for m in app.metric)
     # a machine with one network has no such control, and a name from elsewhere is said
-    assert not [box for box in _app(machine="vsc-5").selectbox if box.key == "network"]
-    said = " ".join(_plain(warning) for warning in _app(network="carrier pigeon").warning)
+    assert not [
+        box for box in _app(machine="vsc-5", frameworks="ddp").selectbox if box.key == "network"
+    ]
+    said = " ".join(
+        _plain(warning) for warning in _app(network="carrier pigeon", frameworks="ddp").warning
+    )
     assert "carrier pigeon" in said
 
 
@@ -663,9 +672,9 @@ def _value_of(machine: Machine, name: str) -> float:
 
 
 def test_other_numbers_of_the_machine_are_used() -> None:
-    app = _app(model="gpt2", set="device.memory_bytes=80GB")
+    app = _app(model="gpt2", set="device.memory_bytes=80GB", frameworks="ddp")
     assert any("74.51 GiB each" in _plain(c) for c in app.caption)
-    app = _app(model="gpt2", set="device.nothing=1")
+    app = _app(model="gpt2", set="device.nothing=1", frameworks="ddp")
     assert "unknown field" in app.warning[0].value
     assert "planner show" not in app.warning[0].value
 

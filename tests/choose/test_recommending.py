@@ -42,6 +42,7 @@ def found(request: pytest.FixtureRequest) -> list[Found]:
     return [*searched(load_model(model), load_machine(machine), nodes, workload).values()]
 
 
+@pytest.fixture(scope="module")
 def everything(found: list[Found]) -> list[tuple[float, Estimate]]:
     """Every layout that fits, with its effort."""
     pairs = []
@@ -52,10 +53,12 @@ def everything(found: list[Found]) -> list[tuple[float, Estimate]]:
 
 
 @pytest.mark.parametrize("tolerance", [0.0, TOLERANCE, 0.5])
-def test_nothing_simpler_is_as_safe_and_as_fast(found: list[Found], tolerance: float) -> None:
+def test_nothing_simpler_is_as_safe_and_as_fast(
+    found: list[Found], everything: list[tuple[float, Estimate]], tolerance: float
+) -> None:
     one = recommended(found, tolerance)
     assert one is not None
-    pairs = everything(found)
+    pairs = everything
     tokens = found[0].question.workload.sequence_length
     safe = [(e, x) for e, x in pairs if x.out_of_memory_probability <= RISK]
     wired = found[0].question.machine.node.num_devices
@@ -67,14 +70,16 @@ def test_nothing_simpler_is_as_safe_and_as_fast(found: list[Found], tolerance: f
     assert (mine, one.step_time_s) == min(near)
 
 
-def test_every_idea_has_its_fastest_layout(found: list[Found]) -> None:
+def test_every_idea_has_its_fastest_layout(
+    found: list[Found], everything: list[tuple[float, Estimate]]
+) -> None:
     def idea(x: Estimate) -> tuple[object, ...]:
         layout = x.layout
         degrees = (layout.tp, layout.pp, layout.cp, layout.ep)
         return (x.framework, *degrees, layout.zero_stage, layout.dp_shard > 0, layout.offload)
 
     kept = ideas(found, 1000)
-    pairs = sorted((x for _, x in everything(found)), key=lambda x: (idea(x), x.step_time_s))
+    pairs = sorted((x for _, x in everything), key=lambda x: (idea(x), x.step_time_s))
     fastest = {key: next(group) for key, group in itertools.groupby(pairs, idea)}
     assert len({idea(x) for x in kept}) == len(kept)
     assert all(x.step_time_s == fastest[idea(x)].step_time_s for x in kept)

@@ -295,10 +295,9 @@ def test_show(capsys: Captured) -> None:
 
 
 def test_tokens_take_prefixes(capsys: Captured) -> None:
+    line = "plan gpt2 -m polaris -f ddp --json"
     for text in ("300B", "300b", "300G", "0.3T", "3e11", "300 B"):
-        data = json.loads(
-            run(capsys, "plan", "gpt2", "-m", "polaris", "--tokens", text, "--json")[1]
-        )
+        data = json.loads(run(capsys, *line.split(), "--tokens", text)[1])
         assert data["workload"]["tokens"] == pytest.approx(3e11), text
 
 
@@ -315,11 +314,12 @@ def test_nothing_fits(capsys: Captured) -> None:
 
 @pytest.mark.slow
 def test_processes(tmp_path: Path) -> None:
-    done = command(*MISTRAL.split(), "--json")
-    again = command(*MISTRAL.split(), "--json")
+    small = "plan gpt2 -m polaris --global-batch 64 -f fsdp2 -f megatron-lm --json"
+    done, again = command(*small.split()), command(*small.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == again.stdout
-    assert command("plan", "llama-3.1-405b", "-m", "vsc-5").returncode == 1
+    nothing = "estimate llama-3.1-405b -m vsc-5 -n 1 --zero 3 -f fsdp2"
+    assert command(*nothing.split()).returncode == 1
     wrong = command("plan", "lama-3-8b", "-m", "polaris")
     assert wrong.returncode == 2
     assert wrong.stdout == ""
@@ -520,7 +520,7 @@ def test_special_files_do_not_hang_a_process(tmp_path: Path) -> None:
 def test_markup_in_names_is_text(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "[red]x[bold].json"
     path.write_text(json.dumps(CONFIG))
-    code, out, _ = run(capsys, "plan", str(path), "-m", "polaris")
+    code, out, _ = run(capsys, "plan", str(path), "-m", "polaris", "-f", "fsdp2")
     assert code == FITS
     assert "[red]x[bold]" in out
 

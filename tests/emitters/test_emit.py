@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import zipfile
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 import planner
+from planner.choose.asking import searched
+from planner.choose.recommending import ideas
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
@@ -220,7 +223,10 @@ def written(plan: planner.Plan, rank: int) -> tuple[Files, str]:
 def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
     machine = "aurora" if framework == "megatron-deepspeed" else "polaris"
     job = planner.Workload(sequence_length=1024, global_batch=48)
-    plan = planner.plan(model, machine, nodes=2, workload=job, frameworks=[framework], top=4)
+    found = searched(load_model(model), load_machine(machine), 2, job, (framework,))
+    ranked = tuple(ideas(found.values(), 4))
+    best = ranked[0] if ranked else None
+    plan = replace(plan_of(model, machine, 2, job), ranked=ranked, recommended=best)
     for rank, found in enumerate(plan.ranked, 1):
         files, refusal = written(plan, rank)
         assert files or re.search(r"; (use|take|plan|emit)\b", refusal), refusal
@@ -302,7 +308,7 @@ def test_names_cannot_inject(framework: str, kind: str, tmp_path: Path) -> None:
 
 # --- the command -----------------------------------------------------------------------------
 
-MISTRAL = "emit mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64"
+MISTRAL = "emit mistral-7b -m vsc-5 -n 2 --seq-length 4096 --global-batch 64 -f deepspeed"
 
 
 def command(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
