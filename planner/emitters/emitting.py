@@ -64,7 +64,7 @@ def emit_estimate(
     """Files that run one estimate of a plan's question, as `emit`."""
     # what writes files is loaded when files are written: most who plan write none
     from planner.emitters.batch_job import BatchJob, steps_of
-    from planner.emitters.bundle import files_of
+    from planner.emitters.bundle.files import files_of
 
     if steps is not None and steps < 1:
         raise EmitError(f"steps = {steps} must be at least 1; give a positive number")

@@ -9,6 +9,7 @@ import pytest
 
 from planner.choose.legality import legal
 from planner.choose.search import search
+from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import footprints
 from planner.cost.operators.backward import FREES_NOTHING
@@ -119,3 +120,17 @@ def test_modules_that_8_bit_training_does_not_repeat_are_not_tried() -> None:
     assert np.any(tried["megatron-lm"][1])
     assert not np.any(tried["megatron-lm"][0])
     assert np.any(tried["megatron-lm+fp8-blockwise"][0])
+
+
+def test_less_recompute_is_tried_of_the_kind_that_is_looked_for() -> None:
+    """A kind that is far from the fastest of all is refined where it alone is looked for."""
+    question = question_of("every")
+
+    def kind(layouts: Layouts) -> Mask:
+        return layouts.tp == 2
+
+    whole, alone = search(question, 4).only(kind), search(question, 4, kind)
+    assert kind(alone.footprints.layouts).all()
+    assert alone.fastest_s < whole.fastest_s
+    of_kind = fastest(alone.estimates)
+    assert all(of_kind[key] <= seconds for key, seconds in fastest(whole.estimates).items())

@@ -21,7 +21,9 @@ from planner.choose.recommending import ideas
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
+from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout
+from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
 from planner.emitters.folder import write_folder, zip_bytes
 from planner.errors import EmitError
@@ -172,11 +174,56 @@ def test_a_disk_that_is_not_described_is_asked_for() -> None:
 
 def test_adapters_are_said_to_the_user() -> None:
     files = place_files("polaris", lora_rank=8, lora_targets=("query",), frozen=("embedding",))
-    assert "LoRA adapters of rank 8 on query." in files["README.md"]
+    assert "LoRA adapters of rank 8 on query:" in files["README.md"]
     assert "freezes embedding." in files["README.md"]
     files = place_files("polaris", lora_rank=8, dora=True, base_format="nf4-double")
-    assert "DoRA adapters of rank 8 on query, key, value, out." in files["README.md"]
-    assert "`bnb_4bit_use_double_quant`" in files["README.md"]
+    assert "DoRA adapters of rank 8 on query, key, value, out:" in files["README.md"]
+
+
+def _tuned(**workload: Any) -> Files:
+    layout = Layout(dp=2, zero_stage=3, grad_accumulation=4)
+    return files_of("llama-3-8b", "vsc-5", 1, layout, "accelerate", **workload)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"lora_rank": 8, "lora_targets": ("query", "value"), "lora_dropout": 0.1},
+        {"lora_rank": 64, "lora_targets": ("all-linear",), "dora": True, "base_format": "nf4"},
+        {"lora_rank": 16, "base_format": "nf4-double"},
+        {"lora_rank": 16, "base_format": "int8"},
+    ],
+)
+def test_adapters_are_read_back(tmp_path: Path, workload: dict[str, Any]) -> None:
+    """Files of peft and transformers say what is trained and how the base is stored."""
+    files = _tuned(**workload)
+    names = [name for name in files if name.endswith((".yaml", ".json")) and name != "layout.json"]
+    for name in names:
+        (tmp_path / name).write_text(files[name])
+    found = read_configuration(*(tmp_path / name for name in names))
+    asked = Workload(**workload)
+    for field in ("lora_rank", "lora_targets", "lora_dropout", "dora", "base_format"):
+        read = found.workload.get(field, Workload.model_fields[field].default)
+        assert read == getattr(asked, field), field
+
+
+def test_a_frozen_base_is_stored_in_a_type_that_shards_beside_the_adapters() -> None:
+    sharded = json.loads(_tuned(lora_rank=8, base_format="nf4")["quantization_config.json"])
+    assert sharded["bnb_4bit_quant_storage"] == sharded["bnb_4bit_compute_dtype"] == "bfloat16"
+    alone = files_of(
+        "llama-3-8b", "vsc-5", 1, Layout(grad_accumulation=4), "ddp", lora_rank=8, base_format="nf4"
+    )
+    assert json.loads(alone["quantization_config.json"])["bnb_4bit_quant_storage"] == "uint8"
+    plain = _tuned(lora_rank=8)
+    assert "adapter_config.json" in plain
+    assert "quantization_config.json" not in plain
+
+
+def test_modules_of_adapters_are_named_for_peft() -> None:
+    some = json.loads(_tuned(lora_rank=8, lora_targets=("gate", "out"))["adapter_config.json"])
+    assert some["target_modules"] == ["o_proj", "gate_proj"]
+    every = json.loads(_tuned(lora_rank=8, lora_targets=("all-linear",))["adapter_config.json"])
+    assert every["target_modules"] == "all-linear"
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
-from planner.describe.workload import BaseFormat
+from planner.describe.workload import BaseFormat, LoraTarget
 
-__all__ = ["MARK", "read_adapters"]
+__all__ = ["BASE_MARK", "MARK", "MODULES", "read_adapters", "read_base"]
 
 MARK = "peft_type"
 """A key of every adapter_config.json."""
+BASE_MARK = "quant_method"
+"""A key of every quantization configuration of transformers."""
 
 _RANKS = ("lora_rank", "lora_r", "r")
-_TARGETS = {
+MODULES: dict[str, LoraTarget] = {
     "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "out",
     "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
 }  # fmt: skip
+"""What can be adapted, by the names of Llama's modules, which most models of Hugging Face share."""
 
 
 def read_adapters(said: Statement, given: Table) -> None:
@@ -25,7 +28,7 @@ def read_adapters(said: Statement, given: Table) -> None:
     wanted = given.flag("use_peft", "use_lora")
     given.skip("lora_alpha", "use_rslora")
     dropout, dora = given.real("lora_dropout"), given.flag("use_dora")
-    base = _base(said, given)
+    base = read_base(said, given)
     if kind == "lora" or wanted or (wanted is None and kind is None and rank):
         said.workload(lora_rank=rank or 8, lora_dropout=dropout, dora=dora, base_format=base)
         said.workload(lora_targets=_targets(said, given))
@@ -38,7 +41,7 @@ def read_adapters(said: Statement, given: Table) -> None:
         said.note("a base in 4 or 8 bits is not counted: no adapters are trained beside it")
 
 
-def _base(said: Statement, given: Table) -> BaseFormat | None:
+def read_base(said: Statement, given: Table) -> BaseFormat | None:
     """The format of the frozen base; bitsandbytes' words, or LLaMA-Factory's for them."""
     inner = given.table("quantization_config") if "quantization_config" in given else given
     bits, four = given.number("quantization_bit"), inner.flag("load_in_4bit")
@@ -63,8 +66,8 @@ def _targets(said: Statement, given: Table) -> tuple[str, ...] | None:
     if not isinstance(words, list) or not words:
         return None
     if words in (["all"], ["all-linear"]):
-        return tuple(_TARGETS.values())
-    known = tuple(ours for name, ours in _TARGETS.items() if name in words)
+        return tuple(MODULES.values())
+    known = tuple(ours for name, ours in MODULES.items() if name in words)
     if len(known) < len(words):
         said.note(f"LoRA on {words} is estimated as LoRA on {', '.join(known) or 'attention'}")
     return known or None

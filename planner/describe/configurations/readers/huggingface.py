@@ -11,8 +11,8 @@ from planner.describe.configurations.readers import deepspeed
 from planner.describe.configurations.readers.accelerate import fsdp_stage
 from planner.describe.configurations.statement import Statement
 from planner.describe.configurations.table import Table
+from planner.describe.configurations.tuning import BASE_MARK, read_adapters, read_base
 from planner.describe.configurations.tuning import MARK as PEFT
-from planner.describe.configurations.tuning import read_adapters
 
 __all__ = ["KIND", "read", "recognises"]
 
@@ -50,8 +50,8 @@ _NOT_COUNTED = {
 
 
 def recognises(document: Document) -> bool:
-    """Whether the Trainer's batch of a device stands there, or peft's kind of adapter."""
-    if PEFT in document.tables:
+    """Whether the Trainer's batch of a device stands there, an adapter, or a frozen base."""
+    if PEFT in document.tables or BASE_MARK in document.tables:
         return True
     return _MARK in document.tables or _MARK.replace("_", "-") in document.options
 
@@ -60,6 +60,8 @@ def read(document: Document) -> Configuration:
     """What they say; fields of programs on the Trainer, such as a LoRA rank, too."""
     if PEFT in document.tables:
         return _adapter_config(document)
+    if BASE_MARK in document.tables:
+        return _quantization_config(document)
     if _MARK in document.tables:
         given = document.table()
     else:
@@ -127,6 +129,17 @@ def _adapter_config(document: Document) -> Configuration:
     given = document.table()
     said = Statement("an adapter of peft", document.name, given)
     read_adapters(said, given)
+    return said.configuration(hides=lambda key: True)
+
+
+def _quantization_config(document: Document) -> Configuration:
+    """transformers' quantization_config.json: how a frozen base is stored, and nothing else."""
+    given = document.table()
+    said = Statement("a quantization of transformers", document.name, given)
+    if (method := given.word(BASE_MARK)) != "bitsandbytes":
+        said.note(f"{method} is not described: the base is taken as it computes")
+    else:
+        said.workload(base_format=read_base(said, given))
     return said.configuration(hides=lambda key: True)
 
 
