@@ -113,6 +113,7 @@ def test_nothing_fits_is_a_result() -> None:
     assert Plan.from_json(answer.to_json()) == answer
 
 
+@pytest.mark.slow
 def test_only_frameworks_that_run_on_the_device() -> None:
     aurora = plan("gpt2", "aurora", nodes=1, workload=SMALL.replaced(global_batch=48))
     used = {verdict.estimate.framework for verdict in aurora.strategies if verdict.estimate}
@@ -134,6 +135,7 @@ def test_only_frameworks_that_run_on_the_device() -> None:
         plan("gpt2", "aurora", nodes=1, workload=SMALL, frameworks=["megatron-lm"])
 
 
+@pytest.mark.slow
 def test_more_nodes_are_never_slower() -> None:
     times = []
     for nodes in (1, 2, 4, 8):

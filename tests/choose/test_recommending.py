@@ -161,6 +161,7 @@ def test_tensor_parallelism_stays_where_devices_are_wired() -> None:
     assert load_machine("dgx-h100").wired_devices == 8
 
 
+@pytest.mark.slow
 def test_what_is_unusual_is_recommended_where_the_rest_takes_far_longer() -> None:
     # 175B on 768 cards of 16 GB and 64 sequences: 16 stages do not hold it, offload takes six times
     job = Workload(global_batch=64, sequence_length=2048, precision="fp16")
@@ -171,6 +172,7 @@ def test_what_is_unusual_is_recommended_where_the_rest_takes_far_longer() -> Non
     assert answer.recommended.step_time_s < 2 * answer.best.step_time_s
 
 
+@pytest.mark.slow
 def test_an_answer_without_files_is_better_than_none() -> None:
     """Few sequences, many devices: only Megatron-LM can lay it out, and it has no plain ReLU."""
     model = load_model("gpt3-175b").replaced(activation="relu")

@@ -190,6 +190,7 @@ def test_order_does_not_depend_on_how_candidates_were_generated() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_two_runs_are_byte_identical() -> None:
     def once() -> str:
         job, ways = Workload(global_batch=64), ("fsdp2", "megatron-lm")

@@ -239,6 +239,7 @@ def test_what_no_file_says_is_left_to_the_user_in_words(framework: str, model: s
         assert word in said, word
 
 
+@pytest.mark.slow
 def test_ranks_of_a_plan() -> None:
     job = planner.Workload(sequence_length=1024, global_batch=64)
     plan = planner.plan("gpt2", "polaris", nodes=1, workload=job, frameworks=["deepspeed"], top=3)
@@ -287,6 +288,7 @@ def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
 
 
 # models that Megatron-LM's code does not build, and some that it does
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "machine", "nodes"),
     [
@@ -367,6 +369,7 @@ def command(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, st
     return stopped.value.code, out, err
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +393,7 @@ def test_the_command_writes_a_folder(
     assert (folder / "README.md").read_text() == found["README.md"]
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_cannot_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +416,7 @@ def test_the_command_says_what_it_cannot_do(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_refusal_names_a_layout_that_can_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

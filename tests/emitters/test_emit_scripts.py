@@ -58,6 +58,7 @@ def test_bash_reads_the_scripts(name: str, framework: str) -> None:
         assert "set -euo pipefail" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("name", PLACES)
 def test_shellcheck_finds_nothing(name: str, tmp_path: Path) -> None:

@@ -241,6 +241,7 @@ FRAMEWORKS = st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "nanotron"])
 MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
 
 
+@pytest.mark.slow
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout: Layout) -> None:
     q = question(model, framework)
@@ -254,6 +255,7 @@ def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout:
     assert estimate.host_memory_bytes["total"] == pytest.approx(sum(host.values()))
 
 
+@pytest.mark.slow
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_estimate_reports_the_worst_of_all_stages(
     model: str, framework: str, layout: Layout
