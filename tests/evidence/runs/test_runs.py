@@ -473,6 +473,13 @@ def test_compiled_code_launches_little_more_than_its_kernels() -> None:
             "fsdp2+compile+async-tp",
             "fused-copy",
         ),
+        (
+            "torchtitan",
+            2025,
+            {"compile": "yes", "precision": "fp8 rowwise"},
+            "fsdp2+compile+fp8-rowwise",
+            "fused-copy",
+        ),
         ("torchtitan", 2024, {"compile": "yes"}, "fsdp2+compile", "eager"),
         ("torchtitan", 2025, {"compile": "no", "notes": "vanilla TP"}, "fsdp2", "eager"),
         ("nanotron", 2025, {"compile": "yes"}, "nanotron+compile", "vocab-parallel-copy"),
