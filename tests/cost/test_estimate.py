@@ -72,6 +72,7 @@ def test_parts_add_up_to_what_is_said() -> None:
         assert one.memory_bytes["total"] == sum(parts.values())
 
 
+@pytest.mark.slow
 def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = question(framework="megatron-lm")
     layouts, _ = candidates(asked, 64)
