@@ -215,8 +215,7 @@ def _usual_precision(machine: Machine) -> TrainingPrecision:
 
 def running_on(machine: Machine) -> list[str]:
     """Frameworks that run on a machine's devices."""
-    runtime = machine.device.runtime
-    return [name for name in names("framework") if runtime in load_framework(name).runtimes]
+    return [name for name in names("framework") if not load_framework(name).refuses(machine)]
 
 
 def _described(reading: Reading, kind: str, usual: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.choose.job import check_sequence
+from planner.choose.job import check_routing, check_sequence
 from planner.choose.legality.degrees import AXES, DIVISIONS
 from planner.choose.legality.experts import EXPERTS
 from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
@@ -54,6 +54,7 @@ def check(question: Question, layout: Layout) -> None:
     if why := question.framework.refuses(question.machine, question.workload, question.model):
         raise LayoutError(why)
     check_sequence(question)
+    check_routing(question)
     for rule in RULES:
         if not np.all(rule.holds(question, one)):
             raise LayoutError(rule.message(question, layout))

@@ -68,6 +68,8 @@ class Framework(Description):
     """What a machine must have for it to be searched there without being named."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
+    devices: tuple[str, ...] = ()
+    """Parts of the names of the devices that it runs on; none: all of these runtimes."""
     axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
@@ -223,6 +225,11 @@ class Framework(Description):
             return (
                 f"{self.name} does not run on {runtime} devices {where}; use a framework for "
                 f"{runtime}"
+            )
+        if not machine.device.is_of(self.devices):
+            return (
+                f"{self.name} does not run on {machine.device.name} {where}; it is for "
+                f"{', '.join(self.devices)}: use another framework"
             )
         for word, switch in self.on_by_name.items():
             if why := switch.refuses(machine.device):

@@ -93,8 +93,7 @@ class Switch(Description):
     def refuses(self, device: Device) -> str:
         """Why it is not for a device; empty where it is."""
         known = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
-        named = not self.devices or any(name in device.name for name in self.devices)
-        fits = named and device.runtime in self.runtimes
+        fits = device.is_of(self.devices) and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{known}"
 
     def unfit(self, workload: Workload, model: Model | None = None) -> str:
