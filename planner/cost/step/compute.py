@@ -356,8 +356,9 @@ def _documents_s(attention: Attention, tokens: Float, workload: Workload, piece:
 
     Every document is a piece of its own, evenly shared by context ranks.
     """
-    keys = np.asarray(workload.documents, dtype=float)
-    flop = attention_flop(attention, keys / keys.sum(), keys, skips_masked=True)
+    keys, times = np.asarray(workload.documents, dtype=float).T
+    tokens_of = keys * times
+    flop = attention_flop(attention, tokens_of / tokens_of.sum(), keys, skips_masked=True)
     reach = _reach(attention, np.minimum(keys, np.asarray(piece)[..., None]))
     return tokens * (flop / reach).sum(axis=-1)
 
