@@ -64,8 +64,8 @@ def kept_share(workload: Workload, layouts: Layouts) -> Float:
     """Tokens that experts take at most, over those that are routed to them [1].
 
     Counted: what is above the capacity of the fullest rank's experts is dropped, and of the
-    others', which share the rest evenly. Left out: unevenness among them and among the experts of one rank,
-    which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
+    others', which share the rest evenly. Left out: unevenness among them and among the experts of
+    one rank, which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
 
     >>> from planner.describe.layout import Layout
     >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
