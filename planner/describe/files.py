@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _MAX_FILE_BYTES = 1_000_000
+_REMEDY = "give the description itself, not weights"
 _LONGEST_NAME = 200
 _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\.[ \t]*+){64}""")
 """A key of more than 64 parts: the parser takes time that grows with their square."""
@@ -35,7 +36,7 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 def read_bytes(
     path: Path,
     limit: int = _MAX_FILE_BYTES,
-    remedy: str = "give the description itself, not weights",
+    remedy: str = _REMEDY,
 ) -> bytes:
     """A regular file of at most `limit` bytes; CatalogueError where it is missing or larger.
 
@@ -63,10 +64,10 @@ def read_bytes(
     return data
 
 
-def read_text(path: Path, limit: int = _MAX_FILE_BYTES) -> str:
+def read_text(path: Path, limit: int = _MAX_FILE_BYTES, remedy: str = _REMEDY) -> str:
     """Text of a small file, line ends as `\\n`; CatalogueError where it cannot be read."""
     try:
-        text = read_bytes(path, limit).decode("utf-8")
+        text = read_bytes(path, limit, remedy).decode("utf-8")
     except UnicodeDecodeError:
         raise CatalogueError(f"{shorten(str(path))} is not UTF-8 text; save it as UTF-8") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

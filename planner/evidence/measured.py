@@ -58,10 +58,14 @@ def read_measured(
 def _head(path: Path) -> str:
     where = shorten(str(path))
     try:
+        if path.exists() and not path.is_file():
+            raise CatalogueError(f"{where} is not a regular file; {_WAYS}")
         with path.open("rb") as file:
             return file.read(_PROBE).decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise CatalogueError(f"cannot read {where}: {error.strerror}; {_WAYS}") from None
+    except CatalogueError:
+        raise
     except ValueError as error:  # a null byte in the path
         raise CatalogueError(f"cannot read {where}: {error}; {_WAYS}") from None
 

@@ -83,8 +83,9 @@ def test_every_page_draws(page: str) -> None:
     assert app.title
 
 
+@pytest.mark.slow
 def test_a_change_changes_the_verdict() -> None:
-    app = _app()
+    app = _app(frameworks="fsdp2")
     before = app.success[0].value
     app.number_input(key="nodes").set_value(1).run()
     assert not app.exception
@@ -96,7 +97,7 @@ def test_a_change_changes_the_verdict() -> None:
 
 def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
     job = {"model": "gpt2", "machine": "polaris", "nodes": "1", "batch": "64", "seq": "1024"}
-    app = _app(**job)
+    app = _app(**job, frameworks="ddp")
     before = app.metric[0].value
     runs = (
         "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,micro_batch,global_batch,step_time_s\n"
@@ -119,6 +120,7 @@ def test_own_runs_correct_all_estimates_until_they_are_removed() -> None:
     assert app.metric[0].value == before
 
 
+@pytest.mark.slow
 def test_a_batch_that_divides_is_a_button_away() -> None:
     app = _app(model="gpt2", machine="polaris", nodes="3", batch="512", seq="1024")
     assert "with 504, dp12 zero0 " in _said(app)
@@ -129,6 +131,7 @@ def test_a_batch_that_divides_is_a_button_away() -> None:
     assert not [button for button in app.button if button.label.startswith("Take a batch")]
 
 
+@pytest.mark.slow
 def test_address_restores_the_controls() -> None:
     app = _app(
         model="mistral-7b",
@@ -201,8 +204,9 @@ def test_hostile_layouts_end_in_words(value: str) -> None:
     assert app.error or app.success
 
 
+@pytest.mark.slow
 def test_more_nodes_than_there_are_is_said() -> None:
-    app = _app(nodes="5000")
+    app = _app(nodes="5000", frameworks="fsdp2")
     assert not app.exception
     said = app.warning[0].value.replace("\\", "")
     assert "'5000' was asked, 1 to 560 is possible; 560 is shown" in said
@@ -217,6 +221,7 @@ def test_tokens_that_are_no_number() -> None:
     assert "<img" not in app.warning[0].value.replace("\\<img", "")
 
 
+@pytest.mark.slow
 def test_nothing_fits_names_the_fix() -> None:
     app = _app(model="llama-3.1-405b", nodes="1")
     assert "does not fit" in app.error[0].value
@@ -232,8 +237,9 @@ def test_every_view_draws(view: str) -> None:
     assert not app.error
 
 
+@pytest.mark.slow
 def test_scaling_works_on_request() -> None:
-    app = _app(model="gpt2", nodes="2", view="Scaling")
+    app = _app(model="gpt2", nodes="2", view="Scaling", frameworks="ddp")
     app.button(key="scale_start").click().run()
     assert not app.exception
     assert any("Node-hours are for" in str(c.value) for c in app.caption)
@@ -245,8 +251,9 @@ def test_node_counts_stay_on_the_machine() -> None:
     assert len(node_counts(560, 64)) <= 7
 
 
+@pytest.mark.slow
 def test_two_sessions_share_nothing() -> None:
-    first, second = _app(model="gpt2", nodes="1"), _app()
+    first, second = _app(model="gpt2", nodes="1", frameworks="ddp"), _app()
     first.number_input(key="nodes").set_value(2).run()
     second.run()
     assert second.selectbox(key="model").value == "llama-3-8b"
@@ -336,6 +343,7 @@ def test_hostile_file_names_become_harmless(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,40}", model.name)
 
 
+@pytest.mark.slow
 def test_uploaded_model_travels_in_the_address() -> None:
     packed = link.pack_own(_own({**_CONFIG, "junk": "x" * 5000}, "tiny.json"))
     assert len(packed) < 400
@@ -474,6 +482,7 @@ def test_streamlit_finds_no_pages_of_its_own() -> None:
 # --- one job everywhere ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
     app = _app()
     kinds = ("number_input", "selectbox", "text_input", "multiselect", "text_area", "checkbox")
@@ -488,6 +497,7 @@ def test_controls_ask_every_field_of_the_workload_and_of_a_layout() -> None:
     }
 
 
+@pytest.mark.slow
 def test_machines_and_the_first_page_say_the_same_step() -> None:
     query = {"nodes": "12", "batch": "768"}
     page = _app("fit", **query)
@@ -498,6 +508,7 @@ def test_machines_and_the_first_page_say_the_same_step() -> None:
     assert table["step"][0] == step[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "precision", "nodes"),
     [("summit", "fp16", 4), ("vsc-4", "fp32", 4), ("workstation-1x4090", "bf16", 1)],
@@ -513,15 +524,18 @@ def test_controls_follow_the_machine(machine: str, precision: str, nodes: int) -
     assert app.query_params == {"model": "gpt2", "machine": machine}
 
 
+@pytest.mark.slow
 def test_a_sequence_longer_than_the_models_own_is_planned() -> None:
-    app = _app(seq="32768", nodes="16")
+    app = _app(seq="32768", nodes="16", frameworks="fsdp2")
     assert app.number_input(key="seq").value == 32768
     assert any("sequences of 32,768 tokens" in str(c.value) for c in app.caption)
     assert "fits" in [*app.success, *app.warning][0].value
 
 
+@pytest.mark.slow
 def test_what_a_link_asks_and_cannot_be_is_said_and_kept() -> None:
-    app = _app(model="lama-3-8b", precision="fp9", nodes="64", machine="workstation-1x4090")
+    asked = {"precision": "fp9", "nodes": "64", "machine": "workstation-1x4090"}
+    app = _app(model="lama-3-8b", **asked, frameworks="fsdp2")
     said = app.warning[0].value.replace("\\", "")
     assert "did you mean llama-3-8b" in said
     assert "'fp9' was asked" in said
@@ -531,6 +545,7 @@ def test_what_a_link_asks_and_cannot_be_is_said_and_kept() -> None:
     assert app.number_input(key="nodes").value == 64
 
 
+@pytest.mark.slow
 def test_usual_values_leave_the_address() -> None:
     app = _app()
     app.number_input(key="nodes").set_value(8).run()
@@ -568,6 +583,7 @@ def test_a_changed_layout_keeps_the_batch_or_is_refused() -> None:
         kept_batch(Layout(dp=8, micro_batch=3), 256)
 
 
+@pytest.mark.slow
 def test_nothing_fits_shows_the_closest_layout() -> None:
     app = _app("layout", model="llama-3.1-405b", nodes="2")
     assert "Does not fit" in _said(app)
@@ -575,12 +591,13 @@ def test_nothing_fits_shows_the_closest_layout() -> None:
     assert "1 rank" not in _said(app)
 
 
+@pytest.mark.slow
 def test_own_machine_is_named_and_planned() -> None:
     text = (ROOT / "hardware_profiles" / "polaris.toml").read_text()
     own = link.read_own(
         text.replace("num_devices             = 4", "num_devices = 4").encode(), "m.toml"
     )
-    app = _app(model="gpt2", profile=link.pack_own(own))
+    app = _app(model="gpt2", profile=link.pack_own(own), frameworks="fsdp2")
     assert "gpt2 fits on 4 nodes of m " in _said(app)
     assert app.selectbox(key="machine").value == YOURS
     app.selectbox(key="machine").set_value("aurora").run()
@@ -596,38 +613,45 @@ def test_a_nameless_config_is_called_after_what_it_holds() -> None:
     assert _own(_CONFIG, "config.json").name == "own-llama"
 
 
+@pytest.mark.slow
 def test_a_part_of_a_node_and_the_tolerance_are_asked_as_on_the_command_line() -> None:
-    app = _app(model="gpt2", machine="vsc-5", devices="1", batch="8", seq="1024")
+    one = {"model": "gpt2", "machine": "vsc-5", "batch": "8", "seq": "1024"}
+    app = _app(**one, devices="1", frameworks="ddp")
     assert "gpt2 fits on 1 node of vsc-5 (1 device)" in _plain(app.success[0])
     job = app.session_state["asked"]
     assert (job["devices"], "nodes" in job) == ("1", False)
-    strict = _app(model="gpt2-xl", nodes="2", seq="1024", tolerance="0")
-    loose = _app(model="gpt2-xl", nodes="2", seq="1024", tolerance="40")
+    job = {"model": "gpt2-xl", "nodes": "2", "seq": "1024", "frameworks": "fsdp2"}
+    strict, loose = _app(**job, tolerance="0"), _app(**job, tolerance="40")
     said = [next(_plain(c) for c in x.caption if "Numbers of" in c.value) for x in (strict, loose)]
     assert said[0] != said[1]
 
 
+@pytest.mark.slow
 def test_memory_is_left_free_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    app = _app(model="gpt2-xl", nodes="1", batch="64", seq="1024")
+    app = _app(model="gpt2-xl", nodes="1", batch="64", seq="1024", frameworks="fsdp2")
     app.number_input(key="free").set_value(60).run()
     assert app.query_params["free"] == "60"
     captions = " ".join(item.value.replace("\\", "") for item in app.caption)
     assert "15.80 GiB each (60 % less than there is: left free)" in captions
     options = "--machine polaris --nodes 1 --global-batch 64 --seq-length 1024 --leave-free 60"
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "gpt2-xl", *options.split(), "--json"])
+        main(["plan", "gpt2-xl", *options.split(), "-f", "fsdp2", "--json"])
     assert ended.value.code == 0
     best = json.loads(capsys.readouterr().out)["recommended"]
     assert best["memory_bytes"]["total"] <= 0.4 * 39.5 * 2**30
     assert any(format_bytes(best["memory_bytes"]["total"]) == m.value for m in app.metric)
     assert any(format_seconds(best["step_time_s"]) == m.value for m in app.metric)
     # the other machine of the comparison leaves as much
-    job, other = _app("machines", free="50").session_state, load_machine("aurora")
+    job, other = (
+        _app("machines", free="50", frameworks="fsdp2").session_state,
+        load_machine("aurora"),
+    )
     assert job["free"] == 50
     half, _ = moved(Job(load_model("gpt2"), load_machine("polaris"), 1, Workload(), free=50), other)
     assert half.machine.device.memory_bytes.value == other.device.memory_bytes.value / 2
 
 
+@pytest.mark.slow
 def test_the_network_is_chosen_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     app = _app(model="gpt2-xl", nodes="2", batch="64", seq="1024", frameworks="ddp")
     app.selectbox(key="network").set_value("sockets").run()
@@ -639,11 +663,16 @@ def test_the_network_is_chosen_as_on_the_command_line(capsys: pytest.CaptureFixt
     assert best["network"] == "sockets"
     assert any(format_seconds(best["step_time_s"]) == m.value for m in app.metric)
     # a machine with one network has no such control, and a name from elsewhere is said
-    assert not [box for box in _app(machine="vsc-5").selectbox if box.key == "network"]
-    said = " ".join(_plain(warning) for warning in _app(network="carrier pigeon").warning)
+    assert not [
+        box for box in _app(machine="vsc-5", frameworks="ddp").selectbox if box.key == "network"
+    ]
+    said = " ".join(
+        _plain(warning) for warning in _app(network="carrier pigeon", frameworks="ddp").warning
+    )
     assert "carrier pigeon" in said
 
 
+@pytest.mark.slow
 def test_machines_names_numbers_as_they_are_set() -> None:
     app = _app("machines", model="gpt2")
     facts = next(table.value for table in app.dataframe if "quantity" in table.value)
@@ -663,9 +692,9 @@ def _value_of(machine: Machine, name: str) -> float:
 
 
 def test_other_numbers_of_the_machine_are_used() -> None:
-    app = _app(model="gpt2", set="device.memory_bytes=80GB")
+    app = _app(model="gpt2", set="device.memory_bytes=80GB", frameworks="ddp")
     assert any("74.51 GiB each" in _plain(c) for c in app.caption)
-    app = _app(model="gpt2", set="device.nothing=1")
+    app = _app(model="gpt2", set="device.nothing=1", frameworks="ddp")
     assert "unknown field" in app.warning[0].value
     assert "planner show" not in app.warning[0].value
 
@@ -677,6 +706,7 @@ def test_own_links_state_what_the_page_shows() -> None:
     assert app.query_params == {"machine": "aurora", "ranks": "24", "nodes": "2"}
 
 
+@pytest.mark.slow
 def test_switches_of_chosen_frameworks_are_chosen_kept_and_refused() -> None:
     asked = {"model": "gpt2", "nodes": "1", "batch": "64", "seq": "1024"}
     app = _app(**asked)

@@ -113,6 +113,7 @@ def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
         files_of("qwen3-30b-a3b", "perlmutter", 2, layout, "fsdp2")
 
 
+@pytest.mark.slow
 def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
     """The search keeps to the same, with smaller groups too."""
     asked = question("qwen3-30b-a3b", "fsdp2", "perlmutter")
@@ -158,3 +159,63 @@ def test_megatron_is_told_how_experts_lie_and_what_they_take() -> None:
     alone = Layout(dp=16, zero_stage=3)
     with pytest.raises(EmitError, match=r"expert_capacity 1\.25 is not written; use 0"):
         files_of("qwen3-30b-a3b", "perlmutter", 4, alone, "fsdp2", expert_capacity=1.25)
+
+
+# --- documents ---------------------------------------------------------------------------------
+
+DOCUMENTS = {"document_lengths": (300, 900), "sequence_length": 4096}
+
+
+def test_megatron_and_torchtitan_keep_documents_apart() -> None:
+    """Megatron-LM's own mask of documents is one that Transformer Engine does not read."""
+    case = ("llama-3-8b", "perlmutter", 1)
+    files = files_of(*case, Layout(dp=1, tp=4, zero_stage=1), "megatron-lm", **DOCUMENTS)
+    args = files["megatron.args"].split()
+    assert "--dataloader-inter-document-masking" in args
+    assert not any(word.startswith("--reset-") for word in args)
+    assert "mock data has documents of 1 to 4,095 tokens" in files["README.md"]
+    read = read_configuration_text(files["megatron.args"], "megatron.args")
+    assert any("unless --document-lengths is said" in note for note in read.notes)
+    files = files_of(*case, Layout(dp=4, zero_stage=3), "fsdp2", **DOCUMENTS)
+    assert "as always in torchtitan 0.3.0" in files["README.md"]
+    assert "torchtitan.toml" not in files, "0.2.2 lets documents attend to each other"
+    whole = files_of(*case, Layout(dp=4, zero_stage=3), "fsdp2", sequence_length=4096)
+    assert "torchtitan.toml" in whole
+    assert "--document-lengths" not in whole["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "changes", "why"),
+    [
+        ("llama-3-8b", "megatron-lm", {"packing": "padded"}, "packing = padded"),
+        ("llama-3-8b", "megatron-lm", {"attention": "eager"}, "with attention eager"),
+        ("llama-3-8b", "nanotron", {}, "attend to each other"),
+        ("llama-3-8b", "megatron-deepspeed", {}, "attend to each other"),
+        ("llama-3-8b", "torchtitan", {"packing": "padded"}, "packing = padded"),
+        ("gpt2", "ezpz", {"sequence_length": 1024}, "document_lengths"),
+    ],
+)
+def test_documents_that_a_program_would_mix_are_refused(
+    model: str, framework: str, changes: dict[str, Any], why: str
+) -> None:
+    layout = Layout(dp=4, zero_stage={"torchtitan": 3, "ezpz": 0}.get(framework, 1))
+    with pytest.raises(EmitError, match=why):
+        files_of(model, "polaris", 1, layout, framework, **{**DOCUMENTS, **changes})
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "deepspeed", "ddp", "horovod", "fsdp2"])
+def test_a_program_of_ones_own_is_told_what_documents_do(framework: str) -> None:
+    layout = Layout(dp=4, zero_stage=max(load_framework(framework).zero_stages))
+    for packing, said in (("packed", "each attends to itself alone"), ("padded", "pads every one")):
+        files = files_of(
+            "gpt2", "polaris", 1, layout, framework, document_lengths=(300, 900), packing=packing
+        )
+        assert said in files["README.md"]
+        assert "600 tokens on average" in files["README.md"]
+        assert "nanogpt.args" not in files
+    if framework == "fsdp2":  # torchtitan's own data is packed, and shards nothing else
+        files = files_of(
+            "llama-3-8b", "polaris", 1, layout, framework, **DOCUMENTS, packing="padded"
+        )
+        assert "sharding.py" in files
+        assert "torchtitan_plan.py" not in files

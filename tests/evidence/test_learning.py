@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,3 +267,9 @@ def test_lessons_are_plain_data() -> None:
     )
     assert [row["row"] for row in data["refused"]] == ["b"]
     assert corrected(found) == "corrected by 1 measured run"
+
+
+def test_a_pipe_is_no_measured_run(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "runs.csv")
+    with pytest.raises(PlannerError, match="is not a regular file; give a CSV of runs"):
+        read_measured(tmp_path / "runs.csv")

@@ -52,13 +52,14 @@ def sequence_flop(
     >>> float(sums[0] / sums[1])
     0.625
     """
-    lengths = workload.documents
-    if not lengths:
+    if not workload.documents:
         return attention_flop(
             attention, tokens, workload.sequence_length, skips_masked=skips_masked
         )
-    keys = np.asarray(lengths, dtype=float)
-    each = attention_flop(attention, keys / keys.sum(), keys, skips_masked=skips_masked)
+    keys, times = np.asarray(workload.documents, dtype=float).T
+    tokens_of = keys * times
+    share = tokens_of / tokens_of.sum()
+    each = attention_flop(attention, share, keys, skips_masked=skips_masked)
     return np.asarray(tokens, dtype=float) * each.sum()
 
 

@@ -35,6 +35,9 @@ class Code(Description):
     """Whether its files can limit what an expert takes."""
     pads_experts: bool = True
     """Whether it can pad experts to what they take at most."""
+    masks_documents: bool = False
+    """Whether its own code keeps documents that share a sequence apart, in a kernel that skips the
+    rest."""
     zero_stages: tuple[ZeroStage, ...] = ()
     """ZeRO stages that its files can ask for; none stated: all that it offers."""
     schedules: tuple[Schedule, ...] = ()
@@ -55,6 +58,8 @@ class Code(Description):
             return ""
         if workload.adapted:
             return "its code trains no adapters and freezes no parts"
+        if mixes := self._mixes(workload):
+            return mixes
         return self.odd(model, workload.sequence_length)
 
     def unsaid(self, workload: Workload) -> str:
@@ -69,6 +74,17 @@ class Code(Description):
             return "pad_experts is not written; leave it out"
         return ""
 
+    def _mixes(self, workload: Workload) -> str:
+        """Why documents would not attend as they are estimated in its own code."""
+        if workload.document_lengths and workload.packing == "padded":
+            return "its own data fills sequences up with the next document (packing = padded)"
+        if workload.document_lengths and not (
+            self.masks_documents and workload.attention == "flash"
+        ):
+            fused = f" with attention {workload.attention}" if self.masks_documents else ""
+            return f"documents of one sequence (document_lengths) attend to each other there{fused}"
+        return ""
+
     def odd(self, model: Model, sequence_length: int) -> str:
         """What sets a model apart from all that its code builds; empty where nothing does."""
         reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
@@ -76,7 +92,7 @@ class Code(Description):
 
     def builds(self, model: Model, workload: Workload) -> Decoders | None:
         """The code that builds a job's model; None where the model's own runs, adapted or not."""
-        if workload.adapted:
+        if workload.adapted or self._mixes(workload):
             return None
         for decoders in self.models:
             precise = workload.precision in decoders.precisions

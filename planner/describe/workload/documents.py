@@ -5,36 +5,50 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from planner.describe.files import read_text
 from planner.errors import DescriptionError, shorten
 from planner.units import parse_quantity
 
-__all__ = ["MOST_LENGTHS", "condensed", "parse_documents", "pieces", "read_documents"]
+__all__ = [
+    "MOST_LENGTHS",
+    "MOST_TOKENS",
+    "condensed",
+    "parse_documents",
+    "pieces",
+    "read_documents",
+]
 
 MOST_LENGTHS = 256
 """Lengths that stand for a distribution."""
+MOST_TOKENS = 10**9
+"""Tokens of one document, fifty times the longest sequence: what is longer was no length."""
+_MOST_BYTES = 20_000_000
+"""Of a file of lengths: some million of them."""
 
 _NAMES = ("length", "lengths", "tokens", "num_tokens", "input_length")
 """Columns and keys under which a table of documents has their lengths."""
 
 
-def pieces(lengths: Sequence[int], longest: int) -> tuple[int, ...]:
-    """Documents cut where they are longer than a sequence [elements].
+def pieces(lengths: Sequence[int], longest: int) -> tuple[tuple[int, int], ...]:
+    """Documents cut where they are longer than a sequence [elements], and how many of each.
 
     Counted: whole pieces and what is left over. Left out: documents that a sequence's end cuts,
     which depends on their order. Definition.
 
     >>> pieces((100, 2500), 1024)
-    (100, 1024, 1024, 452)
+    ((100, 1), (452, 1), (1024, 2))
     """
-    found: list[int] = []
+    found: Counter[int] = Counter()
     for length in lengths:
         whole, rest = divmod(length, longest)
-        found += [longest] * whole + [rest] * bool(rest)
-    return tuple(found)
+        found[longest] += whole
+        found[rest] += 1
+    return tuple(sorted((length, times) for length, times in found.items() if length and times))
 
 
 def condensed(lengths: Sequence[int]) -> tuple[int, ...]:
@@ -72,14 +86,12 @@ def read_documents(text: str) -> tuple[int, ...]:
         return parse_documents(text)
     except DescriptionError:
         path = Path(text.strip())
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+    if not _exists(path):
         raise DescriptionError(
-            f"{shorten(text)!r} is neither a length nor a file that can be read; write a mean "
+            f"{shorten(text)!r} is neither a length up to {MOST_TOKENS:,} nor a file; write a mean "
             "length such as 600, or name a CSV, JSON or JSONL file of lengths"
-        ) from None
-    lengths = list(_lengths(content, path))
+        )
+    lengths = list(_lengths(read_text(path, _MOST_BYTES, "give a part of the lengths"), path))
     if not lengths:
         raise DescriptionError(
             f"{path.name} has no lengths; give one a line, or a column {_NAMES[0]!r}"
@@ -87,12 +99,22 @@ def read_documents(text: str) -> tuple[int, ...]:
     return condensed(lengths)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, a null byte
+        return False
+
+
 def _lengths(content: str, path: Path) -> Iterator[int]:
     """Lengths in a file, one a row."""
     if path.suffix in (".json", ".jsonl"):
         yield from _of_json(content, path)
         return
-    rows = [row for row in csv.reader(content.splitlines()) if row]
+    try:
+        rows = [row for row in csv.reader(content.splitlines()) if row]
+    except csv.Error as error:
+        raise DescriptionError(f"{path.name} is no CSV: {error}; give one length a line") from None
     names = [cell.strip().lower() for cell in rows[0]] if rows else []
     column = next((names.index(name) for name in _NAMES if name in names), None)
     for row in rows[column is not None :]:
@@ -103,7 +125,7 @@ def _of_json(content: str, path: Path) -> Iterator[int]:
     try:
         lines = [content] if path.suffix == ".json" else content.splitlines()
         found = [json.loads(line) for line in lines if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DescriptionError(
             f"{path.name} is no {path.suffix[1:].upper()}; give a list of lengths"
         ) from None
@@ -125,9 +147,9 @@ def _whole(text: str, where: str = "") -> int:
         value = parse_quantity(text.strip())
     except DescriptionError:
         value = 0.0
-    if value < 1:
+    if not 1 <= value <= MOST_TOKENS:
         raise DescriptionError(
             f"{shorten(text)!r}{f' in {where}' if where else ''} is no length of a document; give "
-            "whole numbers of tokens from 1 on"
+            f"whole numbers of tokens from 1 to {MOST_TOKENS:,}"
         )
     return round(value)

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from planner.describe.base import Description
-from planner.describe.workload.documents import MOST_LENGTHS, pieces
+from planner.describe.base import Description, shown
+from planner.describe.workload.documents import MOST_LENGTHS, MOST_TOKENS, pieces
 from planner.describe.workload.tokens import parse_ramp
 
 __all__ = [
@@ -159,11 +159,17 @@ class Workload(Description):
     @model_validator(mode="after")
     def _check_data(self) -> Workload:
         lengths = self.document_lengths
-        if len(lengths) > MOST_LENGTHS or min(lengths, default=1) < 1:
+        if len(lengths) > MOST_LENGTHS:
             raise ValueError(
-                f"document_lengths are at most {MOST_LENGTHS} whole numbers from 1 on; give the "
-                "quantiles of longer lists"
+                f"document_lengths are {len(lengths)} numbers, and at most {MOST_LENGTHS} are "
+                "taken; give quantiles"
             )
+        for length in lengths:
+            if not 1 <= length <= MOST_TOKENS:
+                raise ValueError(
+                    f"document_lengths = {shown(length)} is no length of a document; give whole "
+                    f"numbers of tokens from 1 to {MOST_TOKENS:,}"
+                )
         if self.packing == "padded" and not lengths:
             raise ValueError(
                 "packing = padded needs document_lengths, from which padding follows; give a mean"
@@ -204,8 +210,9 @@ class Workload(Description):
         return "bf16" if self.precision == "fp8" else self.precision
 
     @property
-    def documents(self) -> tuple[int, ...]:
-        """Tokens of documents, none longer than a sequence; empty where each is a sequence."""
+    def documents(self) -> tuple[tuple[int, int], ...]:
+        """Tokens of documents, none longer than a sequence, and how many there are of each; empty
+        where each is a sequence."""
         return documents_in(self.document_lengths, self.sequence_length, self.packing)
 
     @property
@@ -220,7 +227,7 @@ class Workload(Description):
         """
         if self.packing == "packed" or not self.documents:
             return self.sequence_length * self.global_batch
-        return round(self.global_batch * sum(self.documents) / len(self.documents))
+        return round(self.global_batch * _mean(self.documents))
 
     @property
     def all_tokens(self) -> float:
@@ -234,9 +241,9 @@ class Workload(Description):
         if not self.samples:
             return self.tokens
         lengths = self.document_lengths
-        if self.packing == "padded":
-            lengths = self.documents
         mean = sum(lengths) / len(lengths) if lengths else self.sequence_length
+        if self.packing == "padded":
+            mean = _mean(self.documents)
         return self.samples * self.epochs * mean
 
     @property
@@ -271,8 +278,15 @@ class Workload(Description):
 
 
 @functools.lru_cache(maxsize=256)
-def documents_in(lengths: tuple[int, ...], sequence: int, packing: Packing) -> tuple[int, ...]:
+def documents_in(
+    lengths: tuple[int, ...], sequence: int, packing: Packing
+) -> tuple[tuple[int, int], ...]:
     """Documents as sequences hold them: cut into pieces, or where padded at a sequence's end."""
     if packing == "padded":
-        return tuple(min(length, sequence) for length in lengths)
+        return tuple((min(length, sequence), 1) for length in lengths)
     return pieces(lengths, sequence)
+
+
+def _mean(documents: tuple[tuple[int, int], ...]) -> float:
+    """Tokens of a document, on average."""
+    return sum(length * times for length, times in documents) / sum(n for _, n in documents)

@@ -6,6 +6,7 @@ import json
 
 from planner.emitters.batch_job import BatchJob
 from planner.emitters.bundle.adapters import with_adapters
+from planner.emitters.bundle.documents import with_documents
 from planner.emitters.bundle.readme import readme
 from planner.emitters.queue import slot_of
 from planner.emitters.recipe import File
@@ -17,7 +18,7 @@ __all__ = ["files_of"]
 
 def files_of(job: BatchJob) -> dict[str, str]:
     """Name to text, sorted by name."""
-    recipe = with_adapters(job, writer_of(job.framework)(job))
+    recipe = with_documents(job, with_adapters(job, writer_of(job.framework)(job)))
     slot = slot_of(job)
     files = [*recipe.files, *job_files(job, recipe, slot), _layout(job)]
     if job.benchmark:

@@ -83,6 +83,7 @@ def is_plain(job: BatchJob) -> bool:
         job.layout.recompute == "none"
         and workload.precision in TORCH_DTYPES
         and not workload.adapted
+        and not workload.document_lengths
     )
 
 

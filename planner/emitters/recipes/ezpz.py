@@ -41,7 +41,7 @@ def recipe(job: BatchJob) -> Recipe:
         raise not_written(
             f"model {shorten(job.model.name)!r}, or a setting of this job that nanoGPT has not,",
             "wordplay",
-            "a GPT-2 without recompute and adapters, or framework ddp",
+            "a GPT-2 without recompute, adapters and document_lengths, or framework ddp",
         )
     settings = "".join(f"{setting}\n" for setting in _settings(job))
     file = File("wordplay.args", "wordplay's settings, one a line", settings)

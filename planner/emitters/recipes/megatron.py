@@ -101,8 +101,19 @@ def recipe(job: BatchJob) -> Recipe:
             "the rotary positions, initialisation, decay of the learning rate, scores and "
             "balance of a router. Write your model's own into `data.args`.",
             *_packages(job),
+            *_documents(job),
         ),
     )
+
+
+def _documents(job: BatchJob) -> Iterator[str]:
+    """What keeps documents apart, and how long they are."""
+    if job.workload.document_lengths:
+        yield (
+            "Documents of a sequence attend to themselves alone "
+            "(`--dataloader-inter-document-masking`, Megatron Core 0.19 and newer). Their lengths "
+            "are those of your data; mock data has documents of 1 to 4,095 tokens."
+        )
 
 
 def _packages(job: BatchJob) -> Iterator[str]:
@@ -269,6 +280,8 @@ def _training(job: BatchJob) -> Iterator[str]:
     if workload.optimizer == "sgd":
         yield "--sgd-momentum 0"
     yield f"--attention-backend {'flash' if workload.attention == 'flash' else 'unfused'}"
+    if workload.document_lengths:
+        yield "--dataloader-inter-document-masking"
     yield from _PRECISIONS[workload.precision]
 
 

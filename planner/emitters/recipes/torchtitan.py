@@ -81,6 +81,11 @@ def recipe(job: BatchJob) -> Recipe:
         "is not written there (decay of the learning rate, base of the rotary positions of sizes "
         "that torchtitan does not know) is torchtitan's default.",
     ]
+    if job.workload.document_lengths:
+        notes.append(
+            "Documents of a sequence attend to themselves alone, as always in torchtitan 0.3.0; "
+            "their lengths are those of your data."
+        )
     if built.module == _OLD_MODULE and _is_old(job):
         files += _old_files(job, flavor)
         notes[0] += (
@@ -315,9 +320,9 @@ def _sizes(job: BatchJob) -> str:
 
 def _is_old(job: BatchJob) -> bool:
     """Whether 0.2.2 can say the job: no shared embedding, and other axes beside FSDP only; its
-    loss is whole."""
+    loss is whole, and documents attend to each other."""
     layout = job.layout
-    if job.framework.kernels.loss_chunks > 1:
+    if job.framework.kernels.loss_chunks > 1 or job.workload.document_lengths:
         return False
     alone = layout.tp * layout.pp == 1
     sharded = job.sharding[1] * layout.cp > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from planner.describe.layout import Layout
 from planner.describe.model.block import Attention
 from planner.describe.workload import Workload, parse_documents, read_documents
 from planner.emitters.batch_job import steps_of
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, PlannerError
 from tests.descriptions import question
 
 HEADS = Attention(num_heads=1, num_kv_heads=1, qk_dim=8, v_dim=8, causal=True)
@@ -107,7 +108,8 @@ def test_samples_and_epochs_give_the_steps(fields: dict[str, object], steps: int
         ({"samples": 10, "tokens": 1e9}, "both say how long"),
         ({"epochs": 2.0}, "set samples"),
         ({"packing": "padded"}, "needs document_lengths"),
-        ({"document_lengths": (0,)}, "from 1 on"),
+        ({"document_lengths": (0,)}, "= 0 is no length of a document; give whole numbers"),
+        ({"document_lengths": (10**300,)}, "is no length of a document; give whole numbers"),
         ({"document_lengths": (1,) * 1000}, "at most 256"),
         ({"dora": True}, "set lora_rank"),
         ({"lora_dropout": 0.1}, "set lora_rank"),
@@ -137,7 +139,10 @@ def test_lengths_are_read_from_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("nothing.csv", "neither a length nor a file"), ("-3", "neither a length nor a file")],
+    [
+        (text, "neither a length up to 1,000,000,000 nor a file")
+        for text in ("nothing.csv", "-3", "1e300", "1e11", "x" * 5000, "a\0b")
+    ],
 )
 def test_what_is_no_length_is_refused(text: str, message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
@@ -158,6 +163,29 @@ def test_a_file_without_lengths_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
         with pytest.raises(DescriptionError, match=r"length|lengths"):
             read_documents(str(tmp_path / name))
+
+
+def test_what_never_ends_is_no_file_of_lengths(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.csv")
+    for path in ("/dev/zero", str(tmp_path / "fifo.csv")):
+        with pytest.raises(PlannerError, match="is not a regular file; name a file"):
+            read_documents(path)
+    (tmp_path / "long.csv").write_bytes(b"5\n" * 11_000_000)
+    with pytest.raises(PlannerError, match="above 20 MB are refused: give a part of the lengths"):
+        read_documents(str(tmp_path / "long.csv"))
+    (tmp_path / "wide.csv").write_text("1" * 200_000)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name, said in (("wide.csv", "is no CSV"), ("deep.json", "is no JSON")):
+        with pytest.raises(DescriptionError, match=said):
+            read_documents(str(tmp_path / name))
+
+
+def test_long_documents_take_no_longer_lists() -> None:
+    """A document of a billion tokens fills sequences of one token, and is one number of them."""
+    job = Workload(sequence_length=1, document_lengths=(10**9, 10**9 - 1))
+    assert job.documents == ((1, 2 * 10**9 - 1),)
+    job = Workload(sequence_length=4096, document_lengths=(10**9,))
+    assert job.documents == ((10**9 % 4096, 1), (4096, 10**9 // 4096))
 
 
 def test_every_matrix_has_a_short_name() -> None:

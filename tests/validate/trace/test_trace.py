@@ -381,6 +381,7 @@ def test_collectives_of_ddp_are_one_reduction_per_group() -> None:
     assert only.bytes == 4 * asked.model.num_params
 
 
+@pytest.mark.slow
 def test_import_loads_no_torch() -> None:
     code = "import planner.validate.trace.report, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

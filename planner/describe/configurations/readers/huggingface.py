@@ -37,7 +37,11 @@ _LLAMA_FACTORY = ("cutoff_len", "finetuning_type")
 _NOT_COUNTED = {
     "tensor_model_parallel_size": "degrees of Megatron are not read here; say --tp",
     "pipeline_model_parallel_size": "degrees of Megatron are not read here; say --pp",
-    "packing": "every sequence is taken as full",
+    "packing": "every sequence is taken as one full document unless --document-lengths is said",
+    "neat_packing": "every sequence is taken as one full document unless --document-lengths is "
+    "said",
+    "padding_free": "every sequence is taken as one full document unless --document-lengths is "
+    "said",
     "neftune_noise_alpha": "noise takes a copy of the embedded tokens",
     "optim_target_modules": "gradients are taken as whole",
     "use_unsloth": "its own kernels keep less",

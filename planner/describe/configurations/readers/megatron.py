@@ -43,6 +43,9 @@ _NOT_COUNTED = {
     "cuda-graph-modules": "all kernels of a layer are taken as captured",
     "cuda-graph-scope": "all kernels of a layer are taken as captured",
     "enable-zbh1-pipeline": "the zero-bubble schedule of that fork is not described",
+    "dataloader-inter-document-masking": "sequences are taken as one document each unless "
+    "--document-lengths is said",
+    "sft": "sequences are taken as one conversation each; say --document-lengths",
     "moe-expert-parallel-size": "experts of Megatron-DeepSpeed are not described",
     "sequence-data-parallel-size": "sequence is taken as whole on each rank",
 }
