@@ -126,7 +126,17 @@ def _spans_message(q: Question, x: Layout) -> str:
 
 
 def chunk_layers(q: Question, x: Layout) -> Float:
-    """Layers of every chunk of every stage [1]."""
+    """Layers of every chunk of every stage [1].
+
+    Counted: layers of all kinds, as they are dealt to stages. Left out: embedding and head.
+    method.md#pipeline.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")     # 32 layers
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> sorted(set(np.ravel(chunk_layers(job, Layout(pp=2, schedule="1f1b"))).tolist()))
+    [16.0]
+    """
     blocks = blocks_of(q)
     counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
     pairs = zip(blocks, counts, strict=True)
