@@ -65,7 +65,8 @@ def kept_share(workload: Workload, layouts: Layouts) -> Float:
 
     Counted: what is above the capacity of the fullest rank's experts is dropped, and of the
     others', which share the rest evenly. Left out: unevenness among them and among the experts of
-    one rank, which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2; method.md#experts.
+    one rank, which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2;
+    method.md#experts.
 
     >>> from planner.describe.layout import Layout
     >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
