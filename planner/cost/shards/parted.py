@@ -181,6 +181,8 @@ def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framewor
 def every_stage(layouts: Layouts) -> tuple[Int, Int]:
     """Every stage of some layouts, one after the other: the number of its layout, and its own [1].
 
+    Counted: as many as each layout has. Left out: what they hold. Definition.
+
     >>> row, stage = every_stage(Layouts.broadcast(pp=[2, 3]))
     >>> row.tolist(), stage.tolist()
     ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])

@@ -81,6 +81,8 @@ def test_the_drawn_pipeline_lasts_as_long_as_its_parts(
     # transfer to arrive while the slowest one works
     equal = framework.balance == "layers"
     within = (0.01 if chunks > 1 else 0.005) if equal else 0.02
+    if framework.kernels.loss_chunks > 1:
+        within = 0.03  # the stage with the head lasts a quarter longer than others
     assert drawn == pytest.approx(estimated, rel=within)
 
 
