@@ -41,7 +41,7 @@ def plan(
     *,
     nodes: int,
     workload: Workload | None = None,
-    frameworks: Sequence[str | Framework] = (),
+    frameworks: str | Framework | Sequence[str | Framework] = (),
     top: int = _TOP,
     tolerance: float | None = None,
     experience: Experience = Experience(),
@@ -61,6 +61,7 @@ def plan(
     """
     described, place = _model(model), _machine(machine)
     workload = workload or Workload()
+    frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     check_nodes(place, nodes)
     place.peak(workload.base_precision)
     asked = workload.global_batch

@@ -105,6 +105,11 @@ def test_top_limits_the_ranking() -> None:
     assert more.ranked[:3] == three.ranked
 
 
+def test_one_framework_may_be_named_alone() -> None:
+    named = plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks="ddp", top=3)
+    assert named == plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks=["ddp"], top=3)
+
+
 def test_nothing_fits_is_a_result() -> None:
     answer = plan("llama-3.1-405b", "vsc-5", nodes=1, workload=Workload(global_batch=64))
     assert (answer.fits, answer.best, answer.ranked) == (False, None, ())
