@@ -12,7 +12,7 @@ from dataclasses import replace
 from planner.choose.asking import answered, frameworks_for, left_out
 from planner.choose.batches import offered
 from planner.choose.job import check_nodes
-from planner.choose.legality import check
+from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
 from planner.choose.verdicts.advice import learning_rate_note, notes
@@ -141,21 +141,23 @@ def _question_for(
         question = Question(model, machine, workload, chosen)
         check(question, layout)
         return question
+    asked = [Question(model, machine, workload, each) for each in frameworks_for((), machine)]
     refusals: list[LayoutError] = []
-    options = frameworks_for((), machine)
-    for candidate in options:
-        question = Question(model, machine, workload, candidate)
+    for question in asked:
         try:
             check(question, layout)
         except LayoutError as error:
             refusals.append(error)
         else:
             return question
-    # the framework that offers the most says most about the layout itself
-    richest = max(
-        range(len(options)), key=lambda i: (len(options[i].axes), len(options[i].recompute))
-    )
-    raise refusals[richest]
+    raise min(zip(asked, refusals, strict=True), key=lambda pair: _distance(pair[0], layout))[1]
+
+
+def _distance(question: Question, layout: Layout) -> tuple[int, bool, int, int]:
+    """How far a framework is from a layout: the rules that are broken, and of as many the one that
+    offers the most, which says most about the layout itself."""
+    framework, rules = question.framework, len(list(broken(question, layout)))
+    return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
 
 
 def _model(model: str | Model) -> Model:
