@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.choose.asking import answered, frameworks_for, left_out
+from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
 from planner.choose.job import check_nodes
 from planner.choose.legality import broken, check
@@ -94,6 +94,7 @@ def plan(
             *stall_notes(questions, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),
+            *unwritten(questions, best),
         ),
         batches=batches,
         asked_batch=asked,
