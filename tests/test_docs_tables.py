@@ -171,7 +171,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def test_as_many_moments_are_said_as_there_are() -> None:
-    names = "seven eight nine ten eleven twelve thirteen".split()
+    names = ["seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"]
     said = re.findall(rf"\b({'|'.join(names)}) \[?moments", read("method.md"), re.IGNORECASE)
     assert len(said) >= 3
     assert {word.lower() for word in said} == {names[len(MOMENTS) - 7]}

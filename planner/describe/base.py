@@ -194,6 +194,10 @@ class Trait(Description):
     """Where it was read or how it was found."""
 
 
+_MOST_SHOWN = 10**18
+"""Whole numbers above it are shown by their power of ten."""
+
+
 def explain(error: ValidationError, where: str) -> str:
     """One sentence for the first problem of a validation error: value, rule, field.
 
@@ -242,9 +246,14 @@ _WORDS = {
 def shown(value: object) -> str:
     """A value for a message; Python writes no whole number of more than 4300 digits.
 
-    >>> shown(2.5), shown(10**5000)
-    ('2.5', 'a number of thousands of digits')
+    >>> shown(2.5), shown(10**300), shown(10**5000)
+    ('2.5', '1e+300', 'a number of thousands of digits')
     """
+    try:
+        if isinstance(value, int) and abs(value) > _MOST_SHOWN:
+            return f"{value:.4g}"
+    except OverflowError:
+        return "a number of thousands of digits"
     try:
         return shorten(str(value))
     except ValueError:
