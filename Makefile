@@ -1,5 +1,5 @@
 # make plan   set up .venv and answer the README's example
-# make quick  the tests to run all day: no test of more than two seconds, one process a core
+# make quick  the tests to run all day: no test of more than about a second, one process a core
 # make test   set up .venv with the test tools and run the whole suite
 # make coverage  the same, with the lines that no test but those of servers and ranks reaches
 # make check  format, lint and types, as continuous integration runs them

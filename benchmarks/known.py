@@ -67,7 +67,7 @@ FITTED = (
     ),
     (
         "AuroraGPT-70B",
-        "sustained_fraction and links of PVC (every second row)",
+        "sustained_fraction, links and gathers of PVC (every second row)",
         lambda r: r.row_id != "R02901" and _even(r),
     ),
     ("AuroraGPT-2B", "reductions and links of Aurora (its log)", lambda r: True),

@@ -119,6 +119,7 @@ def kept(row: dict[str, str], degrees: dict[str, object], dense: int) -> float:
     return (found[1] - found[0]) / (_BATCH * sequence * model.hidden_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     table("method.md", "Activations"),
@@ -152,6 +153,7 @@ def test_parts_are_those_of_an_estimate() -> None:
         assert _first(table("nomenclature.md", heading)) == [p for p in parts if p != "total"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heading", ["Symbols", "The field's words"])
 def test_words_are_those_of_the_code(heading: str) -> None:
     files = [*(ROOT / "planner").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
@@ -281,6 +283,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_published_step_times() -> None:
     said = table("runs.md", "Narayanan et al. 2021 and Korthikanti et al. 2022")
     for row, runs in zip(said, ROWS, strict=True):

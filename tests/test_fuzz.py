@@ -33,6 +33,7 @@ def test_every_kind_is_tried(fuzz: Any) -> None:
     assert set(KINDS) == set(fuzz.KINDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_odd_input_is_answered_or_refused(fuzz: Any, kind: str) -> None:
     results = list(fuzz.run_cases(kind, range(CASES)))

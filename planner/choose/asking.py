@@ -92,7 +92,7 @@ def _stages(
     yield asked
     yield {
         framework.name: Question(model, machine, workload, framework)
-        for framework in frameworks_for(chosen, machine, workload)
+        for framework in frameworks_for(chosen, machine, workload, model)
         if (framework.name not in asked or asked[framework.name].framework != framework)
         and (chosen or not framework.instead_of)
     }
@@ -108,7 +108,9 @@ def _questions(
     whose place another is.
     """
     asked = {}
-    for framework in frameworks_for(chosen, machine, workload) if chosen else _running(machine):
+    for framework in (
+        frameworks_for(chosen, machine, workload, model) if chosen else _running(machine)
+    ):
         lacks = framework.code.lacks(model, workload)
         built = framework.code.builds(model, workload) is not None
         if not chosen and lacks:
@@ -134,7 +136,9 @@ def left_out(
     found: Collection[str],
 ) -> list[str]:
     """A sentence for every framework whose files cannot be written for a job, searched or not."""
-    asked = [f for f in frameworks_for(chosen, machine, workload) if f.instead_of not in found]
+    asked = [
+        f for f in frameworks_for(chosen, machine, workload, model) if f.instead_of not in found
+    ]
     why = {framework.name: framework.code.lacks(model, workload) for framework in asked}
     return [
         f"{'No files can be written for' if name in found else 'Not searched:'} {name}: {reason}."
@@ -162,16 +166,20 @@ def unwritten(questions: Mapping[str, Question], best: Estimate | None) -> list[
 
 
 def frameworks_for(
-    chosen: Sequence[str | Framework], machine: Machine, workload: Workload | None = None
+    chosen: Sequence[str | Framework],
+    machine: Machine,
+    workload: Workload | None = None,
+    model: Model | None = None,
 ) -> list[Framework]:
     """The chosen frameworks, or those that are searched by default and run on the machine.
 
-    Raises LayoutError where a chosen one does not run there, or a switch is not for the workload.
+    Raises LayoutError where a chosen one does not run there, or a switch is not for the workload
+    or its model.
     """
     if chosen:
         frameworks = [f if isinstance(f, Framework) else load_framework(f) for f in chosen]
         for framework in frameworks:
-            if why := framework.refuses(machine, workload):
+            if why := framework.refuses(machine, workload, model):
                 raise LayoutError(why)
         return frameworks
     running = _running(machine)

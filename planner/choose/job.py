@@ -6,9 +6,13 @@ from planner.cost.question import Question
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
+from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["check_division", "check_nodes", "check_sequence", "listed"]
+__all__ = ["check_division", "check_nodes", "check_routing", "check_sequence", "listed"]
+
+
+_USUAL = Workload.model_fields
 
 
 def listed(values: list[int], limit: int = 16) -> str:
@@ -38,6 +42,26 @@ def check_sequence(question: Question) -> None:
         raise LayoutError(
             f"sequence length {length} exceeds the {rows} learned positions of {model.name}; "
             f"use a sequence of {rows} or less"
+        )
+
+
+def check_routing(question: Question) -> None:
+    """Raise LayoutError where a workload routes tokens as the model never does."""
+    model, workload = question.model, question.workload
+    experts, uneven = model.experts, workload.expert_imbalance
+    if experts is None:
+        names = ("expert_imbalance", "expert_capacity", "pad_experts")
+        changed = [name for name in names if getattr(workload, name) != _USUAL[name].default]
+        if changed:
+            raise LayoutError(
+                f"{changed[0]} = {getattr(workload, changed[0]):g}: {model.name} has no experts; "
+                "leave it out"
+            )
+    elif uneven > (most := experts.num_experts / experts.top_k):
+        raise LayoutError(
+            f"expert_imbalance = {uneven:g}: a token of {model.name} visits {experts.top_k} "
+            f"different experts of {experts.num_experts}, so that no rank gets more than "
+            f"{most:g} times the mean; use {most:g} or less"
         )
 
 

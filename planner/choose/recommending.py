@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.choose.search import Found, order
-from planner.cost.arrays import Float, Int, Mask
-from planner.cost.estimate import Estimate
+from planner.cost.arrays import Float, Int, Mask, among
+from planner.cost.estimate import Estimate, Estimates
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
@@ -115,21 +115,24 @@ def ideas(found: Iterable[Found], top: int) -> list[Estimate]:
     chunks, schedule and recompute are its shades. Offload is none where the same framework and
     degrees are as fast and as safe without it.
     """
-    firsts: list[tuple[float, int, Estimate]] = []
+    firsts: list[tuple[float, int, Estimates, int]] = []
     for position, part in enumerate(found):
         estimates = part.estimates
         indices = order(estimates, None)
         _, first = np.unique(_idea(estimates.layouts.take(indices)), axis=0, return_index=True)
         # as many as are asked for, and as many again that may be twins
         for index in indices[np.sort(first)][: 2 * top]:
-            one = estimates[int(index)]
-            firsts.append((round(one.step_time_s, 9), position, one))
+            time_s = round(float(estimates.step_time_s[index]), 9)
+            firsts.append((time_s, position, estimates, int(index)))
     firsts.sort(key=lambda entry: entry[:2])
     kept: list[Estimate] = []
-    for _, _, one in firsts:
+    for _, _, estimates, index in firsts:
+        if len(kept) == top:
+            break
+        one = estimates[index]
         if not any(_needless(one, faster) for faster in kept):
             kept.append(one)
-    return kept[:top]
+    return kept
 
 
 _DEGREES = ("tp", "pp", "cp", "ep")
@@ -222,7 +225,7 @@ def stall_probability(question: Question, layouts: Layouts) -> Float:
     found = np.zeros(np.shape(layouts.dp))
     for stall in question.framework.stalls:
         here = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
-        here = here & np.isin(layouts.zero_stage, stall.zero_stages)
+        here = here & among(layouts.zero_stage, stall.zero_stages)
         here = here & ((layouts.tp > devices) | (not stall.beyond_node))
         found = np.maximum(found, np.where(here, stall.share.value, 0.0))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Float", "Int", "Mask", "distinct", "in_pieces"]
+__all__ = ["Arrays", "Float", "Int", "Mask", "among", "distinct", "in_pieces"]
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -21,8 +21,8 @@ _TOGETHER = 16_384
 # rows that are worked out at once: more take more memory and longer, because numpy gives arrays
 # beyond a few MiB back to the system after every operation
 _NUM_THREADS = min(os.cpu_count() or 1, 8)
-_COUNTED = 2**22
-# keys below this are counted instead of sorted: faster, and small beside the arrays themselves
+_COUNTED = 16
+# where keys take fewer values than this for every row they are counted instead of sorted: faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,18 @@ def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Res
     return type(done[0]).joined(done)
 
 
+def among(column: Int, few: Collection[int]) -> Mask:
+    """Where a column holds one of a few whole numbers.
+
+    >>> among(np.array([0, 3, 1]), (1, 3)).tolist()
+    [False, True, True]
+    """
+    found = np.zeros(np.shape(column), dtype=np.bool_)
+    for value in few:
+        found = found | (column == value)
+    return found
+
+
 def distinct(*columns: Int) -> tuple[Int, Int]:
     """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
@@ -96,7 +108,7 @@ def distinct(*columns: Int) -> tuple[Int, Int]:
     for column in columns:
         width = int(np.max(column, initial=0)) + 1
         key, values = key * width + np.ravel(column), values * width
-    if values > _COUNTED:
+    if values > _COUNTED * len(key):
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         return first, inverse.reshape(shape)
     present = np.flatnonzero(np.bincount(key, minlength=1))

@@ -19,6 +19,7 @@ from planner.cost.operators.operations import model_flop
 from planner.cost.parts import TIME_PARTS
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.split import kept_share
 from planner.cost.shards.stages import Stages
 from planner.cost.step.step import time_parts
 from planner.cost.uncertainty.memory import exceeding_probability, memory_outlook
@@ -64,7 +65,7 @@ class Estimates(Footprints):
 
     time_parts_s: dict[str, Float]
     tokens_per_step: int
-    model_flop: float
+    model_flop: Float
     peak_flop_per_s: float
     question: Question
 
@@ -109,7 +110,8 @@ class Estimates(Footprints):
             interval_step_time_s=(step * fastest, step * slowest),
             step_time_parts_s=parts,
             tokens_per_s=self.tokens_per_step / step,
-            mfu=self.model_flop / (step * layout.world * self.peak_flop_per_s),
+            mfu=float(np.ravel(self.model_flop)[index])
+            / (step * layout.world * self.peak_flop_per_s),
             memory_bytes={**memory, "total": total},
             interval_memory_bytes=(total * least, total * most),
             worst_stage=int(np.ravel(self.worst_stage)[index]),
@@ -197,7 +199,9 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
         **{field.name: getattr(known, field.name) for field in fields(known)},
         time_parts_s={n: np.broadcast_to(values * factor, shape) for n, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
-        model_flop=model_flop(stages.blocks, workload),
+        model_flop=np.broadcast_to(
+            model_flop(stages.blocks, workload, kept_share(workload, known.layouts)), shape
+        ),
         peak_flop_per_s=machine.peak(workload.base_precision),
         question=question,
     )

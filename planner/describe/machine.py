@@ -99,6 +99,10 @@ class Device(Description):
         stated = {str(name): best for name, best in self.gemm_efficiencies.items()}
         return stated.get(precision, self.gemm_efficiency).value
 
+    def is_of(self, names: tuple[str, ...]) -> bool:
+        """Whether its name has one of some parts; without any, all devices are meant."""
+        return not names or any(name in self.name for name in names)
+
     @property
     def uses_host_memory(self) -> bool:
         """Whether there is one memory and not two: nothing can be offloaded from it to the host."""

@@ -146,9 +146,10 @@ def check_job(job: BatchJob, says: Says) -> None:
     says.check(job.layout, name)
     if job.workload.ramp and not says.ramp:
         raise not_written(f"ramp = {shorten(job.workload.ramp)}", name, "none")
-    if job.layout.world == 1:
-        return  # one rank shards nothing, whatever its stage is called
     part = framework.written(job.model, job.workload)
+    if job.layout.world == 1:
+        # one rank shards nothing, whatever its stage is called
+        part = part.model_copy(update={"zero_stages": framework.zero_stages})
     try:
         check(Question(job.model, job.machine, job.workload, part), job.layout)
     except LayoutError as error:

@@ -77,6 +77,7 @@ def test_files_of_no_job_are_refused() -> None:
         wishes_of({"a": DEEPSPEED[:-1] + ', "tensor_parallel": {"autotp_size": 4}}'}, JOB)
 
 
+@pytest.mark.slow
 def test_the_page_asks_for_files_and_shows_their_layout() -> None:
     app = AppTest.from_string(
         "from planner.app.main import open_page\nopen_page('layout')", default_timeout=60

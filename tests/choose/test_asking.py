@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.asking import left_out, searched, unwritten
+from planner.choose.asking import frameworks_for, left_out, searched, unwritten
 from planner.choose.planning import estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from planner.errors import LayoutError
 from tests.descriptions import question
 
 JOB = Workload(global_batch=32, sequence_length=2048)
@@ -38,7 +39,7 @@ def test_experts_are_searched_with_deepep_where_it_runs(
 
 
 def test_a_framework_that_is_named_is_searched_wherever_it_runs() -> None:
-    model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
+    model, machine = load_model("mixtral-8x7b"), load_machine("vista")
     assert set(searched(model, machine, 4, JOB, ["megatron-deepep"])) == {"megatron-deepep"}
 
 
@@ -60,3 +61,29 @@ def test_a_recommended_layout_that_no_file_says_is_named(layout: Layout, said: s
     assert bool(notes) == bool(said)
     assert said in notes
     assert unwritten({"fsdp2": asked}, None) == []
+
+
+@pytest.mark.parametrize("machine", ["polaris", "frontier", "workstation-4x4090"])
+@pytest.mark.parametrize(
+    ("framework", "message"),
+    [
+        ("megatron-lm+deepep", "switch deepep of megatron-lm does nothing on"),
+        ("megatron-deepep", "megatron-deepep does not run on"),
+    ],
+)
+def test_deepep_is_refused_before_hopper(machine: str, framework: str, message: str) -> None:
+    place = load_machine(machine)
+    with pytest.raises(LayoutError, match=message) as refused:
+        frameworks_for([framework], place)
+    assert place.device.name in str(refused.value) or "rocm" in str(refused.value)
+
+
+def test_padded_experts_are_searched_without_deepep() -> None:
+    """Megatron-LM's dispatcher of DeepEP refuses padding; the one of NCCL is there instead."""
+    model, machine = load_model("mixtral-8x7b"), load_machine("eos")
+    padded = JOB.replaced(expert_capacity=1.25, pad_experts=True)
+    found = searched(model, machine, 4, padded)
+    assert {name for name in found if name.startswith("megatron")} == {"megatron-lm"}
+    assert found["megatron-lm"].footprints
+    dropping = JOB.replaced(expert_capacity=1.25)
+    assert "megatron-deepep" in searched(model, machine, 4, dropping)

@@ -52,6 +52,7 @@ def test_twelve_devices_do_not_share_512_sequences(three_nodes: Plan) -> None:
     assert Plan.from_json(three_nodes.to_json()) == three_nodes
 
 
+@pytest.mark.slow
 def test_nodes_that_share_the_batch_are_enough() -> None:
     # 250 and 275 are multiples of 25 nodes; multiples of their 100 devices are farther away
     answer = plan(
@@ -88,6 +89,7 @@ def large(global_batch: int) -> Plan:
     )
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_is_needed_is_left_alone() -> None:
     # 8,000 devices do not share 10,240 sequences; no cut of the layers alone runs 405B as fast
     answer = large(10240)
@@ -118,6 +120,7 @@ def test_a_near_batch_comes_before_a_pipeline_that_nobody_runs() -> None:
     assert not deep(load_model("llama-3.1-405b"), 17)
 
 
+@pytest.mark.slow
 def test_fewer_sequences_than_devices_may_be_cut_any_way() -> None:
     # 1,000 nodes share 2,000 sequences, not 2,048: fewer stages, each with its part of the batch
     answer = large(2048)
@@ -136,6 +139,7 @@ def test_a_batch_that_divides_is_left_alone() -> None:
     assert answer.batches == ()
 
 
+@pytest.mark.slow
 def test_what_is_offered_can_be_written() -> None:
     # six devices do not share 512 sequences; only Megatron-LM cuts layers, and it builds no encoder
     job = Workload(global_batch=512, sequence_length=512)

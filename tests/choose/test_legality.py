@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from planner.choose.job import check_division, check_sequence
 from planner.choose.legality import RULES, check, legal
+from planner.choose.search import search
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
@@ -180,6 +181,33 @@ def test_a_legal_layout_passes() -> None:
             {"dp": 4, "tp": 4, "ep": 4, "etp": 4, "sequence_parallel": True, "zero_stage": 3},
             r"etp = 4 with ep = 4 is not offered by fsdp2; use 1",
         ),
+        (
+            {"model": "mixtral-8x7b", "expert_imbalance": 3},
+            {"tp": 1, "dp": 16, "ep": 2},
+            r"expert_imbalance = 3 with ep = 2: .* use 2 or less, or ep of 3 or more",
+        ),
+        (
+            # a rank with one of 8 experts gets each token once at most, and a quarter by mean
+            {"model": "mixtral-8x7b", "expert_imbalance": 4.5},
+            {"tp": 1, "dp": 16, "ep": 8},
+            r"expert_imbalance = 4.5: .* visits 2 different experts of 8, .* use 4 or less",
+        ),
+        (
+            {"expert_capacity": 0.5},
+            {},
+            r"expert_capacity = 0.5: llama-3-8b has no experts; leave it out",
+        ),
+        (
+            {
+                "model": "mixtral-8x7b",
+                "machine": "eos",
+                "framework": "megatron-lm+deepep",
+                "expert_capacity": 1.25,
+                "pad_experts": True,
+            },
+            {"tp": 1, "ep": 4},
+            r"pad_experts with expert_capacity = 1.25: .*\+deepep pads no experts; leave",
+        ),
         ({}, {"etp": 1}, r"etp = 1: llama-3-8b has no experts; use etp = 0"),
         ({}, {"zero_stage": 3}, r"ZeRO stage 3 is not offered by megatron-lm"),
         (
@@ -331,3 +359,24 @@ def test_a_pipeline_that_deals_layers_itself_takes_any_number(
     # DeepSpeed 0.19.8, runtime/utils.py partition_balanced with weight 1 for every layer
     shorter = fullest * layout.pp - layers
     assert counts.tolist() == [fullest] * (layout.pp - shorter) + [fullest - 1] * shorter
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4, 8])
+def test_experts_are_as_uneven_as_tokens_can_be(ep: int) -> None:
+    """Every token to the same top_k experts: the fullest rank over the mean, counted one by one."""
+    experts = load_model("mixtral-8x7b").experts
+    assert experts is not None
+    held = experts.num_experts // ep
+    copies = [sum(rank * held <= e < (rank + 1) * held for e in range(2)) for rank in range(ep)]
+    worst = max(copies) / (sum(copies) / ep)
+    layout = Layout(dp=8, ep=ep, zero_stage=1, grad_accumulation=8)
+    check(question("mixtral-8x7b", expert_imbalance=worst, global_batch=64), layout)
+    if ep > 1:
+        beyond = question("mixtral-8x7b", expert_imbalance=worst + 0.01, global_batch=64)
+        with pytest.raises(LayoutError, match="expert_imbalance"):
+            check(beyond, layout)
+
+
+def test_nothing_is_searched_for_experts_that_are_not_there() -> None:
+    with pytest.raises(LayoutError, match="llama-3-8b has no experts; leave it out"):
+        search(question(expert_imbalance=2), 8)

@@ -42,6 +42,7 @@ def found(request: pytest.FixtureRequest) -> list[Found]:
     return [*searched(load_model(model), load_machine(machine), nodes, workload).values()]
 
 
+@pytest.fixture(scope="module")
 def everything(found: list[Found]) -> list[tuple[float, Estimate]]:
     """Every layout that fits, with its effort."""
     pairs = []
@@ -52,10 +53,12 @@ def everything(found: list[Found]) -> list[tuple[float, Estimate]]:
 
 
 @pytest.mark.parametrize("tolerance", [0.0, TOLERANCE, 0.5])
-def test_nothing_simpler_is_as_safe_and_as_fast(found: list[Found], tolerance: float) -> None:
+def test_nothing_simpler_is_as_safe_and_as_fast(
+    found: list[Found], everything: list[tuple[float, Estimate]], tolerance: float
+) -> None:
     one = recommended(found, tolerance)
     assert one is not None
-    pairs = everything(found)
+    pairs = everything
     tokens = found[0].question.workload.sequence_length
     safe = [(e, x) for e, x in pairs if x.out_of_memory_probability <= RISK]
     wired = found[0].question.machine.node.num_devices
@@ -67,14 +70,16 @@ def test_nothing_simpler_is_as_safe_and_as_fast(found: list[Found], tolerance: f
     assert (mine, one.step_time_s) == min(near)
 
 
-def test_every_idea_has_its_fastest_layout(found: list[Found]) -> None:
+def test_every_idea_has_its_fastest_layout(
+    found: list[Found], everything: list[tuple[float, Estimate]]
+) -> None:
     def idea(x: Estimate) -> tuple[object, ...]:
         layout = x.layout
         degrees = (layout.tp, layout.pp, layout.cp, layout.ep)
         return (x.framework, *degrees, layout.zero_stage, layout.dp_shard > 0, layout.offload)
 
     kept = ideas(found, 1000)
-    pairs = sorted((x for _, x in everything(found)), key=lambda x: (idea(x), x.step_time_s))
+    pairs = sorted((x for _, x in everything), key=lambda x: (idea(x), x.step_time_s))
     fastest = {key: next(group) for key, group in itertools.groupby(pairs, idea)}
     assert len({idea(x) for x in kept}) == len(kept)
     assert all(x.step_time_s == fastest[idea(x)].step_time_s for x in kept)
@@ -156,6 +161,7 @@ def test_tensor_parallelism_stays_where_devices_are_wired() -> None:
     assert load_machine("dgx-h100").wired_devices == 8
 
 
+@pytest.mark.slow
 def test_what_is_unusual_is_recommended_where_the_rest_takes_far_longer() -> None:
     # 175B on 768 cards of 16 GB and 64 sequences: 16 stages do not hold it, offload takes six times
     job = Workload(global_batch=64, sequence_length=2048, precision="fp16")
@@ -166,6 +172,7 @@ def test_what_is_unusual_is_recommended_where_the_rest_takes_far_longer() -> Non
     assert answer.recommended.step_time_s < 2 * answer.best.step_time_s
 
 
+@pytest.mark.slow
 def test_an_answer_without_files_is_better_than_none() -> None:
     """Few sequences, many devices: only Megatron-LM can lay it out, and it has no plain ReLU."""
     model = load_model("gpt3-175b").replaced(activation="relu")

@@ -103,6 +103,7 @@ def test_a_job_has_the_network_of_its_framework_or_the_one_that_is_asked(capsys:
     assert rates[0] != rates[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
 def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
     code, out, err = run(capsys, *line.split())
@@ -115,6 +116,7 @@ def test_plans_of_the_readme(capsys: Captured, config: Path, line: str) -> None:
         assert re.search(r"2 T tokens: [\d.]+ d, ", out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [MISTRAL, LLAMA, CONFIGURED])
 def test_plans_as_json(capsys: Captured, config: Path, line: str) -> None:
     code, out, err = run(capsys, *line.split(), "--json")
@@ -145,6 +147,7 @@ def test_plans_as_json(capsys: Captured, config: Path, line: str) -> None:
     assert data["num_devices"] == {"vsc-5": 4, "polaris": 256, "aurora": 3072}[data["machine"]]
 
 
+@pytest.mark.slow
 def test_plan_as_csv(capsys: Captured) -> None:
     code, out, _ = run(capsys, *MISTRAL.split(), "--csv", "--top", "7")
     rows = list(csv.DictReader(io.StringIO(out)))
@@ -294,14 +297,15 @@ def test_show(capsys: Captured) -> None:
     assert "fully_shard" in run(capsys, "show", "fsdp2")[1]
 
 
+@pytest.mark.slow
 def test_tokens_take_prefixes(capsys: Captured) -> None:
+    line = "plan gpt2 -m polaris -f ddp --json"
     for text in ("300B", "300b", "300G", "0.3T", "3e11", "300 B"):
-        data = json.loads(
-            run(capsys, "plan", "gpt2", "-m", "polaris", "--tokens", text, "--json")[1]
-        )
+        data = json.loads(run(capsys, *line.split(), "--tokens", text)[1])
         assert data["workload"]["tokens"] == pytest.approx(3e11), text
 
 
+@pytest.mark.slow
 def test_nothing_fits(capsys: Captured) -> None:
     code, out, err = run(capsys, "plan", "llama-3.1-405b", "-m", "vsc-5")
     assert (code, err) == (NOTHING_FITS, "")
@@ -315,11 +319,12 @@ def test_nothing_fits(capsys: Captured) -> None:
 
 @pytest.mark.slow
 def test_processes(tmp_path: Path) -> None:
-    done = command(*MISTRAL.split(), "--json")
-    again = command(*MISTRAL.split(), "--json")
+    small = "plan gpt2 -m polaris --global-batch 64 -f fsdp2 -f megatron-lm --json"
+    done, again = command(*small.split()), command(*small.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == again.stdout
-    assert command("plan", "llama-3.1-405b", "-m", "vsc-5").returncode == 1
+    nothing = "estimate llama-3.1-405b -m vsc-5 -n 1 --zero 3 -f fsdp2"
+    assert command(*nothing.split()).returncode == 1
     wrong = command("plan", "lama-3-8b", "-m", "polaris")
     assert wrong.returncode == 2
     assert wrong.stdout == ""
@@ -520,7 +525,7 @@ def test_special_files_do_not_hang_a_process(tmp_path: Path) -> None:
 def test_markup_in_names_is_text(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "[red]x[bold].json"
     path.write_text(json.dumps(CONFIG))
-    code, out, _ = run(capsys, "plan", str(path), "-m", "polaris")
+    code, out, _ = run(capsys, "plan", str(path), "-m", "polaris", "-f", "fsdp2")
     assert code == FITS
     assert "[red]x[bold]" in out
 
@@ -534,6 +539,7 @@ def flags(name: str) -> dict[str, object]:
     return {flag: option for option in found.params for flag in option.opts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan", "emit", "estimate"])
 def test_every_field_of_a_workload_is_an_option(name: str) -> None:
     for field, text in field_docs(Workload).items():

@@ -16,6 +16,8 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.shards import stages
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.stages import Stages
+from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
 from tests.descriptions import question
 
@@ -70,6 +72,7 @@ def test_parts_add_up_to_what_is_said() -> None:
         assert one.memory_bytes["total"] == sum(parts.values())
 
 
+@pytest.mark.slow
 def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = question(framework="megatron-lm")
     layouts, _ = candidates(asked, 64)
@@ -83,3 +86,42 @@ def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.M
         assert all(np.array_equal(found[part], expected[part]) for part in expected)
     assert np.array_equal(pieces.peak_moment, whole.peak_moment)
     assert np.array_equal(pieces.layouts.tp, whole.layouts.tp)
+
+
+_DEALT = {
+    # 61 layers, 3 of them dense: uneven chunks of two kinds
+    "deepseek-v3": [
+        Layout(pp=8, schedule="1f1b", grad_accumulation=16),
+        Layout(pp=8, vpp=4, schedule="interleaved-1f1b", embedding_slots=1, head_slots=1,
+               grad_accumulation=16),
+        Layout(pp=16, vpp=4, schedule="interleaved-1f1b", grad_accumulation=32),
+        Layout(pp=8, vpp=4, schedule="interleaved-1f1b", recompute="full", recompute_layers=1,
+               grad_accumulation=16),
+        Layout(pp=4, vpp=5, schedule="interleaved-1f1b", recompute="selective",
+               recompute_modules=("mla_up_proj",), grad_accumulation=16),
+    ],
+    "llama-3.1-405b": [
+        Layout(pp=16, vpp=8, schedule="interleaved-1f1b", embedding_slots=1, head_slots=1,
+               grad_accumulation=16),
+        Layout(pp=9, vpp=4, schedule="interleaved-1f1b", recompute="full", recompute_layers=2,
+               grad_accumulation=18),
+        Layout(pp=4, schedule="1f1b", first_layers=20, last_layers=41, grad_accumulation=8),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", _DEALT)
+def test_a_layout_is_estimated_alike_whatever_stands_beside_it(model: str) -> None:
+    """Alone, among others, and from all of its stages."""
+    layouts = _DEALT[model]
+    asked = question(model, framework="megatron-lm", sequence_length=4096)
+    together = estimate_layouts(asked, Layouts.stack(layouts))
+    for index, layout in enumerate(layouts):
+        one = Layouts.of(layout)
+        alone = estimate_layouts(asked, one)
+        assert float(alone.step_time_s) == pytest.approx(together.step_time_s[index], rel=1e-12)
+        assert float(alone.memory_bytes) == pytest.approx(together.memory_bytes[index], rel=1e-12)
+        worst = max(sum(parts.values()) for parts in stage_memory(asked, layout))
+        assert float(alone.memory_bytes) == pytest.approx(worst, rel=1e-12)
+        every = time_parts(Stages.of(asked, one.take((..., None)), np.arange(layout.pp)))
+        assert float(alone.step_time_s) == pytest.approx(float(sum(every.values())), rel=1e-12)

@@ -51,6 +51,7 @@ def test_a_ramp_is_kept_without_blanks() -> None:
     assert parse_ramp("") == ()
 
 
+@pytest.mark.slow
 def test_a_ramp_takes_longer_by_what_a_step_does_once() -> None:
     job = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
     plain = planner.plan("gpt2-xl", "polaris", nodes=1, workload=job, frameworks=["megatron-lm"])

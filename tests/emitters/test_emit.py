@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import zipfile
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 import planner
+from planner.choose.asking import searched
+from planner.choose.recommending import ideas
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
@@ -236,6 +239,7 @@ def test_what_no_file_says_is_left_to_the_user_in_words(framework: str, model: s
         assert word in said, word
 
 
+@pytest.mark.slow
 def test_ranks_of_a_plan() -> None:
     job = planner.Workload(sequence_length=1024, global_batch=64)
     plan = planner.plan("gpt2", "polaris", nodes=1, workload=job, frameworks=["deepspeed"], top=3)
@@ -267,7 +271,10 @@ def written(plan: planner.Plan, rank: int) -> tuple[Files, str]:
 def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
     machine = "aurora" if framework == "megatron-deepspeed" else "polaris"
     job = planner.Workload(sequence_length=1024, global_batch=48)
-    plan = planner.plan(model, machine, nodes=2, workload=job, frameworks=[framework], top=4)
+    found = searched(load_model(model), load_machine(machine), 2, job, (framework,))
+    ranked = tuple(ideas(found.values(), 4))
+    best = ranked[0] if ranked else None
+    plan = replace(plan_of(model, machine, 2, job), ranked=ranked, recommended=best)
     for rank, found in enumerate(plan.ranked, 1):
         files, refusal = written(plan, rank)
         assert files or re.search(r"; (use|take|plan|emit)\b", refusal), refusal
@@ -281,6 +288,7 @@ def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
 
 
 # models that Megatron-LM's code does not build, and some that it does
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "machine", "nodes"),
     [
@@ -349,7 +357,7 @@ def test_names_cannot_inject(framework: str, kind: str, tmp_path: Path) -> None:
 
 # --- the command -----------------------------------------------------------------------------
 
-MISTRAL = "emit mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64"
+MISTRAL = "emit mistral-7b -m vsc-5 -n 2 --seq-length 4096 --global-batch 64 -f deepspeed"
 
 
 def command(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
@@ -361,6 +369,7 @@ def command(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, st
     return stopped.value.code, out, err
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +393,7 @@ def test_the_command_writes_a_folder(
     assert (folder / "README.md").read_text() == found["README.md"]
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_cannot_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +416,7 @@ def test_the_command_says_what_it_cannot_do(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_refusal_names_a_layout_that_can_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -433,3 +444,15 @@ def test_own_descriptions_are_taken(
     assert (code, err) == (FITS, "")
     assert "--ppn 2 " in out
     assert "--machine YOUR-MACHINE.toml --layout layout.json --model YOUR-MODEL.toml" in out
+
+
+def test_one_device_keeps_to_what_the_code_is_told() -> None:
+    """Whatever a framework's stages are called there, the rest of its rules hold."""
+    layout = Layout(recompute="full", recompute_layers=2)
+    megatron = load_framework("megatron-lm")
+    files_of("gpt2", "dgx-h100", 1, layout, megatron)
+    silent = megatron.replaced(code=megatron.code.replaced(recompute_by=()).model_dump())
+    with pytest.raises(EmitError, match="recompute_layers = 2"):
+        files_of("gpt2", "dgx-h100", 1, layout, silent)
+    # accelerate's own stages begin with 2
+    assert files_of("gpt2", "dgx-h100", 1, Layout(), "accelerate")

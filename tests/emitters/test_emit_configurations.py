@@ -663,6 +663,11 @@ def test_megatron_exchanges_tokens_as_counted(tmp_path: Path, passes: int, merge
     )
     assert "package `deep_ep`" in files["README.md"]
     assert given["moe-router-dtype"] == "fp32"  # token_dispatcher.py @d98e8a64: no other
+    alone = layout.replaced(ep=1)  # line 1836: its dispatcher takes no rank alone
+    files_alone = files_of("deepseek-v3", "perlmutter", 1, alone, str(described))
+    given_alone = options(files_alone["megatron.args"])
+    assert given_alone["moe-token-dispatcher-type"] == "alltoall"
+    assert "package `deep_ep`" not in files_alone["README.md"]
     # both directions need another micro-batch and connections of their own
     assert ("overlap-moe-expert-parallel-comm" in given) == merges
     script = "".join(files.values())

@@ -113,6 +113,7 @@ def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
         files_of("qwen3-30b-a3b", "perlmutter", 2, layout, "fsdp2")
 
 
+@pytest.mark.slow
 def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
     """The search keeps to the same, with smaller groups too."""
     asked = question("qwen3-30b-a3b", "fsdp2", "perlmutter")

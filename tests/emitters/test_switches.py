@@ -15,7 +15,7 @@ from planner.errors import EmitError
 from tests.describe.framework.test_switches import EVERY, turned
 from tests.emitters.emitted import Files, files_of
 
-HOPPER = ("flash-attention-3", "fp8-tensorwise", "fp8-blockwise", "fp8-gather")
+HOPPER = ("deepep", "flash-attention-3", "fp8-tensorwise", "fp8-blockwise", "fp8-gather")
 MACHINES = {**dict.fromkeys(HOPPER, "dgx-h100"), "mxfp8": "dgx-b200"}
 OF_EXPERTS = ("deepep", "overlap-experts")
 """Switches of which the files of a dense model say nothing."""

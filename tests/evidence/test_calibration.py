@@ -66,6 +66,7 @@ def run_rows(*steps: float, **cells: object) -> list[dict[str, object]]:
     return [row(row_id=f"r{n}", step_time_s=s, **cells) for n, s in enumerate(steps)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [(3.7,), (3.7, 3.9), (3.7, 3.8, 3.9)])
 def test_few_runs_or_runs_of_one_layout_are_no_proof(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: tuple[float, ...]

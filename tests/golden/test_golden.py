@@ -33,7 +33,13 @@ def assert_same(now: Any, kept: Any, where: str = "") -> None:
         assert now == kept, where
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith("plan-") else name
+        for name in QUESTIONS
+    ],
+)
 def test_the_answer_is_the_same(name: str) -> None:
     kept = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
     assert_same(answer(QUESTIONS[name]), kept)

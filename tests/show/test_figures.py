@@ -275,6 +275,7 @@ def test_the_drawn_step_is_the_estimated_step(spread: Layout, model: str, machin
         assert "the first and the last are drawn" in drawing.alt
 
 
+@pytest.mark.slow
 def test_a_deep_pipeline_is_drawn_beyond_its_filling() -> None:
     _, step = _played(_DEEP, "megatron-lm", "gpt3-175b", "eos")
     drawing = pipeline.gantt(step)

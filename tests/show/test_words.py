@@ -163,6 +163,7 @@ def test_a_plan_with_intervals_is_read_back(tight: Plan) -> None:
     assert Plan.from_json(tight.to_json()) == tight
 
 
+@pytest.mark.slow
 def test_rows_of_a_plan_have_names_of_their_own(tight: Plan) -> None:
     job = Workload(global_batch=256, sequence_length=4096)
     usual = planner.plan("llama-3-8b", "polaris", nodes=4, workload=job)
@@ -175,6 +176,7 @@ def test_rows_of_a_plan_have_names_of_their_own(tight: Plan) -> None:
     assert words.layout_words(sharded) != words.layout_words(sharded.replaced(dp_shard=0))
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_nodes_are_searched() -> None:
     job = Workload(global_batch=64, sequence_length=2048)
     answer = planner.plan("llama-2-13b", "vsc-5", nodes=1, workload=job, frameworks=["megatron-lm"])
@@ -191,6 +193,7 @@ def test_where_nothing_fits_nodes_are_searched() -> None:
     assert able <= {entry.name for entry in there.strategies if entry.fits}
 
 
+@pytest.mark.slow
 def test_where_the_batch_is_in_the_way_one_that_fits_is_named() -> None:
     job = Workload(global_batch=10, sequence_length=1024)
     answer = planner.plan("gpt2", "polaris", nodes=4, workload=job)

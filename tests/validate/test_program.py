@@ -98,6 +98,7 @@ def test_an_interruption_is_no_error(monkeypatch: Any, capsys: Captured) -> None
     assert capsys.readouterr().err == "planner: interrupted; finished cases are kept\n"
 
 
+@pytest.mark.slow
 def test_the_program_loads_no_torch() -> None:
     code = "import planner.validate.program, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

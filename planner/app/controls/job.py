@@ -131,7 +131,7 @@ def read(reading: Reading) -> Asked:
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
     workload, trouble = _workload(fields)
     named = reading.words("frameworks", running_on(machine))
-    frameworks = switched(reading, named, machine, workload)
+    frameworks = switched(reading, named, machine, model, workload)
     top = reading.number("top", 1, MOST_LAYOUTS, _TOP)
     tolerance = reading.number("tolerance", 0, MOST_TOLERANCE, _TOLERANCE)
     layout = reading.packed(_LAYOUT)
@@ -191,7 +191,7 @@ def moved(job: Job, machine: Machine) -> tuple[Job, str]:
         said = f"{machine.name} computes no {workload.precision}: {other} there."
         workload = workload.replaced(precision=other)
     frameworks = tuple(
-        n for n in job.frameworks if not load_framework(n).refuses(machine, workload)
+        n for n in job.frameworks if not load_framework(n).refuses(machine, workload, job.model)
     )
     found = dataclasses.replace(
         job, machine=machine, nodes=nodes, workload=workload, frameworks=frameworks, layout=""
@@ -215,8 +215,7 @@ def _usual_precision(machine: Machine) -> TrainingPrecision:
 
 def running_on(machine: Machine) -> list[str]:
     """Frameworks that run on a machine's devices."""
-    runtime = machine.device.runtime
-    return [name for name in names("framework") if runtime in load_framework(name).runtimes]
+    return [name for name in names("framework") if not load_framework(name).refuses(machine)]
 
 
 def _described(reading: Reading, kind: str, usual: str) -> Any:

@@ -26,7 +26,6 @@ from planner.app.controls.own import changes, owned
 from planner.app.controls.switches import SWITCHES, help_of, offered
 from planner.app.markdown import escape
 from planner.describe.catalogue import MOST_FREE, names
-from planner.describe.machine import Machine
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
@@ -137,8 +136,8 @@ def _details(asked: Asked) -> None:
         placeholder="all that run on the machine",
         help="Which training frameworks to search; none chosen means the usual ones.",
     )
-    if machine:
-        _switches(machine)
+    if asked.job:
+        _switches(asked.job)
     part.number_input(
         "Devices of one node",
         min_value=0,
@@ -196,10 +195,11 @@ def _details(asked: Asked) -> None:
     )
 
 
-def _switches(machine: Machine) -> None:
+def _switches(job: Job) -> None:
     """What is turned on of the frameworks that are chosen."""
-    chosen = [name for name in st.session_state["frameworks"] if name in running_on(machine)]
-    options = offered(chosen, machine)
+    asked = job.machine, job.model, job.workload
+    chosen = [name for name in st.session_state["frameworks"] if name in running_on(job.machine)]
+    options = offered(chosen, *asked)
     known = [word for word in st.session_state.get(SWITCHES, []) if word not in options]
     st.multiselect(
         "Switches of these frameworks",
@@ -208,7 +208,7 @@ def _switches(machine: Machine) -> None:
         placeholder="nothing more is turned on" if chosen else "choose frameworks first",
         disabled=not chosen,
         accept_new_options=True,
-        help=help_of(chosen, machine),
+        help=help_of(chosen, *asked),
     )
 
 

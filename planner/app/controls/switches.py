@@ -8,6 +8,7 @@ from planner.app.address import Reading
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import split_name
 from planner.describe.machine import Machine
+from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 
@@ -17,29 +18,43 @@ SWITCHES = "switches"
 """Their name in the address."""
 
 
-def offered(frameworks: Sequence[str], machine: Machine) -> list[str]:
-    """Switches of some frameworks that a machine's devices know, each behind its framework.
+def offered(
+    frameworks: Sequence[str],
+    machine: Machine,
+    model: Model | None = None,
+    workload: Workload | None = None,
+) -> list[str]:
+    """Switches of some frameworks that a machine's devices know and that are for a workload, each
+    behind its framework.
 
     >>> from planner.describe.catalogue import load_machine
     >>> offered(["accelerate"], load_machine("polaris"))
     ['accelerate+compile', 'accelerate+liger', 'accelerate+expandable-segments']
     """
-    return [word for word, _ in _offered(frameworks, machine)]
+    return [word for word, _ in _offered(frameworks, machine, model, workload)]
 
 
-def _offered(frameworks: Sequence[str], machine: Machine) -> Iterator[tuple[str, str]]:
+def _offered(
+    frameworks: Sequence[str], machine: Machine, model: Model | None, workload: Workload | None
+) -> Iterator[tuple[str, str]]:
     for framework in frameworks:
         for name, switch in load_framework(framework).switches.items():
-            if not switch.refuses(machine.device):
+            unfit = workload is not None and switch.unfit(workload, model)
+            if not (switch.refuses(machine.device) or unfit):
                 value = f"={switch.usual}" if switch.takes else ""
                 yield f"{framework}+{name}{value}", switch.does
 
 
-def help_of(frameworks: Sequence[str], machine: Machine) -> str:
+def help_of(
+    frameworks: Sequence[str],
+    machine: Machine,
+    model: Model | None = None,
+    workload: Workload | None = None,
+) -> str:
     """What the control says of them."""
     if not frameworks:
         return "What users of a framework turn on, such as torch.compile: choose frameworks first."
-    said = [f"- `{word}`: {does}" for word, does in _offered(frameworks, machine)]
+    said = [f"- `{word}`: {does}" for word, does in _offered(frameworks, machine, model, workload)]
     about = (
         "What is turned on, as `-f FRAMEWORK+SWITCH` of the command line; another value is typed."
     )
@@ -47,7 +62,11 @@ def help_of(frameworks: Sequence[str], machine: Machine) -> str:
 
 
 def switched(
-    reading: Reading, frameworks: Sequence[str], machine: Machine, workload: Workload | None
+    reading: Reading,
+    frameworks: Sequence[str],
+    machine: Machine,
+    model: Model,
+    workload: Workload | None,
 ) -> tuple[str, ...]:
     """The chosen frameworks, each with its switches; what cannot be is said and left out."""
     wish = reading.wishes.get(SWITCHES, "")
@@ -56,9 +75,13 @@ def switched(
     if wish:
         reading.wishes[SWITCHES] = ",".join(asked)
     fine = [word for word in asked if split_name(word)[0] in frameworks and _is_fine(word)]
-    known = [*offered(frameworks, machine), *fine]
+    known = [*offered(frameworks, machine, model, workload), *fine]
     words = reading.words(SWITCHES, list(dict.fromkeys(known)))
-    return tuple(_together(reading, name, words, machine, workload) for name in frameworks)
+    whole = {name: _whole(name, words) for name in frameworks}
+    return tuple(
+        name if _refused(reading, name, text, machine, model, workload) else text
+        for name, text in whole.items()
+    )
 
 
 def _is_fine(word: str) -> bool:
@@ -73,20 +96,28 @@ def _is_fine(word: str) -> bool:
     return bool(switches)
 
 
-def _together(
-    reading: Reading, name: str, words: Sequence[str], machine: Machine, workload: Workload | None
-) -> str:
-    """A framework with all its switches; the framework alone where they do not go together."""
+def _whole(name: str, words: Sequence[str]) -> str:
+    """A framework with all its switches."""
     mine = [switch for word in words if split_name(word)[0] == name for switch in _of(word)]
-    whole = "+".join([name, *mine])
+    return "+".join([name, *mine])
+
+
+def _refused(
+    reading: Reading,
+    name: str,
+    whole: str,
+    machine: Machine,
+    model: Model,
+    workload: Workload | None,
+) -> bool:
+    """Whether its switches do not go together or not with the job, which is said."""
     try:
-        refused = load_framework(whole).refuses(machine, workload)
+        refused = load_framework(whole).refuses(machine, workload, model)
     except PlannerError as error:
         refused = error.plain
-    if not refused:
-        return whole
-    reading.said.append(f"Switches: {refused}; {name} is searched without any.")
-    return name
+    if refused:
+        reading.said.append(f"Switches: {refused}; {name} is searched without any.")
+    return bool(refused)
 
 
 def _of(word: str) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def complete(
             # what no other rank holds is not sent
             if shape.dp * shape.cp > 1 or not key.startswith("communication.")
         }
-        chosen, said = _switched(chosen, files.switches, files.name, described)
+        chosen, said = _switched(chosen, files.switches, files.name, described, model)
         chosen, turned = _as_switches(chosen, changes, files.name)
         chosen, changed = _changed(chosen, changes, described.precision, model)
         notes += [*said, *turned, *changed]
@@ -249,14 +249,14 @@ def _shape_notes(files: Configuration, model: Model) -> list[str]:
 
 
 def _switched(
-    framework: Framework, switches: Sequence[str], files: str, workload: Workload
+    framework: Framework, switches: Sequence[str], files: str, workload: Workload, model: Model
 ) -> tuple[Framework, list[str]]:
     """The framework with what files turn on, as far as it has such switches for the workload."""
     named = {word: word.partition("=")[0] for word in switches}
     why = {}
     for word, name in named.items():
         switch = framework.switches.get(name)
-        unfit = switch.unfit(workload) if switch else ""
+        unfit = switch.unfit(workload, model) if switch else ""
         why[word] = (
             f"it {unfit}" * bool(unfit) if switch else f"{framework.name} has no such switch"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.job import check_sequence
+from planner.choose.job import check_routing, check_sequence
 from planner.choose.legality.degrees import AXES, DIVISIONS
 from planner.choose.legality.experts import EXPERTS
 from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
@@ -43,19 +43,19 @@ def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, 
     for rule in RULES:
         if not set(rule.needs) <= known:
             continue
-        holds = np.broadcast_to(rule.holds(question, layouts), alive.shape)
-        fell = int(np.count_nonzero(alive & ~holds))
-        if fell:
+        holds = rule.holds(question, layouts)
+        if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
             dropped[rule.reason] = dropped.get(rule.reason, 0) + fell
-        alive &= holds
+            alive &= holds
     return alive, dropped
 
 
 def check(question: Question, layout: Layout) -> None:
     """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
-    if why := question.framework.refuses(question.machine, question.workload):
+    if why := question.framework.refuses(question.machine, question.workload, question.model):
         raise LayoutError(why)
     check_sequence(question)
+    check_routing(question)
     for rule in broken(question, layout):
         raise LayoutError(rule.message(question, layout))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.choose.legality.offloading import offload_message, offloads
 from planner.choose.legality.rule import Rule, coded
-from planner.cost.arrays import Float, Mask
+from planner.cost.arrays import Float, Mask, among
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -87,7 +87,7 @@ def _moves(q: Question, x: Layouts) -> Mask:
     modes = [RECOMPUTE.index(mode) for mode in q.framework.offload_activations]
     piped = q.framework.offloading.activations_piped | ~x.piped
     apart = not q.machine.device.uses_host_memory
-    return ~x.offloads_activations | (np.isin(x.recompute, modes) & piped & apart)
+    return ~x.offloads_activations | (among(x.recompute, modes) & piped & apart)
 
 
 def _moves_message(q: Question, x: Layout) -> str:

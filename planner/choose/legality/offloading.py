@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.choose.job import listed
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Mask, among
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, Layout
@@ -17,7 +17,7 @@ __all__ = ["offload_message", "offloads"]
 def offloads(q: Question, x: Layouts) -> Mask:
     """Which layouts offload nothing, or what the framework can, to what the machine has."""
     fw, disk = q.framework, q.machine.node.local_disk is not None
-    staged = np.isin(x.zero_stage, fw.offload_stages)
+    staged = among(x.zero_stage, fw.offload_stages)
     to_host = staged & ("cpu" in fw.offload_optimizer)
     to_disk = staged & x.shards_weights & ("nvme" in fw.offload_optimizer) & disk
     all_to_host = x.shards_weights & ("cpu" in fw.offload_parameters)

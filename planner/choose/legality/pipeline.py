@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.choose.job import listed
 from planner.choose.legality.rule import Rule, coded
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Mask, among
 from planner.cost.question import Question
 from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
 from planner.cost.shards.layouts import Layouts
@@ -127,8 +127,8 @@ def _schedule_message(q: Question, x: Layout) -> str:
 
 def _deferred(q: Question, x: Layouts) -> Mask:
     recompute = [RECOMPUTE.index(mode) for mode in q.framework.deferred_recompute]
-    stages = np.isin(x.zero_stage, q.framework.deferred_zero_stages)
-    return ~defers_weight_gradients(x) | (np.isin(x.recompute, recompute) & stages)
+    stages = among(x.zero_stage, q.framework.deferred_zero_stages)
+    return ~defers_weight_gradients(x) | (among(x.recompute, recompute) & stages)
 
 
 def _deferred_message(q: Question, x: Layout) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Mask, among
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
@@ -38,7 +36,7 @@ def coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -
     def holds(q: Question, x: Layouts) -> Mask:
         offered = {implied, *getattr(q.framework, allowed)}
         codes = [i for i, value in enumerate(table) if value in offered]
-        return np.isin(getattr(x, name), codes)
+        return among(getattr(x, name), codes)
 
     return Rule(
         f"{name} is not offered by the framework",

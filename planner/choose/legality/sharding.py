@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.choose.job import listed
 from planner.choose.legality.rule import Rule, choices
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Mask, among
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
@@ -41,8 +41,8 @@ def _batch_message(q: Question, x: Layout) -> str:
 
 
 def _zero(q: Question, x: Layouts) -> Mask:
-    stages = np.isin(x.zero_stage, q.framework.stages(q.workload.precision))
-    piped = np.isin(x.zero_stage, q.framework.zero_stages_with_pipeline)
+    stages = among(x.zero_stage, q.framework.stages(q.workload.precision))
+    piped = among(x.zero_stage, q.framework.zero_stages_with_pipeline)
     return stages & (piped | ~x.piped)
 
 
@@ -73,7 +73,7 @@ def _alone(q: Question, x: Layouts) -> Mask:
 
 def _hybrid(q: Question, x: Layouts) -> Mask:
     whole = x.dp_shard == x.dp
-    offered = np.isin(x.zero_stage, q.framework.hybrid_stages)
+    offered = among(x.zero_stage, q.framework.hybrid_stages)
     return whole | ((x.dp % x.dp_shard == 0) & offered)
 
 

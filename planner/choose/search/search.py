@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.choose.job import check_sequence
+from planner.choose.job import check_routing, check_sequence
 from planner.choose.search.candidates import candidates
 from planner.choose.search.found import Found
 from planner.choose.search.further import FURTHER
@@ -31,6 +31,7 @@ def search(
     of that kind and not of all, and comes of layouts of that kind.
     """
     check_sequence(question)
+    check_routing(question)
     layouts, dropped = candidates(question, world)
     found = _found(question, _kept(layouts, within), dropped)
     for further in FURTHER:

@@ -21,6 +21,7 @@ from planner.cost.parts import part
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
+from planner.cost.shards.split import kept_share
 from planner.describe.layout import Layout
 from planner.units import either, format_rate, format_seconds
 
@@ -171,7 +172,14 @@ def utilisation(question: Question, answer: Estimate) -> list[str]:
     """What a utilisation counts, where that makes it look too good, and what the step's time leaves
     out; recompute that is none."""
     workload, machine = question.workload, question.machine
+    kept = float(kept_share(workload, Layouts.of(answer.layout))) if question.model.experts else 1.0
     lines = idle_recompute(question, answer.layout)
+    if kept < 1:
+        lines.append(
+            f"With expert_capacity = {workload.expert_capacity:g} at least "
+            f"{100 * (1 - kept):.3g} % of the tokens routed to experts are dropped: MFU does not "
+            "count them, and what is trained changes."
+        )
     if OPTIMIZERS[workload.optimizer].paged:
         lines.append(
             f"The moments of {workload.optimizer} count in host memory; what their pages take to "
@@ -200,7 +208,7 @@ def utilisation(question: Question, answer: Estimate) -> list[str]:
         )
         for masked in (False, True)
     )
-    total = model_flop(blocks, workload)
+    total = float(model_flop(blocks, workload, kept))
     squares = "every document" if workload.documents else "the sequence"
     if counted > _MUCH_ATTENTION * total and seen < counted:
         fewer = answer.mfu * (1 - (counted - seen) / total)

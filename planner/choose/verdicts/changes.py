@@ -9,7 +9,7 @@ import numpy as np
 from planner.choose.recommending import effort
 from planner.choose.search import Found
 from planner.cost.arrays import Float
-from planner.cost.estimate import Estimate, timed
+from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import Footprints
 from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts
@@ -49,16 +49,15 @@ def _pairs(taken: Footprints) -> tuple[tuple[Float, float], ...]:
     )
 
 
-def nearest(found: Found) -> tuple[float, Estimate, Footprints]:
-    """The layout that exceeds its limits least: by which part of them, its estimate, what it takes.
+def nearest(found: Found) -> tuple[float, Footprints]:
+    """The layout that exceeds its limits least: by which part of them, and what it takes.
 
     Device, host and disk count alike, each by its part of what there is.
     """
     taken = found.footprints
     over = sum(np.maximum(used / max(room, 1.0) - 1, 0.0) for used, room in _pairs(taken))
     index = int(np.argmin(over))
-    one = taken.take(np.array([index]))
-    return float(np.ravel(over)[index]), timed(found.question, one)[0], one
+    return float(np.ravel(over)[index]), taken.take(np.array([index]))
 
 
 def slack(estimate: Estimate, limit_bytes: float) -> str:

@@ -103,7 +103,9 @@ def _judged(strategy: Strategy, bench: _Bench) -> Verdict:
     if best is not None:
         why = slack(best, members[0].footprints.device_limit_bytes)
         return Verdict(strategy.name, True, why, "", best)
-    _, estimate, one = min((nearest(kind) for kind in members), key=lambda triple: triple[0])
+    closest = [(*nearest(kind), kind.question) for kind in members]
+    _, one, question = min(closest, key=lambda each: each[0])
+    estimate = timed(question, one)[0]
     fix = cheapest_change(estimate, bench.of(strategy))
     return Verdict(strategy.name, False, excess(estimate, one), fix, estimate)
 
@@ -141,7 +143,7 @@ def _made(
     if len(sharded.estimates):
         some = sharded.estimates.layouts.take(order(sharded.estimates, 1))
     elif len(sharded.footprints):
-        some = nearest(sharded)[2].layouts
+        some = nearest(sharded)[1].layouts
     else:
         return sharded
     changed = change(question, some)

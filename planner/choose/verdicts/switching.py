@@ -83,7 +83,7 @@ def _choices(question: Question, together: bool) -> list[tuple[str, ...]]:
     on = {word.partition("=")[0] for word in framework.switched}
     alone = []
     for name, switch in framework.switches.items():
-        fits = not switch.refuses(device) and not switch.unfit(question.workload)
+        fits = not switch.refuses(device) and not switch.unfit(question.workload, question.model)
         named = switch.saves_memory and bool(switch.takes) == bool(switch.usual)
         if fits and named and name not in on:
             needed = [need for need in switch.needs if need not in on]

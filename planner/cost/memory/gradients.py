@@ -98,6 +98,10 @@ class _Sizes:
         self.added = self.once & (self.size.reduce_bytes <= self.buffers.layer_gradient_bytes)
         ranks = np.where(layouts.shards_states, layouts.num_shards, 1)
         self.output_bytes = np.where(self.sharding, self.size.gradient_bytes / ranks, 0.0)
+        # and beside it what it is narrowed from
+        narrower = self.size.gradient_bytes < self.size.reduce_bytes
+        wide = np.where(self.sharding & narrower, self.size.reduce_bytes / ranks, 0.0)
+        self.reduced_bytes = self.output_bytes + wide
 
     def reduction(self) -> Reduction:
         """All moments."""
@@ -150,8 +154,10 @@ class _Sizes:
         if self.loss_chunks == 1:
             return np.zeros(np.shape(self.params.head))
         ahead = self.buffers.reduce_input_bytes
-        reducing = self.params.head * (2 * ahead + self.output_bytes) - self.kept.loss
-        return np.where(self.split, np.maximum(self.params.head * ahead, reducing), 0.0)
+        # a sum over the passes before is there already
+        summed = np.where(self.once & (self.before() > 0), 0.0, self.params.head * ahead)
+        reducing = summed + self.params.head * (ahead + self.reduced_bytes) - self.kept.loss
+        return np.where(self.split, np.maximum(summed, reducing), 0.0)
 
     def before(self) -> Float:
         """Gradients that exist while activations are at their peak.

@@ -64,6 +64,7 @@ def resident(stages: Stages) -> Resident:
     further = size.unsharded_gradient_bytes + np.where(reduced, size.bucket_bytes, 0.0)
     gradients = gradients + np.where(layouts.shards_gradients, 0.0, params.trainable * further)
     gradients = gradients + stages.trained.weight_shapes * framework.buffers.placeholder_bytes
+    gradients = gradients + _reduced_twice(stages)
     optimizer = stages.optimizer_state_bytes - stages.paged_bytes
     if not size.sharded_weight_bytes:
         # where the compute copy is only ever gathered, the fp32 copy is the parameter itself
@@ -76,6 +77,19 @@ def resident(stages: Stages) -> Resident:
         gradients=np.where(stay, gradients, 0.0),
         optimizer_states=np.where(layouts.keeps_states, optimizer, 0.0),
     )
+
+
+def _reduced_twice(stages: Stages) -> Float:
+    """A tied table's gradient shard beyond the first, where a loss in pieces reduces the head's
+    part before the embedding's: the norm's gradient lies in the second one's tensor [B].
+
+    torch 2.13, fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce.
+    """
+    size, layouts, framework = stages.states, stages.layouts, stages.question.framework
+    kept = framework.kernels.loss_chunks > 1 and not framework.kernels.optimizer_in_backward
+    kept = kept and not size.sharded_weight_bytes
+    shard = stages.trained.tied / layouts.num_shards * size.gradient_bytes
+    return np.where(layouts.shards_states, kept * shard, 0.0)
 
 
 def frozen(stages: Stages) -> Float:

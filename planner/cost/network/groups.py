@@ -6,11 +6,12 @@ mesh; size and stride of every group follow from that, and stand here only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import functools
+from collections.abc import Callable
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Int, distinct
+from planner.cost.arrays import Int, distinct
 from planner.cost.network.topology import GroupView, group_view, unit_view
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
@@ -64,9 +65,8 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Groups(Arrays):
-    """What the groups of every kind see."""
+class Groups:
+    """What the groups of every kind see, each worked out when it is first asked for."""
 
     tensor: GroupView
     context: GroupView
@@ -96,17 +96,26 @@ class Groups(Arrays):
     pipeline: GroupView
     """The stages of a pipeline, each a neighbour of the next."""
 
+    def __init__(self, layouts: Layouts, view: Callable[[Int, Int], GroupView]) -> None:
+        self._places, self._view = geometry(layouts), view
+
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
         """Groups of every layout on a machine."""
-        places = geometry(layouts)
-        return cls(**{f.name: _seen(machine, *places[f.name]) for f in fields(cls)})
+        return cls(layouts, functools.partial(_seen, machine))
 
     @classmethod
     def unit(cls, layouts: Layouts) -> Groups:
         """Groups whose ranks send one byte per second and wait for nothing: seconds are bytes."""
-        places = geometry(layouts)
-        return cls(**{field.name: unit_view(places[field.name][0]) for field in fields(cls)})
+        return cls(layouts, lambda size, _: unit_view(size))
+
+    def __getattr__(self, kind: str) -> GroupView:
+        # Python asks this for what is no attribute yet
+        if kind not in Groups.__annotations__:
+            raise AttributeError(kind)
+        seen = self._view(*self._places[kind])
+        setattr(self, kind, seen)
+        return seen
 
 
 def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.describe.framework.traits import Kernels
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, Weight
 from planner.describe.model.weights import adapted
 from planner.describe.workload import BaseFormat, Workload
@@ -34,7 +35,7 @@ def stored_bytes(base: BaseFormat, columns: int) -> float:
     return 1 + _SCALE / columns
 
 
-def trained(block: Block, workload: Workload) -> Block:
+def trained(block: Block, workload: Workload, kernels: Kernels) -> Block:
     """The block with its frozen parts, how they are stored, and adapters; itself where all trains.
 
     Counted: products without weight gradient, low-rank pairs and their sums, what dropout and DoRA
@@ -65,7 +66,7 @@ def trained(block: Block, workload: Workload) -> Block:
         block,
         weights=tuple(_stored(weight, base) for weight in weights),
         gemms=tuple(_frozen(gemm, workload, base, targets) for gemm in block.gemms) + pairs,
-        pointwise=block.pointwise + tuple(_summed(block, w, workload) for w in matrices),
+        pointwise=block.pointwise + tuple(_summed(block, w, workload, kernels) for w in matrices),
         saved=_kept(block, workload, targets)
         + tuple(item for w in matrices for item in _beside(block, w, workload)),
         deferred=tuple(_waiting(gemm, workload) for gemm in pairs),
@@ -111,11 +112,17 @@ def _share(block: Block, weight: Weight) -> int:
     return block.dispatch_top_k if weight.expert else 1
 
 
-def _summed(block: Block, weight: Weight, workload: Workload) -> Pointwise:
-    """Scaling the pair's output and adding it; the gradient of the input added to the matrix's."""
+def _summed(block: Block, weight: Weight, workload: Workload, fused: Kernels) -> Pointwise:
+    """Scaling the pair's output and adding it; the gradient of the input added to the matrix's.
+
+    Where a compiler makes one kernel of it and of what comes before and after, the pair's output
+    and the gradient of its input are read once more there, and its output's gradient is written.
+    """
     e, times = workload.compute_bytes, _share(block, weight)
     forward, backward = 5 * e * weight.rows, 2 * e * weight.rows + 3 * e * weight.columns
     kernels = 2
+    if fused.fused_adapters:
+        forward, backward, kernels = e * weight.rows, e * (weight.rows + weight.columns), 0
     if workload.lora_dropout:
         forward += (2 * e + 1) * weight.columns
         backward += (2 * e + 1) * weight.columns

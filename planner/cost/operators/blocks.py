@@ -70,7 +70,7 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
         *(_layer(sizes, block, kind) for block, kind in zip(layers, kinds, strict=True)),
         ends.head(sizes, last),
     )
-    return tuple(trained(block, workload) for block in complete)
+    return tuple(trained(block, workload, framework.kernels) for block in complete)
 
 
 def _layer(sizes: Sizes, block: Block, kind: LayerKind) -> Block:

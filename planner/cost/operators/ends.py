@@ -83,7 +83,9 @@ def head(sizes: Sizes, block: Block) -> Block:
     apart = e < FP32 or sizes.kernels.loss == "eager"
     return replace(
         block,
-        gemms=(Gemm("head", vocab, h, "column", quantizable=False),),
+        gemms=(
+            Gemm("head", vocab, h, "column", quantizable=False, pieces=sizes.kernels.loss_chunks),
+        ),
         pointwise=(*pointwise, loss),
         saved=(
             *saved,
@@ -92,7 +94,7 @@ def head(sizes: Sizes, block: Block) -> Block:
             # a pipeline's engine keeps each micro-batch's output until its backward
             Saved(
                 "head.output",
-                e * vocab * (apart and not sizes.kernels.keeps_logits),
+                e * vocab * (apart and not _holds_logits(sizes)),
                 _logits_split(sizes),
                 only_piped=True,
             ),
@@ -119,7 +121,7 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
     if eager:
         # to fp32, log-softmax; backward: fill, log-softmax gradient, back to 16 bits
         forward, backward, working = cast + 8, 4 + 12 + cast, 2 * FP32
-        kept, beside = FP32, e * (kernels.keeps_logits + sizes.model.logits_softcap)
+        kept, beside = FP32, e * (_holds_logits(sizes) + sizes.model.logits_softcap)
     elif kernels.loss.startswith("vocab-parallel"):
         # max, subtract, exponentiate, sum, divide in fp32, in place (Megatron-LM)
         forward, backward, kept, working = cast + 28, 8 + cast, FP32, e
@@ -149,6 +151,11 @@ def _loss(sizes: Sizes, vocab: int) -> tuple[Pointwise, tuple[Saved, ...], tuple
             Saved("loss.softmax", FP32 * piece * again, split, only_split=True),
         ),
     )
+
+
+def _holds_logits(sizes: Sizes) -> bool:
+    """Whether 16-bit logits are there until backward: a loop over pieces holds those of each."""
+    return sizes.kernels.keeps_logits or sizes.kernels.loss_chunks > 1
 
 
 def _logits_split(sizes: Sizes) -> Split:

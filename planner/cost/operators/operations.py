@@ -63,30 +63,33 @@ def sequence_flop(
     return np.asarray(tokens, dtype=float) * each.sum()
 
 
-def model_flop(blocks: tuple[Block, ...], workload: Workload) -> float:
+def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayLike = 1.0) -> Float:
     """Model operations of one step: forward and backward, no recompute [FLOP].
 
-    Counted: matrix products (6 per weight and token that is no padding) and full attention, 12 s h
-    per token and layer, or the square of every document: the convention of PaLM (Chowdhery et al.
-    2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
+    `kept_share`: of the tokens that are routed to experts, those that these take.
+
+    Counted: matrix products (6 per weight and token that is no padding and not dropped) and full
+    attention, 12 s h per token and layer, or the square of every document: the convention of PaLM
+    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and of nanoGPT. Left out: everything else.
     method.md#operations-and-utilisation.
 
     >>> from planner import load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> job = Workload(sequence_length=1024)
     >>> gpt2 = blocks(load_model("gpt2"), job, load_framework("ddp"))       # 12 layers, h = 768
-    >>> model_flop(gpt2, job) / job.tokens_per_step
+    >>> float(model_flop(gpt2, job)) / job.tokens_per_step
     854438400.0
     >>> 6 * (12 * 12 * 768**2 + 50257 * 768) + 12 * 12 * 1024 * 768
     854438400
     """
-    tokens = workload.tokens_per_step
-    total = 0.0
+    tokens, kept = workload.tokens_per_step, np.asarray(kept_share, dtype=float)
+    total = np.zeros_like(kept)
     for block in blocks:
         for gemm in block.gemms:
             passes = 1 + gemm.input_gradient + gemm.weight_gradient
-            total += block.count * 2.0 * passes * gemm.n * gemm.k * (gemm.top_k or 1) * tokens
+            visits = gemm.top_k * kept if gemm.top_k else 1.0
+            total = total + block.count * 2.0 * passes * gemm.n * gemm.k * visits * tokens
         for attention in block.attentions:
             flop = sequence_flop(attention, tokens, workload, skips_masked=False)
-            total += block.count * 3.0 * float(flop)
+            total = total + block.count * 3.0 * float(flop)
     return total

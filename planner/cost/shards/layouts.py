@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
+from planner.cost.arrays import Arrays, Float, Int, Mask, among, distinct
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import (
     DEALING,
@@ -229,7 +229,7 @@ class Layouts(Sharding, Chunks, Arrays):
         """
         rules = framework.communication
         often = self._reduces_every(framework)
-        piped = np.isin(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
+        piped = among(self.zero_stage, rules.pipeline_reduce_every_micro_batch) & self.piped
         often = often | piped
         if framework.buffers.pipeline_gradients_whole:
             often = often & ~self.piped
@@ -247,7 +247,7 @@ class Layouts(Sharding, Chunks, Arrays):
         """How often a step gathers its weights for a forward pass, where layers are units: before
         each, as a backward pass frees them; once where a pipeline or ZeRO-1 keeps them.
         """
-        freed = np.isin(self.zero_stage, framework.communication.reduce_every_micro_batch)
+        freed = among(self.zero_stage, framework.communication.reduce_every_micro_batch)
         kept = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(self.shards_weights | (freed & ~kept), self.num_microbatches, 1)
 
@@ -263,9 +263,21 @@ class Layouts(Sharding, Chunks, Arrays):
         stay = self.piped & framework.buffers.pipeline_gradients_whole
         return np.where(stay, 1, self.num_microbatches)
 
+    def gathers_head_more(self, framework: Framework) -> Int:
+        """How often a step of FSDP gathers the head's weights beyond those of layers, where its
+        loss runs in pieces: three times a pass, for the norm forward, for all pieces and for the
+        norm backward (torchtitan 0.3, components/loss.py, with torch 2.13).
+        """
+        if framework.kernels.loss_chunks == 1:
+            return np.zeros_like(self.num_microbatches)
+        again = np.where(self.shards_weights, self.gathers_again_per_step(framework), 0)
+        more = 3 * self.num_microbatches - self.gathers_per_step(framework) - again
+        alone = framework.communication.every_layer_alone
+        return np.where(self.shards_states & alone, more, 0)
+
     def _reduces_every(self, framework: Framework) -> Mask:
         rules = framework.communication
-        return np.isin(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
+        return among(self.zero_stage, rules.reduce_every_micro_batch) & (not rules.reduces_once)
 
     # --- what lives off the device --------------------------------------------------------------
 
@@ -371,12 +383,12 @@ class Layouts(Sharding, Chunks, Arrays):
     @property
     def v_shaped(self) -> Mask:
         """The model turns at the last stage: the first one holds both of its ends."""
-        return np.isin(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+        return among(self.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
 
     @property
     def paired(self) -> Mask:
         """The schedule itself runs forward and backward passes together."""
-        return np.isin(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
+        return among(self.schedule, [SCHEDULES.index(name) for name in PAIRED])
 
     def tokens(self, sequence_length: int) -> Float:
         """Tokens of one micro-batch on one context rank."""

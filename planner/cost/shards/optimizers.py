@@ -58,7 +58,8 @@ def moment_bytes(optimizer: OptimizerName, states: States) -> float:
     is counted per tensor. Definition.
 
     >>> from planner.describe.catalogue import load_framework
-    >>> plain, narrow = load_framework("megatron-lm"), load_framework("megatron-lm+fp8-moments")
+    >>> plain = load_framework("megatron-lm")
+    >>> narrow = plain.with_switches("precision-aware", "fp8-moments")
     >>> [moment_bytes("adamw", framework.states("bf16")) for framework in (plain, narrow)]
     [8.0, 2.0]
     >>> moment_bytes("lion", plain.states("bf16")), moment_bytes("adam-8bit", plain.states("bf16"))

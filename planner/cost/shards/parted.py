@@ -9,11 +9,20 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, distinct
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import chunk_counts, stage_counts
+from planner.cost.shards.pipeline import chunk_counts, deal_columns
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 
-__all__ = ["chunk_parts", "model_parts", "parted", "parts_columns", "repeated_of", "stage_parts"]
+__all__ = [
+    "chunk_parts",
+    "distinct_parts",
+    "every_stage",
+    "model_parts",
+    "parted",
+    "parts_columns",
+    "repeated_of",
+    "stage_parts",
+]
 
 
 def parted(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -105,25 +114,45 @@ def stage_parts(
 ) -> list[Float]:
     """How many of each block a pipeline stage holds [1].
 
-    Counted: as `stage_counts`; where blocks are parted, chunk by chunk. Left out: nothing.
-    method.md#recompute.
+    Counted: the blocks of its chunks, as `chunk_parts`. Left out: nothing. method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_model
     >>> from planner.cost.operators.blocks import blocks
     >>> megatron = load_framework("megatron-lm")
-    >>> llama = parted(blocks(load_model("llama-3-8b"), Workload(), megatron))
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
+    >>> [int(n) for n in stage_parts(llama, Layouts.of(Layout(pp=4)), 0, megatron)]
+    [1, 8, 0]
     >>> two = Layouts.of(Layout(pp=2, vpp=2, recompute="full", recompute_layers=2))
-    >>> [float(count) for count in stage_parts(llama, two, 0, megatron)]
-    [1.0, 4.0, 12.0, 0.0]
+    >>> [int(count) for count in stage_parts(parted(llama), two, 0, megatron)]
+    [1, 4, 12, 0]
     """
-    if not any(block.kept_whole for block in blocks):
-        return stage_counts(blocks, layouts, stage, framework)
-    counted = (layouts.pp, layouts.vpp, layouts.schedule, *layouts.dealing)
-    columns = np.broadcast_arrays(*counted, *parts_columns(layouts), np.asarray(stage))
+    few, stages, which = distinct_parts(blocks, layouts, stage)
+    counts = chunk_parts(blocks, few, stages, framework)
+    return [np.sum(count, axis=0)[which] for count in counts]
+
+
+def distinct_parts(
+    blocks: tuple[Block, ...], layouts: Layouts, column: ArrayLike
+) -> tuple[Layouts, Int, Int]:
+    """Layouts whose stages hold unlike parts of a model or that differ in one column more, such as
+    the stage; that column of theirs, and which of them each layout is [1].
+
+    Counted: how layers are dealt, and where blocks are parted, which of them are repeated. Left
+    out: all else that layouts differ in. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), load_framework("megatron-lm"))
+    >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
+    >>> few, stages, which = distinct_parts(llama, some, 1)
+    >>> few.pp.tolist(), stages.tolist(), which.tolist()
+    ([2, 4], [1, 1], [1, 0, 1])
+    """
+    repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
+    columns = np.broadcast_arrays(*deal_columns(layouts), *repeated, np.asarray(column))
     first, which = distinct(*columns)
     few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
-    counts = chunk_parts(blocks, few, columns[-1].ravel()[first], framework)
-    return [np.sum(count, axis=0)[which] for count in counts]
+    return few, columns[-1].ravel()[first], which
 
 
 def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:
@@ -142,11 +171,19 @@ def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framewor
     """
     if not any(block.kept_whole for block in blocks):
         return [np.asarray(float(block.count)) for block in blocks]
-    counted = (layouts.pp, layouts.vpp, layouts.schedule, *layouts.dealing)
-    first, which = distinct(*np.broadcast_arrays(*counted, *parts_columns(layouts)))
-    few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
-    row = np.repeat(np.arange(len(first)), few.pp)
-    stage = np.arange(len(row)) - np.repeat(np.cumsum(few.pp) - few.pp, few.pp)
+    few, _, which = distinct_parts(blocks, layouts, np.zeros_like(layouts.pp))
+    row, stage = every_stage(few)
     counts = stage_parts(blocks, few.take(row), stage, framework)
-    sums = [np.bincount(row, count, len(first)).astype(float) for count in counts]
+    sums = [np.bincount(row, count, len(few)).astype(float) for count in counts]
     return [count[which] for count in sums]
+
+
+def every_stage(layouts: Layouts) -> tuple[Int, Int]:
+    """Every stage of some layouts, one after the other: the number of its layout, and its own [1].
+
+    >>> row, stage = every_stage(Layouts.broadcast(pp=[2, 3]))
+    >>> row.tolist(), stage.tolist()
+    ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])
+    """
+    row = np.repeat(np.arange(len(layouts)), layouts.pp)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(layouts.pp) - layouts.pp, layouts.pp)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int, distinct
+from planner.cost.arrays import Float, Int
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
@@ -15,10 +15,9 @@ from planner.describe.model.block import Block
 
 __all__ = [
     "Deal",
-    "candidate_stages",
     "chunk_counts",
+    "deal_columns",
     "layers_on_stage",
-    "stage_counts",
     "told_deal",
 ]
 
@@ -76,55 +75,6 @@ def layers_on_stage(
     return start.astype(float), count.astype(float)
 
 
-def stage_counts(
-    blocks: tuple[Block, ...], layouts: Layouts, stage: ArrayLike, framework: Framework
-) -> list[Float]:
-    """How many of each block a pipeline stage holds [1].
-
-    Counted: layers in the order of the blocks, the embedding on stage 0, the head on the last.
-    Where the model turns at the last stage, those of both chunks. Left out: chunks that go round,
-    which share their stage. method.md#pipeline.
-
-    >>> from planner import Layout, Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
-    >>> [int(n) for n in stage_counts(llama, Layouts.of(Layout(pp=4)), 0, megatron)]
-    [1, 8, 0]
-    """
-    total, number, deals = _deals(blocks, layouts, framework)
-    turned = layouts.v_shaped.astype(np.int64)
-    pp, stage, turned, number = np.broadcast_arrays(layouts.pp, stage, turned, number)
-    # few of these differ, however many layouts there are
-    first, which = distinct(pp, stage, turned, number)
-    pp, stage, turned, number = (np.ravel(one)[first] for one in (pp, stage, turned, number))
-    counts = [np.zeros(len(first)) for _ in blocks]
-    for one, deal in enumerate(deals):
-        here = np.flatnonzero(number == one)
-        found = _on_stages(blocks, pp[here], stage[here], turned[here], total, deal)
-        for count, some in zip(counts, found, strict=True):
-            count[here] = some
-    return [count[which] for count in counts]
-
-
-def _on_stages(
-    blocks: tuple[Block, ...], pp: Int, stage: Int, turned: Int, total: int, deal: Deal
-) -> list[Float]:
-    """Blocks on stages that are dealt alike, all their chunks together."""
-    if deal.told and len(pp):
-        chunks = len(deal.told) // int(pp[0])
-        places = [pp * k + np.where(turned * (k % 2), pp - 1 - stage, stage) for k in range(chunks)]
-        held = [_counts_of(blocks, pp * chunks, place, total, deal) for place in places]
-        return [np.asarray(sum(parts)) for parts in zip(*held, strict=True)]
-    few = _counts_of(blocks, pp, stage, total, deal)
-    if np.any(turned):
-        down = _counts_of(blocks, 2 * pp, stage, total, deal)
-        up = _counts_of(blocks, 2 * pp, 2 * pp - 1 - stage, total, deal)
-        both = zip(few, down, up, strict=True)
-        few = [np.where(turned, ahead + back, plain) for plain, ahead, back in both]
-    return few
-
-
 def chunk_counts(
     blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
 ) -> list[Float]:
@@ -157,6 +107,29 @@ def chunk_counts(
     return counts
 
 
+def deal_columns(layouts: Layouts) -> tuple[Int, ...]:
+    """What tells how layers are dealt to the chunks of stages, as numbers from 0 [1].
+
+    Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: what the
+    framework does unasked, which is the same for all. method.md#pipeline.
+
+    >>> from planner import Layout
+    >>> some = Layouts.stack([Layout(pp=4), Layout(pp=4, embedding_slots=1)])
+    >>> [column.tolist() for column in deal_columns(some)]
+    [[4, 4], [1, 1], [0, 0], [0, 2]]
+    """
+    return (layouts.pp, layouts.vpp, layouts.v_shaped.astype(np.int64), _told_number(layouts)[0])
+
+
+def _told_number(layouts: Layouts) -> tuple[Int, Layouts | None]:
+    """The number of every layout's deal, 0 where nothing is told of it, and one layout of each."""
+    told = layouts.dealt_by_hand | layouts.counts_ends
+    if not np.any(told):
+        return np.zeros(np.shape(layouts.pp), dtype=np.int64), None
+    few, which = layouts.distinct_deals()
+    return np.where(told, which + 1, 0), few
+
+
 def _deals(
     blocks: tuple[Block, ...], layouts: Layouts, framework: Framework
 ) -> tuple[int, Int, list[Deal]]:
@@ -170,13 +143,9 @@ def _deals(
         head = sum(_cost(b) for b in blocks if b.kind == "head")
         whole = sum(b.count * _cost(b) for b in layers)
         usual = Deal(0, head * total / whole, by_cost=True)
-    number = np.zeros(np.shape(layouts.pp), dtype=np.int64)
-    told = layouts.dealt_by_hand | layouts.counts_ends
-    if not np.any(told):
-        return total, number, [usual]
-    few, which = layouts.distinct_deals()
-    deals = [told_deal(total, few[row], usual) for row in range(len(few))]
-    return total, np.where(told, which + 1, 0), [usual, *deals]
+    number, few = _told_number(layouts)
+    deals = [] if few is None else [told_deal(total, few[row], usual) for row in range(len(few))]
+    return total, number, [usual, *deals]
 
 
 def told_deal(num_layers: int, layout: Layout, usual: Deal = _EVENLY) -> Deal:
@@ -225,70 +194,6 @@ def _cost(block: Block) -> int:
     grouped = [w for w in own if w.matrix in ("key", "value")]
     repeated = len(grouped) * query - sum(w.num_params for w in grouped)
     return sum(w.num_params for w in matrices) + repeated
-
-
-def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> Int:
-    """Stages of which one is the worst in memory and in time. Shape (..., stages) [1].
-
-    Counted: first and last, and the second where the first holds fewer layers; where a kind of
-    layer ends, the stage that mixes two kinds, the one after it and the fullest after it; where
-    the model turns at the last stage, of its chunks, the last fuller one and the stage before the
-    turn; all that users deal. Left out: those between, which hold ever fewer layers and
-    micro-batches.
-    method.md#pipeline.
-
-    >>> from planner import Layout, Workload, load_framework, load_model
-    >>> from planner.cost.operators.blocks import blocks
-    >>> megatron = load_framework("megatron-lm")
-    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)
-    >>> candidate_stages(llama, Layouts.of(Layout(pp=8)), megatron).tolist()
-    [0, 7]
-    """
-    total, number, deals = _deals(blocks, layouts, framework)
-    boundaries = np.cumsum([block.count for block in blocks if block.kind == "layer"])[:-1]
-    found = [
-        _worst_places(layouts, total, deal, boundaries) if not deal.told else _all_places(layouts)
-        for deal in deals
-        if deal is deals[0] or np.any(number)
-    ]
-    width = max(places.shape[-1] for places in found)
-    stages = np.zeros((*np.shape(layouts.pp), width), dtype=np.int64)
-    for one, places in enumerate(found):
-        here = (number == one)[..., None]
-        stages = np.where(
-            here, places[..., np.minimum(np.arange(width), places.shape[-1] - 1)], stages
-        )
-    return stages
-
-
-def _all_places(layouts: Layouts) -> Int:
-    """Every stage, where users deal layers: any of them may be the worst."""
-    most = int(np.max(np.where(layouts.dealt_by_hand, layouts.pp, 1), initial=1))
-    return np.minimum(np.arange(most), layouts.pp[..., None] - 1)
-
-
-def _worst_places(layouts: Layouts, total: int, deal: Deal, boundaries: Int) -> Int:
-    """Stages of which one is the worst, where all are dealt alike."""
-    turns = bool(np.any(layouts.v_shaped))
-    pp = np.where(layouts.v_shaped, 2, 1) * layouts.pp
-    stages = [np.zeros_like(pp), layouts.pp - 1]
-    if deal.first or turns:
-        stages.append(np.minimum(1, layouts.pp - 1))
-    if turns:
-        # the last that sends both ways, and of the chunks with one layer more the last
-        fuller = (total + int(deal.first) + int(deal.last)) % pp
-        further = (layouts.pp - 2, fuller - 1)
-        stages += [np.where(layouts.v_shaped, np.maximum(chunk, 0), 0) for chunk in further]
-    for layer in boundaries:
-        mixed = np.zeros(int(np.max(pp, initial=1)) + 1, dtype=np.int64)
-        after = np.zeros_like(mixed)
-        for degree in np.unique(pp):
-            start, count = layers_on_stage(total, degree, np.arange(degree), deal)
-            mixed[degree] = stage = int(np.flatnonzero(start + count > layer)[0])
-            # of the stages that hold the second kind alone, the first of the fullest
-            after[degree] = min(stage + 1, degree - 1) + int(np.argmax([*count[stage + 1 :], 0]))
-        stages += [mixed[pp], np.minimum(mixed[pp] + 1, pp - 1), after[pp]]
-    return np.stack([layouts.stage_of(chunk) for chunk in stages], axis=-1)
 
 
 def _counts_of(

@@ -9,7 +9,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Split
 from planner.describe.workload import Workload
 
-__all__ = ["expert_load", "split_over"]
+__all__ = ["expert_load", "kept_share", "split_over"]
 
 
 def split_over(split: Split, layouts: Layouts, *, gathered: bool = False) -> Float:
@@ -58,3 +58,28 @@ def expert_load(workload: Workload, layouts: Layouts) -> Float:
     if workload.pad_experts:
         return np.full_like(uneven, capacity)
     return np.minimum(uneven, capacity) if capacity else uneven
+
+
+def kept_share(workload: Workload, layouts: Layouts) -> Float:
+    """Tokens that experts take at most, over those that are routed to them [1].
+
+    Counted: what is above the capacity of the fullest rank's experts is dropped, and of the
+    others', which share the rest evenly. Left out: unevenness among them and among the experts of
+    one rank, which drops more. Lepikhin et al. 2020, arXiv:2006.16668, section 2.2;
+    method.md#experts.
+
+    >>> from planner.describe.layout import Layout
+    >>> spread, even = Layouts.of(Layout(dp=8, ep=8)), Workload(expert_capacity=0.5)
+    >>> float(kept_share(even, spread))
+    0.5
+    >>> uneven = Workload(expert_imbalance=1.5, expert_capacity=1.25)
+    >>> float(kept_share(uneven, spread)) == 1 - 0.25 / 8       # the fullest of 8 ranks drops
+    True
+    """
+    capacity, ranks = workload.expert_capacity, layouts.ep.astype(float)
+    if not capacity:
+        return np.ones_like(ranks)
+    fullest = np.where(ranks > 1, workload.expert_imbalance, 1.0)
+    others = np.maximum(ranks - fullest, 0.0)
+    taken = np.minimum(fullest, capacity) + np.minimum(others, (ranks - 1) * capacity)
+    return np.minimum(taken / ranks, 1.0)

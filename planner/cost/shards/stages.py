@@ -17,8 +17,8 @@ from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
 from planner.cost.shards.parted import model_parts, parted, stage_parts
-from planner.cost.shards.pipeline import candidate_stages
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
+from planner.cost.shards.worst import candidate_stages
 from planner.describe.framework.traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
@@ -51,9 +51,7 @@ class Stages:
     @classmethod
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
-        blocks, stage = blocks_of(question), np.asarray(stage, dtype=np.int64)
-        if np.any(layouts.recomputes_partly):
-            blocks = parted(blocks)
+        blocks, stage = _blocks_of(question, layouts), np.asarray(stage, dtype=np.int64)
         stated, layouts = layouts, layouts.settled(question.framework)
         counts = tuple(stage_parts(blocks, layouts, stage, question.framework))
         params = trained = stage_params(question, blocks, layouts, counts)
@@ -65,7 +63,7 @@ class Stages:
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
         """The few stages (L, S) of which one is the worst, in memory and in time."""
-        stage = candidate_stages(blocks_of(question), layouts, question.framework)
+        stage = candidate_stages(_blocks_of(question, layouts), layouts, question.framework)
         return cls.of(question, layouts.take((..., None)), stage)
 
     @classmethod
@@ -205,3 +203,9 @@ class Stages:
         """A figure per block, summed over the blocks of each stage."""
         pairs = zip(figures, self.counts, strict=True)
         return np.asarray(sum(figure * count for figure, count in pairs))
+
+
+def _blocks_of(question: Question, layouts: Layouts) -> tuple[Block, ...]:
+    """Blocks of the model, parted where some layouts recompute some of its layers."""
+    blocks = blocks_of(question)
+    return parted(blocks) if np.any(layouts.recomputes_partly) else blocks

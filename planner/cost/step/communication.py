@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, among
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -279,6 +279,8 @@ class DataTraffic(Arrays):
     """Gathering them again for the backward pass (ZeRO-3)."""
     after_backward_s: Float
     """Reducing and scattering the stage's gradients after it (ZeRO-3)."""
+    around_loss_s: Float
+    """A step's further gatherings of the head's weights for a loss in pieces."""
 
 
 def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
@@ -320,10 +322,17 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
         before_later_forward_s=np.where(ahead, later_s / fraction, zeros),
         before_backward_s=np.where(layouts.shards_weights, again_s / fraction, zeros),
         after_backward_s=np.where(layouts.shards_weights, gradients / fraction, zeros),
+        around_loss_s=_head_s(stages, groups) / fraction,
     )
 
 
-def _times(count: Float, collective: Collective, group: GroupView, amount: Float) -> Float:
+def _head_s(stages: Stages, groups: Groups) -> Float:
+    """A step's further gatherings of the head's weights for a loss in pieces [s]."""
+    times = stages.layouts.gathers_head_more(stages.question.framework)
+    return times * _times(1.0, all_gather_s, groups.shard, stages.params.head * stages.element)
+
+
+def _times(count: Float | float, collective: Collective, group: GroupView, amount: Float) -> Float:
     """`count` collectives of `amount` bytes together; none where there is nothing to send [s]."""
     return np.where(amount > 0, count * collective(group, amount / count), 0.0)
 
@@ -372,7 +381,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
             scatter = np.where(far, phased, scatter)
         split = split + scatter
         split = split + _times(count, all_reduce_s, replica, size / shard.size) / often
-    alike = np.isin(stages.layouts.zero_stage, rules.all_reduced_stages)
+    alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
     return np.where(scattered, split, whole)
 

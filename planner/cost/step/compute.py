@@ -234,18 +234,14 @@ def _gemm_times(
         batch = np.maximum(gemm.experts / layouts.ep, 1.0)
         m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
         m = m * expert_load(workload, layouts)
+    m = m / gemm.pieces
     rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
     if gemm.experts:
         # one expert alone is an ordinary product
         rate = np.where(batch > 1, rates.grouped, rates.gemm)
 
-    eight_bit = rates.element == 1 and gemm.quantizable
-    convert = framework.kernels.fp8_cast_bytes / rates.memory if eight_bit else 0.0
-    # weights are converted once a step where their 8-bit copies are kept
-    once = framework.kernels.fp8_weight_bytes > 0
-
-    def time(m: Float, n: Float, k: Float, output_bytes: float, weight: bool = True) -> Float:
-        product = gemm_s(
+    def time(m: Float, n: Float, k: Float, output_bytes: float) -> Float:
+        return gemm_s(
             m,
             n,
             k,
@@ -256,28 +252,52 @@ def _gemm_times(
             output_bytes=output_bytes,
             batch=batch,
         )
-        second = 0.0 if weight and once else k * n
-        return product + convert * batch * (m * k + second)
 
     element = float(workload.compute_bytes)
     whole = batch * n * k / rates.memory
+    eight_bit = rates.element == 1 and gemm.quantizable
+    casts = _cast_times(framework, batch * m * n, batch * m * k, batch * n * k, rates, eight_bit)
     unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * whole
-    forward = time(m, n, k, element) + unpack + gemm.norm_bytes * whole
-    dgrad = time(m, k, n, element) if gemm.input_gradient else np.zeros_like(forward)
+    forward = time(m, n, k, element) + casts[0] + unpack + gemm.norm_bytes * whole
+    dgrad = time(m, k, n, element) + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient
+    forward, dgrad = gemm.pieces * forward, gemm.pieces * dgrad
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     # a fused kernel adds into the gradient; otherwise it is written and added separately
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
     added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, time(n, m, k, added, weight=False)
+        return forward, dgrad, gemm.pieces * (time(n, m, k, added) + casts[2])
     accumulate = batch * n * k * (element + added) / rates.memory
-    repeated = layouts.num_microbatches > 1
+    sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)
+    wgrad = gemm.pieces * (time(n, m, k, element) + casts[2])
+    return forward, dgrad, wgrad + sums * accumulate
+
+
+def _cast_times(
+    framework: Framework,
+    output: Float,
+    inputs: Float,
+    weight: Float,
+    rates: _Rates,
+    eight_bit: bool,
+) -> tuple[Float, Float, Float]:
+    """What converts operands of the output's, the input gradient's and the weight gradient's
+    8-bit product, and scales the results of both gradients', by their elements [s]."""
+    if not eight_bit:
+        return (np.zeros_like(output),) * 3
+    kernels = framework.kernels
+    along, across, scaled = (
+        moved / rates.memory
+        for moved in (kernels.fp8_cast_bytes, kernels.across_cast_bytes, kernels.fp8_rescale_bytes)
+    )
+    # weights are converted once a step where their 8-bit copies are kept
+    made = weight * (kernels.fp8_weight_bytes == 0)
     return (
-        forward,
-        dgrad,
-        time(n, m, k, element, weight=False) + np.where(repeated, accumulate, 0.0),
+        along * (inputs + made),
+        along * output + across * made + scaled * inputs,
+        across * (inputs + output) + scaled * weight,
     )
 
 

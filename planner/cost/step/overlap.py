@@ -46,7 +46,7 @@ def exposed_traffic(
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages, none = Stages.every(job, Layout(dp=4, zero_stage=1)), np.zeros(())
-    >>> traffic = DataTraffic(np.asarray(0.5), none, none, none, none, none)
+    >>> traffic = DataTraffic(np.asarray(0.5), *[none] * 6)
     >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
     >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
     0.26
@@ -77,7 +77,11 @@ def exposed_traffic(
     return Exposed(
         gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),
         updates_s=updates,
-        gather_s=ahead + (gathers - 1) * later + m * back + _quantising_s(stages),
+        gather_s=ahead
+        + (gathers - 1) * later
+        + m * back
+        + traffic.around_loss_s
+        + _quantising_s(stages),
         offload_s=m * offload_pass_s(stages, busy_ahead, busy_back),
     )
 

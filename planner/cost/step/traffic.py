@@ -142,6 +142,7 @@ def _parameters(stages: Stages) -> dict[str, Float]:
     far = traffic.before_forward_s + np.where(kept, 0.0, later * traffic.before_later_forward_s)
     reduced = traffic.gradients_s + traffic.after_backward_s * slowed
     reduced = layouts.reductions_per_step(framework) * reduced
+    far = far + traffic.around_loss_s
     return {"data": slowed * far + traffic.parameters_s + reduced, "second_shard": near}
 
 

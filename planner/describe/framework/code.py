@@ -33,6 +33,8 @@ class Code(Description):
     """Optimizers that its files can ask for."""
     drops_tokens: bool = False
     """Whether its files can limit what an expert takes."""
+    pads_experts: bool = True
+    """Whether it can pad experts to what they take at most."""
     masks_documents: bool = False
     """Whether its own code keeps documents that share a sequence apart, in a kernel that skips the
     rest."""
@@ -68,6 +70,8 @@ class Code(Description):
             return f"optimizer {workload.optimizer} is not written; use {either(self.optimizers)}"
         if workload.expert_capacity and not self.drops_tokens:
             return f"expert_capacity {workload.expert_capacity:g} is not written; use 0"
+        if workload.pad_experts and not self.pads_experts:
+            return "pad_experts is not written; leave it out"
         return ""
 
     def _mixes(self, workload: Workload) -> str:

@@ -68,6 +68,8 @@ class Framework(Description):
     """What a machine must have for it to be searched there without being named."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     """Device runtimes it runs on."""
+    devices: tuple[str, ...] = ()
+    """Parts of the names of the devices that it runs on; none: all of these runtimes."""
     axes: tuple[Axis, ...]
     """Parallel axes besides data."""
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1)
@@ -213,19 +215,26 @@ class Framework(Description):
             type(self).described(merged(plain, switch.changes), where=f"{where}.changes")
         return self
 
-    def refuses(self, machine: Machine, workload: Workload | None = None) -> str:
-        """Why it does not run on a machine's devices, or not a workload there, as it is switched;
-        empty where it does."""
+    def refuses(
+        self, machine: Machine, workload: Workload | None = None, model: Model | None = None
+    ) -> str:
+        """Why it does not run on a machine's devices, or not a workload or its model there, as it
+        is switched; empty where it does."""
         runtime, where = machine.device.runtime, f"({machine.name})"
         if runtime not in self.runtimes:
             return (
                 f"{self.name} does not run on {runtime} devices {where}; use a framework for "
                 f"{runtime}"
             )
+        if not machine.device.is_of(self.devices):
+            return (
+                f"{self.name} does not run on {machine.device.name} {where}; it is for "
+                f"{', '.join(self.devices)}: use another framework"
+            )
         for word, switch in self.on_by_name.items():
             if why := switch.refuses(machine.device):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
-            if workload is not None and (why := switch.unfit(workload)):
+            if workload is not None and (why := switch.unfit(workload, model)):
                 return f"switch {word} of {self.family} {why}; leave it out"
         return ""
 

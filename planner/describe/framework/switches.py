@@ -14,6 +14,8 @@ from pydantic import BeforeValidator, Field
 
 from planner.describe.base import Description, ZeroStage
 from planner.describe.machine import Device, Runtime
+from planner.describe.model.decoders import non_linearity
+from planner.describe.model.model import Model
 from planner.describe.workload import (
     OPTIMIZERS,
     PRECISIONS,
@@ -70,6 +72,8 @@ class Switch(Description):
     """ZeRO stages that it goes with."""
     base_formats: tuple[BaseFormat, ...] = get_args(BaseFormat)
     """Formats of a frozen base that it goes with."""
+    feed_forwards: tuple[str, ...] = ()
+    """Non-linearities of the feed-forwards that it is for, such as gated silu; none: all."""
     saves_memory: bool = False
     """Whether it is tried where nothing fits without it."""
     arguments: tuple[str, ...] | None = None
@@ -89,12 +93,11 @@ class Switch(Description):
     def refuses(self, device: Device) -> str:
         """Why it is not for a device; empty where it is."""
         known = "" if not self.devices else f"; it is for {', '.join(self.devices)}"
-        named = not self.devices or any(name in device.name for name in self.devices)
-        fits = named and device.runtime in self.runtimes
+        fits = device.is_of(self.devices) and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{known}"
 
-    def unfit(self, workload: Workload) -> str:
-        """Why it is not for a workload; empty where it is.
+    def unfit(self, workload: Workload, model: Model | None = None) -> str:
+        """Why it is not for a workload, or not for its model; empty where it is.
 
         >>> Switch(does="narrows sums", source="here", precisions=("bf16",)).unfit(
         ...     Workload(precision="fp16"))
@@ -108,6 +111,10 @@ class Switch(Description):
         for field, known in rules.items():
             if (value := getattr(workload, field)) not in known:
                 return f"is for {field} {either(known)}, not {value}"
+        if model is not None and self.feed_forwards:
+            found = non_linearity(model)
+            if found not in self.feed_forwards:
+                return f"is for feed-forwards with {either(self.feed_forwards)}, not {found}"
         return ""
 
     def saying(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:

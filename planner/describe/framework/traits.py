@@ -95,11 +95,20 @@ class Kernels(Description):
     """Scale, mask and softmax in one kernel (eager attention)."""
     fused_rope: bool
     """Rotary position in one kernel."""
+    fused_adapters: bool = False
+    """Outputs of adapters scaled and added in the kernels before and after them (a compiler)."""
     softmax_bytes: BytesPerElement = 0
     """Bytes that eager softmax keeps per score, besides dropout; 0: one compute element [B]."""
     fp8_cast_bytes: BytesPerElement = 0
     """Bytes moved per operand element of an FP8 product to scan and convert it, where no other
     kernel does that in passing [B]."""
+    fp8_across_bytes: BytesPerElement = 0
+    """The same of operands that a product reads across the order in which they lie in memory:
+    weights for the gradient of its input, both for the gradient of its weights; 0: as others
+    [B]."""
+    fp8_rescale_bytes: BytesPerElement = 0
+    """Bytes moved per element of the result of a backward FP8 product to scale it afterwards,
+    where the product does not scale by rows and columns itself [B]."""
     saves_fp8: bool = False
     """Whether 8-bit products keep their inputs in 8 bits for backward; that of the attention's
     output projection beside the 16-bit one, which attention keeps (Transformer Engine)."""
@@ -120,7 +129,8 @@ class Kernels(Description):
     as large as the stream at a time, both gradients in the forward pass (Liger)."""
     loss_chunks: int = Field(default=1, ge=1, le=1024)
     """Pieces of the sequence that pass head and loss, forward and backward, one by one (eager
-    loss); the head's gradient is summed over them before it is reduced."""
+    loss), whose 16-bit logits the loop holds; the head's gradient is summed over them before it is
+    reduced. 1: the whole loss at once."""
     loss_metrics: int = Field(default=0, ge=0, le=8)
     """Metrics that each compute the loss once more, without gradient."""
     keeps_logits: bool = True
@@ -173,6 +183,11 @@ class Kernels(Description):
     optimizer_in_backward: bool = False
     """Whether a weight is updated as soon as its gradient is there, which is gone then: gradients
     of one group of weights exist at a time."""
+
+    @property
+    def across_cast_bytes(self) -> float:
+        """Bytes moved to convert an element that an FP8 product reads across its order [B]."""
+        return self.fp8_across_bytes or self.fp8_cast_bytes
 
 
 class OtherKernels(Description):

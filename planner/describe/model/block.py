@@ -109,6 +109,8 @@ class Gemm:
     """Whether FP8 training runs it in FP8 (not the output projection)."""
     again_with: tuple[Module, ...] = ()
     """Modules that run it again where selective recompute names them."""
+    pieces: int = 1
+    """Parts of the tokens that pass it one by one, their weight gradients summed in fp32."""
     unpacked_bytes: float = 0.0
     """Bytes moved per element of its weights to unpack them, before each product with them."""
     norm_bytes: float = 0.0

@@ -123,7 +123,7 @@ class Decoders(Description):
         windowed = 0 < model.sliding_window < sequence_length and layers > 0
         allowed = {"none": False, "all": layers == model.num_layers, "some": True}
         latent = "heads" if model.latent_attention is None else "latent"
-        activation = f"{'gated ' if model.gated_mlp else ''}{model.activation}"
+        activation = non_linearity(model)
         kind = _feed_forward(model)
         return {
             f"has {latent} attention": latent not in self.attention,
@@ -140,6 +140,16 @@ class Decoders(Description):
             "has heads of another width": not self.any_head_width
             and model.head_dim * model.num_heads != model.hidden_size,
         }
+
+
+def non_linearity(model: Model) -> str:
+    """What stands between the products of a feed-forward, in words.
+
+    >>> from planner import load_model
+    >>> non_linearity(load_model("llama-3-8b")), non_linearity(load_model("gpt2"))
+    ('gated silu', 'gelu')
+    """
+    return f"{'gated ' if model.gated_mlp else ''}{model.activation}"
 
 
 def _feed_forward(model: Model) -> Literal["dense", "experts", "biased experts"]:

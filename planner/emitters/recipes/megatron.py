@@ -118,7 +118,7 @@ def _documents(job: BatchJob) -> Iterator[str]:
 
 def _packages(job: BatchJob) -> Iterator[str]:
     """What Megatron-LM does not bring along."""
-    if job.model.experts and job.framework.communication.experts_once_per_node:
+    if _flexible(job):
         yield (
             "Tokens go to their experts through DeepEP (package `deep_ep`), which is installed on "
             "its own: https://github.com/deepseek-ai/DeepEP. Without it, plan with megatron-lm."
@@ -242,12 +242,23 @@ def _experts(job: BatchJob) -> Iterator[str]:
         yield "--moe-pad-expert-input-to-capacity"
     yield from _exchange(job)
     yield f"--expert-model-parallel-size {job.layout.ep}"
-    yield f"--expert-tensor-parallel-size {Layouts.of(job.layout).settled(job.framework).expert_tp}"
+    yield f"--expert-tensor-parallel-size {_expert_tp(job)}"
+
+
+def _expert_tp(job: BatchJob) -> int:
+    return int(Layouts.of(job.layout).settled(job.framework).expert_tp)
+
+
+def _flexible(job: BatchJob) -> bool:
+    """Whether tokens go through DeepEP, whose dispatcher takes no rank alone
+    (core/transformer/moe/token_dispatcher.py:1836 @d98e8a64)."""
+    shared = job.layout.ep * _expert_tp(job) > 1
+    return bool(job.model.experts) and shared and job.framework.communication.experts_once_per_node
 
 
 def _exchange(job: BatchJob) -> Iterator[str]:
     """How tokens reach their experts, as it is counted."""
-    if job.framework.communication.experts_once_per_node:
+    if _flexible(job):
         yield "--moe-token-dispatcher-type flex"
         yield "--moe-flex-dispatcher-backend deepep"
         yield "--moe-router-dtype fp32"  # DeepEP takes no other
@@ -362,7 +373,6 @@ def _environment(job: BatchJob) -> dict[str, str]:
     """Megatron's own demand where communication overlaps with tensor or context parallelism."""
     if _merges_passes(job):
         # perf_plugins.py of Megatron-Bridge v0.2.0, with a flexible dispatcher and without
-        once = job.framework.communication.experts_once_per_node
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "32" if once else "8"}
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "32" if _flexible(job) else "8"}
     several = job.layout.tp > 1 or job.layout.cp > 1
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if several else {}

@@ -116,6 +116,7 @@ class Stage(nn.Module):
             self._end(model, kernel)
         self.tied = model.tied_embeddings and model.output_head and first and last
         self.num_row_shards, self.row_shard = 1, 0
+        self.ends_in_stream = False
         self.marks: Callable[[Part, Tensor], Tensor] = lambda _, x: x
         self.default_rope: tuple[Tensor, Tensor] | None = None
 
@@ -180,7 +181,7 @@ class Stage(nn.Module):
         x = self.norm(x) if self.norm is not None else x
         if self.pooler is not None:
             x = torch.tanh(self.pooler(x[:, 0]))
-        if self.head is None:
+        if self.head is None or self.ends_in_stream:
             return x
         logits: Tensor = self.head(x)
         return torch.tanh(logits / _LOGITS_CAP) * _LOGITS_CAP if self.capped else logits

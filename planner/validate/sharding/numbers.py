@@ -29,6 +29,8 @@ class Numbers:
     """1: in blocks with a scale each."""
     in_backward: bool = False
     """Whether a weight is updated as soon as its gradient is there."""
+    loss_chunks: int = 1
+    """Pieces of the sequence that pass head and loss, forward and backward, one by one."""
 
     @property
     def weight(self) -> torch.dtype:

@@ -156,6 +156,9 @@ def _groups(
     """
     tied = stage.tied
     before, after = stage.ends()
+    if tied and stage.ends_in_stream:
+        # the head is called on its own, and has the table's group
+        shard([*before, *after], mesh=meshes.data, **head)
     if before and not tied:
         shard(before, mesh=meshes.data, **layers)
     for layer in stage.layers.values():

@@ -32,6 +32,8 @@ __all__ = ["expected_collectives"]
 
 _ACCUMULATED = 4
 _COUNT = 4
+_GATHERS_IN_PIECES = 3
+"""For the norm's forward pass, for all pieces of head and loss, for the norm's backward pass."""
 _LOSS_REDUCTIONS = 3
 """Maximum, sum of exponentials and chosen logit of each token, in fp32."""
 
@@ -89,6 +91,10 @@ class _Group:
     """Of these, what has gradients."""
     stays: bool = False
     """Gathered from forward to backward."""
+    pieces: bool = False
+    """Of a loss in pieces: freed before them and after, and the head's gradient reduced apart."""
+    twice: float = 0.0
+    """Of that, what has a gradient of the embedding too."""
     experts: bool = False
     """Of an expert-parallel group: replicated on fewer ranks."""
 
@@ -117,10 +123,16 @@ def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]])
         if routed:
             mine = elements(replace(own, weights=routed))
             layers.append(_Group(count, *mine, experts=True))
+    pieces = question.framework.kernels.loss_chunks > 1
     if layout.pp == 1 and any(block.tied_elsewhere for block, _ in held):
         whole, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
-        return [*layers, _Group(1.0, whole, trained, stays=True)]
-    return layers + [_Group(1.0, *size, stays=kind == "head") for kind, size in ends]
+        table = sum(weight.num_params for b, _ in held for weight in b.weights if weight.tied)
+        twice = float(table * pieces)
+        return [*layers, _Group(1.0, whole, trained, stays=True, pieces=pieces, twice=twice)]
+    return layers + [
+        _Group(1.0, *size, stays=kind == "head", pieces=pieces and kind == "head")
+        for kind, size in ends
+    ]
 
 
 def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]) -> None:
@@ -131,7 +143,10 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
     for group in _groups(question, layout, held):
         ranks = shards * layout.tp // layout.ep if group.experts else shards
         axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
-        count, elements, trained = group.count, group.elements, group.trained
+        count, elements = group.count, group.elements
+        # the head's gradient is reduced after the last piece, the others' after backward
+        parts = 2 if group.pieces else 1
+        trained = (group.trained + group.twice) / parts
         if not layout.shards_states:
             sums.add("all_reduce", axis, count * (ranks > 1), trained * reduce_bytes)
             continue
@@ -150,10 +165,12 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
             sums.add("all_gather", near, count * passes, elements * element)
             gathers = passes
         if ranks > 1:
+            gathers = _GATHERS_IN_PIECES * passes if group.pieces else gathers
             sums.add("all_gather", axis, count * gathers, elements * element)
-            sums.add("reduce_scatter", axis, count * often, trained * reduce_bytes)
+            sums.add("reduce_scatter", axis, parts * count * often, trained * reduce_bytes)
         if shards < layout.dp * layout.cp:
-            sums.add("all_reduce", "dp_replicate", count * often, trained * reduce_bytes / ranks)
+            size = trained * reduce_bytes / ranks
+            sums.add("all_reduce", "dp_replicate", parts * count * often, size)
 
 
 def _expert(

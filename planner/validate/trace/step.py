@@ -25,6 +25,7 @@ from planner.validate.sharding.pipeline import Pipeline, stage_tensors
 from planner.validate.sharding.recorder import CollectiveRecorder
 from planner.validate.sharding.timeline import Direction, Live, Phase, Region, StorageTimeline
 from planner.validate.trace.axes import axis_of
+from planner.validate.trace.pieces import loss_in_pieces
 
 __all__ = ["measure", "measure_on_rank"]
 
@@ -78,6 +79,7 @@ class _Step:
                 eager=self.workload.attention == "eager",
                 kernel=adapter.rms_norm,
             )
+            stage.ends_in_stream = self.numbers.loss_chunks > 1
             stage.to(self.numbers.weight)
             if self.workload.adapted:
                 lowrank.adapt(stage, self.workload, shard.compute_dtype(self.workload))
@@ -155,6 +157,10 @@ class _Step:
         if region is Region.REDUCE:
             gradients = adapter.unsharded_gradients(group)
             self.keys["unsharded_gradients"] |= {self.timeline.watch(g) for g in gradients}
+            if self.numbers.loss_chunks > 1:
+                # those of a piece are gone once they are summed; of sums over passes the estimate
+                # counts both, as the kept traces do
+                gradients.clear()
         with self.timeline.within(region):
             yield
 
@@ -175,6 +181,15 @@ class _Step:
         logits.register_hook(leave)
         return loss
 
+    def _loss_of(self, stage: models.Stage, tokens: Tensor, labels: Tensor, reduce: bool) -> Tensor:
+        """The loss of a micro-batch, whole or in pieces that were backward already."""
+        if not stage.ends_in_stream:
+            return self._loss(stage(tokens), labels)
+        pieces, enter = self.numbers.loss_chunks, partial(self._enter, Direction.FORWARD, "head")
+        loss = loss_in_pieces(stage, stage(tokens), labels, pieces, self._loss, enter, reduce)
+        self._enter(Direction.BACKWARD, "head")
+        return loss
+
     def _parallel_loss(self) -> contextlib.AbstractContextManager[None]:
         return loss_parallel() if self.layout.tp > 1 else contextlib.nullcontext()
 
@@ -192,8 +207,9 @@ class _Step:
                 stage.set_reshard_after_backward(last)  # type: ignore[operator]
             with self._parallel_loss():
                 # the logits are not kept over backward, as in torchtitan
-                loss = self._loss(stage(tokens), labels)
-                loss.backward()
+                self._loss_of(
+                    stage, tokens, labels, self.layout.shards_gradients or last
+                ).backward()
 
     def run(self) -> None:
         """Forward, backward, update."""
@@ -213,8 +229,9 @@ class _Step:
             optimizer.step()
 
     def _warm_up(self) -> None:
-        """Make what a step finds left by the one before: states, a pipeline's buffers."""
-        if self.pipeline is not None:
+        """Make what a step finds left by the one before: states, a pipeline's buffers, rules of
+        the head's weights."""
+        if self.pipeline is not None or self.numbers.loss_chunks > 1:
             self.run()
             return
         for param in self.modules.parameters():

@@ -137,6 +137,7 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             "backward, which needs 1",
         ),
         *_wrong_adapters(question, layout),
+        *_wrong_pieces(question, layout),
         (
             question.workload.precision in ("fp8",),
             "fp8 products are not traced; use bf16",
@@ -176,6 +177,30 @@ def _wrong_recompute(layout: Layout) -> list[tuple[bool, str]]:
         (
             apart and (bool(modules) or layout.offload_activations),
             "modules and offload of activations are not traced beside tp, pp and cp; use 1 of each",
+        ),
+    ]
+
+
+def _wrong_pieces(question: Question, layout: Layout) -> list[tuple[bool, str]]:
+    """What of a loss that runs piece by piece is not traced."""
+    pieces, model = question.framework.kernels.loss_chunks, question.model
+    if pieces == 1:
+        return []
+    return [
+        (
+            layout.tp * layout.pp * layout.cp * layout.ep > 1 or question.workload.adapted,
+            f"a loss in {pieces} pieces is not traced beside tp, pp, cp, ep and adapters; use dp "
+            "alone",
+        ),
+        (
+            not layout.shards_states,
+            f"a loss in {pieces} pieces is not traced with zero_stage = 0, where torch does not "
+            "let the head's weights be kept apart; use 1, 2 or 3",
+        ),
+        (
+            not model.output_head or bool(model.logits_softcap),
+            f"a loss in {pieces} pieces is traced of plain logits alone; use a model with a head "
+            "and without soft caps",
         ),
     ]
 
@@ -319,6 +344,7 @@ def _numbers(question: Question) -> dict[str, Any]:
         "reduce_bytes": int(states.reduce_bytes),
         "moment_bytes": 1 if in_blocks else int(states.moment_bytes),
         "in_backward": kernels.kernels.optimizer_in_backward,
+        "loss_chunks": kernels.kernels.loss_chunks,
     }
 
 

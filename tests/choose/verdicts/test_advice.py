@@ -69,3 +69,20 @@ def test_no_reason_is_made_up() -> None:
     answer = plan("gpt2", "polaris", nodes=1, workload=job)
     assert noted(answer, "They differ") == ""
     assert not [note for note in answer.notes if "frees memory" in note]
+
+
+@pytest.mark.parametrize(
+    ("job", "share"),
+    [
+        ({"expert_capacity": 0.5}, "50 %"),
+        ({"expert_capacity": 1.25, "expert_imbalance": 1.5}, "3.12 %"),
+        ({"expert_capacity": 1.25}, ""),
+    ],
+)
+def test_the_share_of_dropped_tokens_is_said(job: dict[str, float], share: str) -> None:
+    asked = question("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **job)
+    layout = Layout(dp=8, ep=8, zero_stage=1, grad_accumulation=32)
+    answer = estimate_layouts(asked, Layouts.of(layout))[0]
+    said = [note for note in utilisation(asked, answer) if "dropped" in note]
+    assert len(said) == bool(share)
+    assert all(f"at least {share} of the tokens" in note for note in said)

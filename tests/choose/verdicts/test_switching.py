@@ -56,6 +56,7 @@ def test_nothing_is_said_where_memory_suffices() -> None:
     assert not [note for note in answer.notes if " -f ddp+" in note]
 
 
+@pytest.mark.slow
 def test_classic_strategies_are_looked_for_in_a_framework_with_switches() -> None:
     """Also on more nodes, where nothing fits."""
     answers = [

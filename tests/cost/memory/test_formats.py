@@ -211,7 +211,7 @@ def test_a_checkpoint_of_the_activation_keeps_16_bit_inputs() -> None:
     layout = Layout(dp=8, zero_stage=1, recompute="selective", recompute_modules=("moe_act",))
     job = {"global_batch": 8, "sequence_length": 4096}
     check(question("mixtral-8x7b", "megatron-lm", **job), layout)
-    with pytest.raises(LayoutError, match="fp8-activation-input knows core_attn"):
+    with pytest.raises(LayoutError, match="fp8-activation-input repeats core_attn"):
         check(question("mixtral-8x7b", "megatron-lm+fp8-activation-input", **job), layout)
 
 

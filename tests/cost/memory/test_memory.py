@@ -241,6 +241,7 @@ FRAMEWORKS = st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "nanotron"])
 MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
 
 
+@pytest.mark.slow
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout: Layout) -> None:
     q = question(model, framework)
@@ -254,6 +255,7 @@ def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout:
     assert estimate.host_memory_bytes["total"] == pytest.approx(sum(host.values()))
 
 
+@pytest.mark.slow
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_estimate_reports_the_worst_of_all_stages(
     model: str, framework: str, layout: Layout
@@ -270,7 +272,7 @@ def test_estimate_reports_the_worst_of_all_stages(
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
 def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) -> None:
     q = question(model, framework, global_batch=128)
-    layers = q.model.num_layers
+    layers, deep = q.model.num_layers, []
     for pp in (p for p in (3, 4, 7, 16, 28, 32, 61) if p <= layers):
         for schedule in ("1f1b", "gpipe", "zero-bubble", "zero-bubble-v"):
             if schedule == "zero-bubble-v" and (framework != "fsdp2" or 2 * pp > layers):
@@ -283,9 +285,11 @@ def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) 
                     grad_accumulation=128 // micro,
                     schedule=schedule,  # type: ignore[arg-type]
                 )
-                worst = max(sum(stage.values()) for stage in stage_memory(q, layout))
-                total = estimate_layouts(q, Layouts.of(layout)).memory_bytes
-                assert float(total) == pytest.approx(worst, rel=1e-12)
+                deep.append(layout)
+    totals = estimate_layouts(q, Layouts.stack(deep)).memory_bytes
+    for layout, total in zip(deep, totals, strict=True):
+        worst = max(sum(stage.values()) for stage in stage_memory(q, layout))
+        assert float(total) == pytest.approx(worst, rel=1e-12)
 
 
 @given(
@@ -488,8 +492,9 @@ def test_one_layout_equals_a_row_of_many(framework: str) -> None:
         legal.append(row)
     assert len(legal) >= 2
     many = estimate_layouts(q, Layouts.stack(legal))
-    for index, row in enumerate(legal):
-        for one in (Layouts.of(row), Layouts.stack([row])):
+    # every fifth: all values of every column occur
+    for index in range(0, len(legal), 5):
+        for one in (Layouts.of(legal[index]), Layouts.stack([legal[index]])):
             assert estimate_layouts(q, one)[0] == many[index]
 
 

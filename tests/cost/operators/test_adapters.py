@@ -158,3 +158,16 @@ def test_no_passes_of_their_own_wait_for_frozen_weights() -> None:
         item.bytes_per_token for item in full.deferred
     )
     assert not any("mlp" in item.name for item in adapted.deferred)
+
+
+def test_compiled_code_moves_less_for_adapters() -> None:
+    """Eager: 5 e outputs forward, 2 e outputs + 3 e inputs backward; compiled, the kernels around
+    read the pair's output and its input's gradient once and write its output's gradient."""
+    found = []
+    for name in ("fsdp2", "fsdp2+compile"):
+        asked = question("llama-3-8b", name, lora_rank=8, lora_targets=("down",))
+        (added,) = (p for p in blocks_of(asked)[1].pointwise if p.name.endswith(".lora"))
+        found.append((added.forward_bytes, added.backward_bytes, added.num_kernels))
+    outputs, inputs = 2 * 4096, 2 * 14336
+    assert found[0] == (5 * outputs, 2 * outputs + 3 * inputs, 2)
+    assert found[1] == (outputs, outputs + inputs, 0)

@@ -17,14 +17,9 @@ from planner.cost.schedules.bubble import bubble_s, chunks_in_flight, in_flight
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import (
-    Deal,
-    candidate_stages,
-    chunk_counts,
-    layers_on_stage,
-    stage_counts,
-    told_deal,
-)
+from planner.cost.shards.parted import stage_parts
+from planner.cost.shards.pipeline import Deal, chunk_counts, layers_on_stage, told_deal
+from planner.cost.shards.worst import candidate_stages
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
@@ -225,7 +220,7 @@ def test_stages_hold_the_whole_model_once(name: str, framework: str) -> None:
     )
     blocks = blocks_of(question)
     layouts = Layouts.broadcast(pp=[1, 2, 4, 7, 16])
-    counts = stage_counts(blocks, layouts.take((..., None)), np.arange(16), question.framework)
+    counts = stage_parts(blocks, layouts.take((..., None)), np.arange(16), question.framework)
     for block, count in zip(blocks, counts, strict=True):
         inside = np.arange(16) < layouts.pp[:, None]
         assert np.where(inside, count, 0).sum(axis=1).tolist() == [block.count] * 5
@@ -239,10 +234,12 @@ def test_candidate_stages_include_where_the_kind_of_layer_changes() -> None:
         Workload(),
         load_framework("megatron-lm"),
     )
-    layouts = Layouts.broadcast(pp=[1, 61, 8], schedule=SCHEDULES.index("1f1b"))
+    layouts = Layouts.broadcast(
+        pp=[1, 61, 8], schedule=SCHEDULES.index("1f1b"), grad_accumulation=61
+    )
     stages = candidate_stages(blocks_of(question), layouts, question.framework)
     assert sorted(set(stages[0])) == [0]
-    assert {0, 3, 4, 60} == set(stages[1])
+    assert {0, 3, 60} == set(stages[1])
     assert {0, 1, 7} == set(stages[2])
 
 
@@ -307,14 +304,14 @@ def test_told_stages_hold_the_whole_model_once(fields: dict[str, Any], framework
     blocks, layout = blocks_of(question), _told(fields)
     layouts = Layouts.stack([layout, Layout(pp=layout.pp, schedule="1f1b")])
     stages = np.arange(layout.pp)
-    counts = stage_counts(blocks, layouts.take((..., None)), stages, question.framework)
+    counts = stage_parts(blocks, layouts.take((..., None)), stages, question.framework)
     for block, count in zip(blocks, counts, strict=True):
         assert count.sum(axis=1).tolist() == [block.count] * 2
     one = layouts.take(np.zeros(layout.pp, dtype=np.int64))
     chunks = chunk_counts(blocks, one, stages, question.framework)
     for whole, parts in zip(counts, chunks, strict=True):
         assert parts.sum(axis=0).tolist() == whole[0].tolist()
-    plain = stage_counts(blocks, layouts.take((1, None)), stages, question.framework)
+    plain = stage_parts(blocks, layouts.take((1, None)), stages, question.framework)
     assert [count.tolist() for count in plain] == [count[1].tolist() for count in counts]
 
 

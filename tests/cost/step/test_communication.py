@@ -264,7 +264,10 @@ def counting(layouts: Layouts) -> Groups:
         network_bytes_per_s=np.asarray(np.inf),
         network_latency_s=np.asarray(2.0),
     )
-    return replace(Groups.unit(layouts), data=one, shard=one, second_shard=one)
+    groups = Groups.unit(layouts)
+    for kind in ("data", "shard", "second_shard"):
+        setattr(groups, kind, one)
+    return groups
 
 
 @pytest.mark.parametrize("lora", [{}, {"lora_rank": 8}])
@@ -356,6 +359,7 @@ LAYOUTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["llama-3-8b", "mixtral-8x7b"]),
     st.sampled_from(["megatron-lm", "fsdp2", "deepspeed", "ddp"]),
@@ -383,6 +387,7 @@ def test_step_time_is_positive_finite_and_a_slower_link_never_faster(
     assert slow.step_time_s >= here.step_time_s * (1 - 1e-12)
 
 
+@pytest.mark.slow
 @given(LAYOUTS)
 def test_a_pipeline_step_is_longer_than_its_stages_are_busy(layout: Layout) -> None:
     q = question()

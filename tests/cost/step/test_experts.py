@@ -306,6 +306,34 @@ def test_the_fullest_rank_sets_the_pace_and_needs_the_memory() -> None:
     assert found(alone, expert_imbalance=1.5) == found(alone)
 
 
+@pytest.mark.parametrize(
+    ("job", "kept"),
+    [
+        ({"expert_capacity": 0.1}, 0.1),
+        ({"expert_capacity": 0.1, "pad_experts": True}, 0.1),
+        ({"expert_capacity": 1.25, "pad_experts": True}, 1),  # padding is no token
+        # the fullest of 8 ranks drops half of its 1.5 / 8, the others 1/8 less than all of theirs
+        ({"expert_capacity": 0.75, "expert_imbalance": 1.5}, 0.75),
+        ({"expert_capacity": 1, "expert_imbalance": 1.5}, 1 - 0.5 / 8),
+    ],
+)
+def test_dropped_tokens_are_no_operations(job: dict[str, float], kept: float) -> None:
+    """MFU counts what experts take: 2 of 8 experts, 3 products of 4096 x 14336 in 32 layers."""
+    layout = Layout(dp=32, ep=8, zero_stage=1, grad_accumulation=8)
+    plain, dropping = (
+        estimate_layouts(
+            question("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **more),
+            Layouts.of(layout),
+        )
+        for more in ({}, job)
+    )
+    tokens = plain.question.workload.tokens_per_step
+    routed = 6 * tokens * 32 * 2 * 3 * 4096 * 14336
+    dropped = plain.model_flop - dropping.model_flop
+    assert float(dropped) == pytest.approx(routed * (1 - kept), rel=1e-6, abs=1)
+    assert float(dropping.mfu) < 0.6
+
+
 def test_tokens_travel_to_their_experts_in_eight_bits() -> None:
     layout = Layout(dp=8, ep=8)
     plain, narrow = (sent(layout, name)[0] for name in ("megatron-lm", "megatron-lm+fp8-dispatch"))

@@ -63,3 +63,31 @@ def test_torchs_adam_on_the_host_is_not_fused() -> None:
     # one kernel per operation moves 2.5 times as much; unscaling and copying are the same
     assert (fused, plain) == (28 + 14, 2.5 * 28 + 14)
     assert narrow < fused
+
+
+def test_rowwise_scaling_converts_both_layouts_apart() -> None:
+    """torchao 0.12, testing/float8/roofline_utils.py: 3 bytes along an operand's order; across it
+    it is turned first, which runs at 0.65 of 2.1 TB/s (pytorch/pytorch#149982): 16; results of both
+    backward products are read and written once more to be scaled: 4."""
+    plain, rowwise = (
+        question("llama-3-8b", f"fsdp2{name}", "dgx-h100", precision="fp8")
+        for name in ("", "+fp8-rowwise")
+    )
+    device = plain.machine.device
+    rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
+    layer = blocks_of(plain)[1]
+    before, after = (block_time(job, layer, Layouts.of(Layout())) for job in (plain, rowwise))
+    tokens = 4096
+    inputs = sum(gemm.k for gemm in layer.gemms) * tokens
+    outputs = sum(gemm.n for gemm in layer.gemms) * tokens
+    weights = sum(gemm.n * gemm.k for gemm in layer.gemms)
+    forward = (3 - 5) * (inputs + weights)
+    input_gradient = (3 - 5) * outputs + (16 - 5) * weights + 4 * inputs
+    weight_gradient = (16 - 5) * (inputs + outputs) + 4 * weights
+    assert after.forward_s - before.forward_s == pytest.approx(forward / rate)
+    assert after.weight_gradient_s - before.weight_gradient_s == pytest.approx(
+        weight_gradient / rate
+    )
+    assert after.backward_s - before.backward_s == pytest.approx(
+        (input_gradient + weight_gradient) / rate
+    )

@@ -17,6 +17,7 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", WRITTEN)
 def test_emitted_files_are_read_back(framework: str) -> None:
     from roundtrip import differences, emitted

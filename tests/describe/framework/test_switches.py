@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.choose.asking import frameworks_for
 from planner.choose.legality import check
 from planner.choose.planning import estimate, plan
 from planner.describe.catalogue import load_framework, load_machine, names
@@ -161,6 +162,20 @@ def test_switches_of_formats_are_for_the_precisions_that_they_change(
         assert set(described.precisions) == counted_in(plain, switch)
 
 
+def test_switches_are_refused_for_models_that_they_are_not_for() -> None:
+    """transformer_config.py: Storing activation input in FP8 is supported only for SwiGLU."""
+    named = "megatron-lm+fp8-activation-input"
+    said = "switch fp8-activation-input of megatron-lm is for feed-forwards with gated silu, not"
+    layout = Layout(dp=16, zero_stage=1, grad_accumulation=4)
+    check(question("llama-3-8b", named), layout)
+    for name, found in (("gpt2", "gelu"), ("gemma-2-27b", "gated gelu")):
+        asked = question(name, named, dropout=0.0, sequence_length=1024)
+        with pytest.raises(LayoutError, match=f"^{said} {found}; leave it out$"):
+            check(asked, layout)
+        with pytest.raises(LayoutError, match=said):
+            frameworks_for([named], asked.machine, asked.workload, asked.model)
+
+
 def test_switches_that_quantise_what_zero_3_sends_are_for_zero_3() -> None:
     quantising = [
         switch
@@ -175,7 +190,11 @@ def test_switches_that_quantise_what_zero_3_sends_are_for_zero_3() -> None:
 SHARDED = {"dp": 4, "tp": 4, "zero_stage": 1, "grad_accumulation": 16}
 WHOLE = {**SHARDED, "zero_stage": 0}
 WITH_SP = {**SHARDED, "sequence_parallel": True}
-NARROW = ("precision-aware", "bf16-moments", "fp8-moments")
+NARROW = (
+    "precision-aware",
+    "precision-aware+bf16-moments",
+    "precision-aware+fp8-moments",
+)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +223,7 @@ NARROW = ("precision-aware", "bf16-moments", "fp8-moments")
                 f"megatron-lm+{name}",
                 SHARDED,
                 {"optimizer": "sgd"},
-                f"switch {name} of megatron-lm is for optimizer adam or adamw, not sgd; leave it",
+                "switch precision-aware of megatron-lm is for optimizer adam or adamw, not sgd",
             )
             for name in NARROW
         ],

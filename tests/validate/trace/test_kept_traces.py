@@ -72,6 +72,7 @@ def test_the_sample_holds_every_way_to_shard() -> None:
         assert {getattr(layout, name) for layout in layouts} == values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_resident_equals_the_trace_to_the_byte(family: str) -> None:
     for key, _, comparison in kept(family):

@@ -69,6 +69,9 @@ CASES = [
     ),
     ("gpt2", 1024, 8, {"zero_stage": 2}),
     ("gpt2", 1024, 8, {"zero_stage": 1, "grad_accumulation": 2}),
+    # shards within groups, copies between them
+    ("gpt2", 1024, 8, {"dp_shard": 4, "zero_stage": 3}),
+    ("gpt2", 1024, 8, {"dp_shard": 2, "zero_stage": 2, "grad_accumulation": 2}),
 ]
 
 
@@ -378,6 +381,7 @@ def test_collectives_of_ddp_are_one_reduction_per_group() -> None:
     assert only.bytes == 4 * asked.model.num_params
 
 
+@pytest.mark.slow
 def test_import_loads_no_torch() -> None:
     code = "import planner.validate.trace.report, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

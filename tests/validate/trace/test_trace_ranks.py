@@ -28,10 +28,15 @@ SIZES: dict[str, Any] = {
     "vocab_size": 256,
     "dropout": 0.0,
 }
+PIECES = "fsdp2+chunked-loss=4"
+Case = tuple[str, Layout] | tuple[str, Layout, str]
+"""A model, a layout, and what is not plain FSDP2."""
 PIPED: dict[str, Any] = {"pp": 2, "schedule": "1f1b", "grad_accumulation": 4}
-ON_TWO = [
+ON_TWO: list[Case] = [
     *(("gpt2", Layout(dp=2, zero_stage=stage, grad_accumulation=2)) for stage in range(4)),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=3, recompute="full")),
+    ("llama-3.2-1b", Layout(dp=2, zero_stage=3), PIECES),
+    ("mixtral-8x7b", Layout(dp=2, zero_stage=2, grad_accumulation=2), PIECES),
     ("mixtral-8x7b", Layout(dp=2, zero_stage=3)),
     ("mixtral-8x7b", Layout(dp=2, ep=2, zero_stage=3)),
     ("llama-3.2-1b", Layout(tp=2)),
@@ -40,17 +45,18 @@ ON_TWO = [
     ("llama-3.2-1b", Layout(**PIPED)),
     ("gpt2", Layout(**{**PIPED, "schedule": "gpipe"})),
 ]
-ON_FOUR = [
+ON_FOUR: list[Case] = [
     ("llama-3.2-1b", Layout(dp=2, tp=2, sequence_parallel=True, zero_stage=3)),
     ("llama-3.2-1b", Layout(dp=4, dp_shard=2, zero_stage=3)),
     ("llama-3.2-1b", Layout(dp=4, zero_stage=3, reshard=2)),
+    ("llama-3.2-1b", Layout(dp=4, dp_shard=2, zero_stage=2, micro_batch=2), PIECES),
     ("mixtral-8x7b", Layout(dp=4, ep=2, zero_stage=2)),
     ("mixtral-8x7b", Layout(dp=2, tp=2, ep=4, sequence_parallel=True, zero_stage=3)),
     ("llama-3.2-1b", Layout(dp=2, zero_stage=2, **PIPED)),
 ]
 
 
-def _question(name: str, layout: Layout) -> Question:
+def _question(name: str, layout: Layout, framework: str = "fsdp2") -> Question:
     model = load_model(name)
     sizes = {**SIZES, "num_kv_heads": 4 if name == "gpt2" else 2}
     if name == "gpt2":
@@ -59,7 +65,7 @@ def _question(name: str, layout: Layout) -> Question:
         sizes["experts"] = model.experts.replaced(ffn_size=128, num_experts=4)
     small = model.replaced(**sizes)
     batch = layout.global_batch
-    return question(small, "fsdp2", "laptop", sequence_length=ROWS, global_batch=batch)
+    return question(small, framework, "laptop", sequence_length=ROWS, global_batch=batch)
 
 
 def _peak(found: dict[str, Any]) -> int:
@@ -67,16 +73,16 @@ def _peak(found: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("cases", [ON_TWO, ON_FOUR], ids=["2 ranks", "4 ranks"])
-def test_the_trace_equals_real_ranks(cases: list[tuple[str, Layout]]) -> None:
+def test_the_trace_equals_real_ranks(cases: list[Case]) -> None:
     world = cases[0][1].world
-    asked = [requests_of(_question(name, layout), layout) for name, layout in cases]
+    asked = [requests_of(_question(*case), case[1]) for case in cases]
     ranks = launch("planner.validate.trace.worker:on_ranks", world, {"cases": asked}, limit_s=60)
     with Tracer() as tracer:
-        for number, (name, layout) in enumerate(cases):
+        for number, (name, layout, *switches) in enumerate(cases):
             for stage, request in enumerate(asked[number]):
                 said = tracer.ask(request)
                 real = ranks[stage * world // layout.pp][number]
-                where = f"{name} {layout} stage {stage}"
+                where = f"{name} {layout} {switches} stage {stage}"
                 assert real["collectives"] == said["collectives"], where
                 assert real["states"] == said["states"], where
                 if layout.tp == 1:

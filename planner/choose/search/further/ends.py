@@ -18,7 +18,7 @@ from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import stage_counts
+from planner.cost.shards.parted import stage_parts
 from planner.describe.layout import SCHEDULES, Layout
 
 __all__ = ["with_ends"]
@@ -67,7 +67,7 @@ def _slowest(question: Question, layouts: Layouts, part: float) -> Float:
     """Layers of the slowest stage, the head being some. Shape (weights of the head, layouts)."""
     blocks = blocks_of(question)
     stages = np.arange(int(np.max(layouts.pp)))
-    counts = stage_counts(blocks, layouts.take((..., None)), stages, question.framework)
+    counts = stage_parts(blocks, layouts.take((..., None)), stages, question.framework)
     pairs = list(zip(blocks, counts, strict=True))
     layers = np.sum([count for block, count in pairs if block.kind == "layer"], axis=0)
     heads = np.sum([count for block, count in pairs if block.kind == "head"], axis=0)

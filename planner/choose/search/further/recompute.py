@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.found import Found
-from planner.cost.arrays import Mask
+from planner.cost.arrays import Mask, among
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
@@ -149,6 +149,6 @@ def on_the_host(found: Found) -> Layouts:
     if not modes or not len(layouts) or taken.fits.any():
         return layouts.take(np.zeros(0, dtype=np.int64))
     coded = [RECOMPUTE.index(mode) for mode in modes]
-    some = layouts.take(np.flatnonzero(np.isin(layouts.recompute, coded)))
+    some = layouts.take(np.flatnonzero(among(layouts.recompute, coded)))
     moved = replace(some, offload_activations=np.ones_like(some.recompute))
     return moved.take(np.flatnonzero(legal(question, moved, set(Layout.model_fields))[0]))

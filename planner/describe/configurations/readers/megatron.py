@@ -75,10 +75,10 @@ def read(document: Document) -> Configuration:
     said = Statement(KIND, document.name, given)
     deepspeed = any(name in given for name in _DEEPSPEED)
     once, merged = "moe-flex-dispatcher-backend" in given, bool(given.flag(_MERGED))
-    plain = "megatron-deepep" if once else "megatron-lm"
+    plain = "megatron-deepep" if once and merged else "megatron-lm"
     said.is_(framework="megatron-deepspeed" if deepspeed else plain)
-    if merged and plain == "megatron-lm":
-        said.turned_on("overlap-experts")
+    if merged != once:
+        said.turned_on("overlap-experts" if merged else "deepep")
     said.shape(**{field: given.number(option) for field, option in _SHAPE.items()})
     _batch(said, given)
     _degrees(said, given)

@@ -60,6 +60,8 @@ def test_moments_that_no_switch_has_are_named() -> None:
 def test_torchtitans_formats() -> None:
     found = read_configuration_text(TITAN, "train.toml")
     assert set(found.switches) == {"bf16-training", "optimizer-in-backward"}
+    rowwise = TITAN + '[float8]\nrecipe_name = "rowwise"\n'
+    assert "fp8-rowwise" in read_configuration_text(rowwise, "train.toml").switches
 
 
 @pytest.mark.parametrize(

@@ -685,6 +685,11 @@ def test_switches_stand_beside_merged_passes() -> None:
     found = read_configuration_text(with_backend, "job.sh")
     assert found.framework == "megatron-deepep"
     assert sorted(found.switches) == ["bf16-gradients", "tp-comm-overlap"]
+    alone = read_configuration_text(
+        with_backend.replace("--overlap-moe-expert-parallel-comm ", ""), "job.sh"
+    )
+    assert alone.framework == "megatron-lm"
+    assert sorted(alone.switches) == ["bf16-gradients", "deepep", "tp-comm-overlap"]
 
 
 def test_layers_whose_activations_stay_are_said() -> None:
