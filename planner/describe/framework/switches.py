@@ -207,9 +207,7 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
             )
         switch = offered[name]
         _check_pair(name, switch, names)
-        changes = _changes(word, switch)
-        _check_value(word, switch, found, changes)
-        found = merged(found, changes)
+        found = merged(found, _changes(word, switch))
     return {**found, "name": "+".join((fields["name"], *words)), "switched": tuple(words)}
 
 
@@ -236,26 +234,6 @@ def _check_pair(name: str, switch: dict[str, Any], names: list[str]) -> None:
         raise DescriptionError(
             f"switch {name!r} goes only with {lacking[0]!r}; write {lacking[0]}+{name}"
         )
-
-
-def _check_value(
-    word: str, switch: dict[str, Any], fields: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    """Raise DescriptionError where a switch is given the value that holds without it, and what it
-    changes besides would hold for nothing: a loss in one piece is the plain loss."""
-    paths = switch.get("takes", ()) if switch.get("changes") else ()
-    if paths and all(_at(fields, path) == _at(changes, path) for path in paths):
-        raise DescriptionError(
-            f"switch {shorten(word)!r} is as {fields['name']} is without it; leave it out"
-        )
-
-
-def _at(tables: dict[str, Any], path: str) -> Any:
-    """What stands at a dotted path; None where nothing does."""
-    found: Any = tables
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
 
 
 def _changes(word: str, switch: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,6 @@ def test_names_carry_switches_and_values() -> None:
         ("deepspeed+bucket=-1", DescriptionError, "deepspeed+bucket=-1: buffers."),
         ("megatron-lm+", DescriptionError, "+ behind megatron-lm names no switch; name one or"),
         ("fsdp2++compile", DescriptionError, "+ behind fsdp2 names no switch; name one or"),
-        ("fsdp2+chunked-loss=1", DescriptionError, "is as fsdp2 is without it; leave it out"),
         ("deepspeed+bucket=1e300", DescriptionError, "reduce_bucket_elements = 1e+300 is refused"),
         ("fsdp2+chunked-loss=0", DescriptionError, "greater than or equal to 1"),
         (
