@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import planner
+from planner.cost.memory.moments import MOMENTS
 from planner.cost.step.constants import StepConstants
 from planner.describe.base import Kind
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -169,6 +170,13 @@ def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         return [node.id]
     return [node.arg] if isinstance(node, ast.arg) else []
+
+
+def test_as_many_moments_are_said_as_there_are() -> None:
+    names = ["seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"]
+    said = re.findall(rf"\b({'|'.join(names)}) \[?moments", read("method.md"), re.IGNORECASE)
+    assert len(said) >= 3
+    assert {word.lower() for word in said} == {names[len(MOMENTS) - 7]}
 
 
 def test_moments_are_those_of_the_method() -> None:

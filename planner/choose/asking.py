@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.choose.batches import NEAR, Batch, offered
+from planner.choose.legality import check
 from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, search
+from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
 from planner.describe.catalogue import load_framework, names
@@ -17,7 +19,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
-__all__ = ["Answered", "answered", "frameworks_for", "left_out", "searched"]
+__all__ = ["Answered", "answered", "frameworks_for", "left_out", "searched", "unwritten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,24 @@ def left_out(
         for name, reason in why.items()
         if reason
     ]
+
+
+def unwritten(questions: Mapping[str, Question], best: Estimate | None) -> list[str]:
+    """A sentence where no files can be written for the recommended layout itself."""
+    if best is None:
+        return []
+    asked = questions[best.framework]
+    model, workload, framework = asked.model, asked.workload, asked.framework
+    if framework.code.lacks(model, workload):
+        return []  # said of the framework as a whole
+    try:
+        check(replace(asked, framework=framework.written(model, workload)), best.layout)
+    except LayoutError as error:
+        return [
+            f"No files can be written for the recommended layout: {error}. `planner emit` names "
+            "the fastest one that can be."
+        ]
+    return []
 
 
 def frameworks_for(

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.choose.asking import answered, frameworks_for, left_out
+from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
 from planner.choose.job import check_nodes, check_ramp
-from planner.choose.legality import check
+from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
 from planner.choose.verdicts.advice import learning_rate_note, notes
@@ -41,7 +41,7 @@ def plan(
     *,
     nodes: int,
     workload: Workload | None = None,
-    frameworks: Sequence[str | Framework] = (),
+    frameworks: str | Framework | Sequence[str | Framework] = (),
     top: int = _TOP,
     tolerance: float | None = None,
     experience: Experience = Experience(),
@@ -61,6 +61,7 @@ def plan(
     """
     described, place = _model(model), _machine(machine)
     workload = workload or Workload()
+    frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     check_nodes(place, nodes)
     check_ramp(workload)
     place.peak(workload.base_precision)
@@ -94,6 +95,7 @@ def plan(
             *stall_notes(questions, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch),
             *left_out(described, place, workload, frameworks, found),
+            *unwritten(questions, best),
         ),
         batches=batches,
         asked_batch=asked,
@@ -141,21 +143,23 @@ def _question_for(
         question = Question(model, machine, workload, chosen)
         check(question, layout)
         return question
+    asked = [Question(model, machine, workload, each) for each in frameworks_for((), machine)]
     refusals: list[LayoutError] = []
-    options = frameworks_for((), machine)
-    for candidate in options:
-        question = Question(model, machine, workload, candidate)
+    for question in asked:
         try:
             check(question, layout)
         except LayoutError as error:
             refusals.append(error)
         else:
             return question
-    # the framework that offers the most says most about the layout itself
-    richest = max(
-        range(len(options)), key=lambda i: (len(options[i].axes), len(options[i].recompute))
-    )
-    raise refusals[richest]
+    raise min(zip(asked, refusals, strict=True), key=lambda pair: _distance(pair[0], layout))[1]
+
+
+def _distance(question: Question, layout: Layout) -> tuple[int, bool, int, int]:
+    """How far a framework is from a layout: the rules that are broken, and of as many the one that
+    offers the most, which says most about the layout itself."""
+    framework, rules = question.framework, len(list(broken(question, layout)))
+    return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
 
 
 def _model(model: str | Model) -> Model:

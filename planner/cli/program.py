@@ -21,6 +21,12 @@ from planner.errors import PlannerError, shorten
 __all__ = ["app", "main"]
 
 _LONGEST = 400
+_WORDS = {
+    "Value error, ": "",
+    "Input should be a valid integer, unable to parse string as an integer": "write a whole number",
+    "Input should be a valid number, unable to parse string as a number": "write a number",
+}
+"""What the library that reads options says, and what it means."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +50,17 @@ def _fail(message: str) -> NoReturn:
     sys.exit(WRONG_USE)
 
 
+def _plain(said: str) -> str:
+    """A complaint of the options in the words of all others.
+
+    >>> _plain("Invalid value for '--zero': Value error, 'x' is not one of 'a', 'b'.")
+    "Invalid value for '--zero': 'x' is not one of 'a', 'b'."
+    """
+    for words, plain in _WORDS.items():
+        said = said.replace(words, plain)
+    return said
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
@@ -62,6 +79,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             if said.startswith("Usage:"):  # a group of commands without one
                 print(said, file=sys.stderr)
                 sys.exit(WRONG_USE)
-            _fail(f"{shorten(said, _LONGEST)} (`planner --help` shows the options)")
+            _fail(f"{shorten(_plain(said), _LONGEST)} (`planner --help` shows the options)")
         raise
     sys.exit(code if isinstance(code, int) else FITS)

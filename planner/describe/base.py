@@ -62,6 +62,16 @@ class Description(BaseModel):
             return fields
         return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
+    def __init__(self, /, **fields: Any) -> None:
+        """An instance; raises DescriptionError naming field, value and rule."""
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise DescriptionError(explain(error, type(self).__name__.lower())) from None
+
+    # pydantic builds the descriptions inside others without it, and says where in them a value is
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     def replaced(self, **changes: Any) -> Self:
         """Validated copy with `changes`; raises DescriptionError where they are impossible."""
         return type(self).described({**self.model_dump(), **changes})
@@ -184,16 +194,22 @@ class Trait(Description):
     """Where it was read or how it was found."""
 
 
+_MOST_SHOWN = 10**18
+"""Whole numbers above it are shown by their power of ten."""
+
+
 def explain(error: ValidationError, where: str) -> str:
     """One sentence for the first problem of a validation error: value, rule, field.
 
-    >>> try: Quantity(value=float("nan"), kind="measured", source="log")
+    >>> try: Quantity.model_validate({"value": float("nan"), "kind": "measured", "source": "log"})
     ... except ValidationError as error: print(explain(error, "quantity"))
-    quantity: value = nan is refused: input should be a finite number
+    quantity: value = nan is refused: write a finite number
     """
     first = error.errors(include_url=False)[0]
     field = shorten(".".join(str(part) for part in first["loc"]))
-    message = first["msg"].removeprefix("Value error, ")
+    said = first["msg"].removeprefix("Value error, ")
+    words = _WORDS.get(first["type"])
+    message = words.format(**first.get("ctx", {})) if words else said
     message = message[:1].lower() + message[1:]
     if first["type"] == "missing":
         return f"{where}: the field {field!r} is missing; add it"
@@ -209,12 +225,35 @@ def explain(error: ValidationError, where: str) -> str:
     )
 
 
+_WORDS = {
+    "literal_error": "write {expected}",
+    "finite_number": "write a finite number",
+    "string_too_short": "write at least {min_length} characters",
+    "string_too_long": "write at most {max_length} characters",
+    "tuple_type": "write a list, such as [1] for one value",
+    "int_type": "write a whole number",
+    "int_from_float": "write a whole number",
+    "int_parsing": "write a whole number",
+    "float_type": "write a number",
+    "float_parsing": "write a number",
+    "string_type": "write text",
+    "bool_type": "write True or False",
+    "bool_parsing": "write true or false",
+}
+"""Rules in the planner's words, by pydantic's name of the error."""
+
+
 def shown(value: object) -> str:
     """A value for a message; Python writes no whole number of more than 4300 digits.
 
-    >>> shown(2.5), shown(10**5000)
-    ('2.5', 'a number of thousands of digits')
+    >>> shown(2.5), shown(10**300), shown(10**5000)
+    ('2.5', '1e+300', 'a number of thousands of digits')
     """
+    try:
+        if isinstance(value, int) and abs(value) > _MOST_SHOWN:
+            return f"{value:.4g}"
+    except OverflowError:
+        return "a number of thousands of digits"
     try:
         return shorten(str(value))
     except ValueError:

@@ -150,6 +150,20 @@ def test_address_restores_the_controls() -> None:
     assert any(m.label == "300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
 
 
+@pytest.mark.slow
+def test_a_sentence_stands_where_no_strategy_has_a_layout() -> None:
+    app = _app(
+        model="mixtral-8x7b",
+        machine="dgx-h100",
+        nodes="4",
+        batch="256",
+        seq="2048",
+        expert_capacity="1.25",
+    )
+    assert not app.exception
+    assert "No classic strategy has a layout for this job" in _said(app)
+
+
 def test_address_tells_a_frozen_base_and_documents() -> None:
     app = _app(
         model="llama-3.1-8b",

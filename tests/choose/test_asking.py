@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.asking import frameworks_for, left_out, searched
+from planner.choose.asking import frameworks_for, left_out, searched, unwritten
+from planner.choose.planning import estimate
 from planner.describe.catalogue import load_machine, load_model
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from tests.descriptions import question
 
 JOB = Workload(global_batch=32, sequence_length=2048)
 
@@ -38,6 +41,26 @@ def test_experts_are_searched_with_deepep_where_it_runs(
 def test_a_framework_that_is_named_is_searched_wherever_it_runs() -> None:
     model, machine = load_model("mixtral-8x7b"), load_machine("vista")
     assert set(searched(model, machine, 4, JOB, ["megatron-deepep"])) == {"megatron-deepep"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(dp=2, tp=4, zero_stage=3, grad_accumulation=32), "tp = 4"),
+        (Layout(dp=8, zero_stage=3, grad_accumulation=8), ""),
+    ],
+    ids=str,
+)
+def test_a_recommended_layout_that_no_file_says_is_named(layout: Layout, said: str) -> None:
+    """torchtitan trains no adapters: around the model's own code FSDP2 shards, and nothing else."""
+    asked = question("llama-3-8b", "fsdp2", "dgx-h100", lora_rank=8)
+    found = estimate(
+        asked.model, asked.machine, layout, workload=asked.workload, framework=asked.framework
+    )
+    notes = " ".join(unwritten({"fsdp2": asked}, found))
+    assert bool(notes) == bool(said)
+    assert said in notes
+    assert unwritten({"fsdp2": asked}, None) == []
 
 
 @pytest.mark.parametrize("machine", ["polaris", "frontier", "workstation-4x4090"])

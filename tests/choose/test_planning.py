@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,11 @@ def test_top_limits_the_ranking() -> None:
     assert more.ranked[:3] == three.ranked
 
 
+def test_one_framework_may_be_named_alone() -> None:
+    named = plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks="ddp", top=3)
+    assert named == plan("gpt2", "polaris", nodes=1, workload=SMALL, frameworks=["ddp"], top=3)
+
+
 def test_nothing_fits_is_a_result() -> None:
     answer = plan("llama-3.1-405b", "vsc-5", nodes=1, workload=Workload(global_batch=64))
     assert (answer.fits, answer.best, answer.ranked) == (False, None, ())
@@ -175,6 +181,25 @@ def test_estimate_takes_the_first_framework_that_allows_the_layout() -> None:
     assert found.layout.world == 16
     with pytest.raises(LayoutError, match="tp = 3"):
         estimate("llama-3-8b", "polaris", planner.Layout(tp=3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"recompute_layers": 4}, "recompute_layers = 4 with recompute none"),
+        ({"recompute": "full", "recompute_span": 5}, "recompute_span = 5 does not divide"),
+        ({"recompute_modules": ("mlp",)}, "recompute_modules = mlp with recompute none"),
+        ({"recompute": "full", "recompute_layers": 4, "recompute_span": 4}, "one at a time"),
+    ],
+)
+def test_an_estimate_says_what_the_nearest_framework_refuses(
+    fields: dict[str, Any], said: str
+) -> None:
+    """ZeRO stage 1 is refused by FSDP2 too, of which nothing was said."""
+    with pytest.raises(LayoutError) as caught:
+        estimate("llama-3-8b", "dgx-h100", planner.Layout(dp=8, zero_stage=1, **fields))
+    assert said in str(caught.value)
+    assert not any(word in str(caught.value) for word in ("ZeRO", "fsdp2", "deepep"))
 
 
 def test_estimate_equals_the_plan_s_row() -> None:

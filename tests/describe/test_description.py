@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from planner.describe.base import Description, Quantity, field_docs
+from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -126,7 +127,7 @@ def test_unprintable_input_is_written_out() -> None:
 def test_a_field_takes_its_own_type(cls: type[Description], fields: dict[str, object]) -> None:
     with pytest.raises(DescriptionError, match=f"{next(iter(fields))} = .* is refused"):
         cls.described(fields)
-    with pytest.raises(ValidationError):
+    with pytest.raises(PlannerError, match=f"{next(iter(fields))} = .* is refused"):
         cls(**fields)
 
 
@@ -144,3 +145,34 @@ def test_text_is_read_where_all_there_is_is_text() -> None:
     )
     with pytest.raises(DescriptionError, match="address: dp = many is refused"):
         Layout.from_text({"dp": "many"}, where="address")
+
+
+@pytest.mark.parametrize(
+    ("cls", "fields", "said"),
+    [
+        (Workload, {"document_lengths": 600}, "= 600 is refused: write a list, such as [1]"),
+        (Workload, {"packing": "padded"}, "workload: packing = padded needs document_lengths"),
+        (Workload, {"precision": "fp3"}, "write 'fp32', 'tf32', 'fp16', 'bf16' or 'fp8'"),
+        (Workload, {"batch": 3}, "workload: the field 'batch' is not known"),
+        (Workload, {"ramp": "{x}"}, "ramp = {x} is refused"),
+        (Layout, {"recompute_every": 0}, "recompute_every = 0 is refused: input should be greater"),
+        (Layout, {"tp": "x"}, "layout: tp = x is refused: write a whole number"),
+        (Quantity, {"value": 1.0, "kind": "measured"}, "the field 'source' is missing"),
+    ],
+)
+def test_wrong_input_in_python_raises_the_planners_error(
+    cls: type[Description], fields: dict[str, object], said: str
+) -> None:
+    with pytest.raises(PlannerError) as caught:
+        cls(**fields)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+def test_what_is_wrong_inside_is_named_by_its_place() -> None:
+    """Descriptions inside others are built without the words of their own."""
+    fields = load_machine("polaris").model_dump(mode="json")
+    fields["device"]["memory_bytes"]["value"] = "much"
+    with pytest.raises(DescriptionError, match=r"machine: device\.memory_bytes = much is refused"):
+        Machine(**fields)

@@ -99,6 +99,17 @@ def _batches(plan: Plan) -> None:
 
 def _strategies(plan: Plan, job: Job) -> None:
     st.header("Memory and step, by strategy", anchor=False)
+    if any(verdict.estimate for verdict in plan.strategies):
+        _bars(plan, job)
+    else:
+        st.info("No classic strategy has a layout for this job; why is said of each below.")
+    # empty columns would only take room
+    rows = [{k: escape(v) for k, v in row.items()} for row in words.strategies(plan)]
+    with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
+        st.table(rows, hide_index=True)
+
+
+def _bars(plan: Plan, job: Job) -> None:
     draw(memory.strategy_bars(plan.strategies, job.machine), key="strategies")
     st.caption(
         "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
@@ -110,10 +121,6 @@ def _strategies(plan: Plan, job: Job) -> None:
             "first."
         )
     )
-    # empty columns would only take room
-    rows = [{k: escape(v) for k, v in row.items()} for row in words.strategies(plan)]
-    with st.expander("Every strategy: layout, why, and the cheapest change that makes it fit"):
-        st.table(rows, hide_index=True)
 
 
 def _ranked(plan: Plan, job: Job) -> None:

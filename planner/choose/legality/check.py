@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from planner.choose.job import check_ramp, check_routing, check_sequence
@@ -17,7 +19,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
 
-__all__ = ["RULES", "check", "legal"]
+__all__ = ["RULES", "broken", "check", "legal"]
 
 RULES: tuple[Rule, ...] = (
     *AXES,
@@ -50,12 +52,18 @@ def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, 
 
 def check(question: Question, layout: Layout) -> None:
     """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
-    one = Layouts.of(layout)
     if why := question.framework.refuses(question.machine, question.workload, question.model):
         raise LayoutError(why)
     check_sequence(question)
     check_routing(question)
     check_ramp(question.workload)
+    for rule in broken(question, layout):
+        raise LayoutError(rule.message(question, layout))
+
+
+def broken(question: Question, layout: Layout) -> Iterator[Rule]:
+    """The rules that one layout breaks, in their order."""
+    one = Layouts.of(layout)
     for rule in RULES:
         if not np.all(rule.holds(question, one)):
-            raise LayoutError(rule.message(question, layout))
+            yield rule

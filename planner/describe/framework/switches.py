@@ -200,6 +200,11 @@ def switched(fields: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
             f"{fields['name']} has no switches; write it without +{shorten(words[0])}"
         )
     for word, name in zip(words, names, strict=True):
+        if not name:
+            raise DescriptionError(
+                f"+{shorten(word)} behind {fields['name']} names no switch; name one or leave it "
+                "out"
+            )
         if name not in offered:
             raise UnknownNameError(
                 "switch", name, sorted(offered), f"`planner show {fields['name']}` lists them"

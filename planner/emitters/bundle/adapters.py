@@ -48,8 +48,9 @@ def with_adapters(job: BatchJob, recipe: Recipe) -> Recipe:
         notes.append(f"`{OWN_PROGRAM}` freezes {', '.join(workload.frozen)}.")
     if workload.base_format == "fp8":
         notes.append(
-            f"`{OWN_PROGRAM}` loads the frozen layers in 8-bit floating point, a scale per row, "
-            "such as torchao's."
+            f"`{OWN_PROGRAM}` itself loads the frozen layers in 8-bit floating point, a scale per "
+            "row, such as torchao's: no file here says so, and loaded as they are they take twice "
+            "the memory."
         )
     elif workload.quantized:
         files.append(_frozen_base(job))

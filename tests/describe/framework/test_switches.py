@@ -57,6 +57,9 @@ def test_names_carry_switches_and_values() -> None:
         ("deepspeed+bucket", DescriptionError, "takes a value; write bucket=VALUE"),
         ("deepspeed+bucket=", DescriptionError, "is no number; write bucket=NUMBER"),
         ("deepspeed+bucket=-1", DescriptionError, "deepspeed+bucket=-1: buffers."),
+        ("megatron-lm+", DescriptionError, "+ behind megatron-lm names no switch; name one or"),
+        ("fsdp2++compile", DescriptionError, "+ behind fsdp2 names no switch; name one or"),
+        ("deepspeed+bucket=1e300", DescriptionError, "reduce_bucket_elements = 1e+300 is refused"),
         ("fsdp2+chunked-loss=0", DescriptionError, "greater than or equal to 1"),
         (
             "megatron-lm+no-overlap-grad-reduce+no-overlap-param-gather",
