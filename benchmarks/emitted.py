@@ -65,7 +65,7 @@ def _questions(chance: random.Random, only: Collection[str] = ()) -> Iterator[tu
         framework, machine = chance.choice(frameworks), chance.choice(machines)
         nodes = chance.choice(_NODES)
         alone = machine.scheduler.kind == "none" and nodes > 1
-        if machine.device.runtime not in framework.runtimes or alone:
+        if framework.refuses(machine) or alone:
             continue
         if nodes > machine.num_nodes.value or machine.device.runtime == "cpu":
             continue

@@ -14,7 +14,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.choose.given.completing import Completed, complete
@@ -214,9 +214,25 @@ def differences(job: Emitted) -> list[str]:
         other = _said(case, back.workload)[field]
         if value != other:
             found.append(f"{field} = {value} was read as {other}")
-    if back.framework != question.framework:
+    if back.framework is None or not _counts_alike(job, back.framework):
         found.append(f"framework {question.framework.name} changed: {'; '.join(back.notes)}")
     return found
+
+
+def _counts_alike(job: Emitted, framework: Framework) -> bool:
+    """Whether a framework is the job's own, or takes as long and as much with its layout: files
+    that exchange no tokens do not say how they would."""
+    question = job.case.question
+    if framework == question.framework:
+        return True
+    other = estimate_layouts(
+        replace(question, framework=framework), Layouts.stack([job.case.layout])
+    )[0]
+    return (other.step_time_parts_s, other.memory_bytes, other.host_memory_bytes) == (
+        job.estimate.step_time_parts_s,
+        job.estimate.memory_bytes,
+        job.estimate.host_memory_bytes,
+    )
 
 
 def _completed(case: Case, read: Configuration) -> tuple[Completed, set[str]]:

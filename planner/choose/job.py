@@ -6,10 +6,17 @@ from planner.cost.question import Question
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
-from planner.describe.workload import Workload
-from planner.errors import LayoutError
+from planner.describe.workload import Workload, parse_ramp
+from planner.errors import LayoutError, shorten
 
-__all__ = ["check_division", "check_nodes", "check_routing", "check_sequence", "listed"]
+__all__ = [
+    "check_division",
+    "check_nodes",
+    "check_ramp",
+    "check_routing",
+    "check_sequence",
+    "listed",
+]
 
 
 _USUAL = Workload.model_fields
@@ -62,6 +69,17 @@ def check_routing(question: Question) -> None:
             f"expert_imbalance = {uneven:g}: a token of {model.name} visits {experts.top_k} "
             f"different experts of {experts.num_experts}, so that no rank gets more than "
             f"{most:g} times the mean; use {most:g} or less"
+        )
+
+
+def check_ramp(workload: Workload) -> None:
+    """Raise LayoutError where a ramp does not stay below the batch that it leads to."""
+    largest = max((size for _, size in parse_ramp(workload.ramp)), default=0)
+    if largest >= workload.global_batch:
+        raise LayoutError(
+            f"ramp = {shorten(workload.ramp)} has steps of {largest} sequences and leads to "
+            f"global_batch = {workload.global_batch}; use smaller batches in it, or a larger "
+            "global_batch"
         )
 
 

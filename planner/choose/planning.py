@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
-from planner.choose.job import check_nodes
+from planner.choose.job import check_nodes, check_ramp
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
@@ -63,6 +63,7 @@ def plan(
     workload = workload or Workload()
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     check_nodes(place, nodes)
+    check_ramp(workload)
     place.peak(workload.base_precision)
     asked = workload.global_batch
     answer = answered(described, place, nodes, workload, frameworks, experience)

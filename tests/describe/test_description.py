@@ -90,6 +90,7 @@ def test_shorten() -> None:
     [
         ({"lora_targets": ["foo"]}, "lora_targets.0 = foo is refused"),
         ({"lora_rank": 8, "lora_targets": []}, "trains nothing"),
+        ({"lora_targets": ["all-linear"]}, "lora_targets is a property of adapters, .* lora_rank"),
         ({"frozen": ["embedding", "layers", "head"]}, "nothing is trained"),
     ],
 )
@@ -132,8 +133,8 @@ def test_a_field_takes_its_own_type(cls: type[Description], fields: dict[str, ob
 
 def test_whole_numbers_are_real_ones_and_arrays_are_tuples() -> None:
     # what TOML and JSON write: 2 for 2.0, [] for ()
-    workload = Workload.described({"tokens": 2, "frozen": ["head"], "lora_targets": ["query"]})
-    assert workload == Workload(tokens=2.0, frozen=("head",), lora_targets=("query",))
+    workload = Workload.described({"tokens": 2, "frozen": ["head"]})
+    assert workload == Workload(tokens=2.0, frozen=("head",))
     assert Workload.model_validate_json(workload.model_dump_json()) == workload
     assert Workload.described(workload.model_dump(mode="json")) == workload
 

@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
+from planner.describe.layout import Layout
 from planner.describe.workload import Workload, parse_ramp
-from planner.errors import DescriptionError
+from planner.errors import DescriptionError, LayoutError
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 40)), max_size=4),
+    st.lists(
+        st.tuples(st.integers(1, 5000), st.integers(1, 40)), max_size=4, unique_by=lambda p: p[1]
+    ),
     st.integers(1, 12_000),
     st.integers(1, 60),
 )
@@ -21,7 +24,7 @@ def test_steps_are_those_that_consume_the_tokens(
 ) -> None:
     """Counted one by one, as Megatron-LM does."""
     length, bound, bounds = 10, 0, []
-    for more, size in pieces:
+    for (more, _), size in zip(pieces, sorted(size for _, size in pieces), strict=True):
         bound += more
         bounds.append((bound, size))
     job = Workload(
@@ -39,7 +42,8 @@ def test_steps_are_those_that_consume_the_tokens(
 
 
 @pytest.mark.parametrize(
-    "ramp", ["768", "1B:0", "2B:16,1B:32", "1B:16,1B:32", "x:16", "1B:-3", "0:16", "1B:1.5"]
+    "ramp",
+    ["768", "1B:0", "2B:16,1B:32", "1B:16,1B:32", "x:16", "1B:-3", "0:16", "1B:1.5", "1B:32,2B:16"],
 )
 def test_what_is_no_ramp_is_refused(ramp: str) -> None:
     with pytest.raises(DescriptionError, match="ramp = "):
@@ -71,3 +75,11 @@ def test_a_ramp_takes_longer_by_what_a_step_does_once() -> None:
     longer = ramped.duration_s(best) - plain.duration_s(best)
     assert longer == pytest.approx(steps * more / 2, rel=1e-3)
     assert ramped.node_hours(best) > plain.node_hours(best)
+
+
+def test_a_ramp_leads_to_a_larger_batch() -> None:
+    job = Workload(global_batch=64, sequence_length=512, tokens=2e9, ramp="1B:64")
+    with pytest.raises(LayoutError, match="steps of 64 sequences and leads to global_batch = 64"):
+        planner.plan("gpt2", "laptop", nodes=1, workload=job)
+    with pytest.raises(LayoutError, match="use smaller batches in it"):
+        planner.estimate("gpt2", "laptop", Layout(grad_accumulation=64), workload=job)

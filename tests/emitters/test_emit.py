@@ -265,11 +265,14 @@ def written(plan: planner.Plan, rank: int) -> tuple[Files, str]:
         return {}, str(refusal)
 
 
+PLACES = {"megatron-deepspeed": "aurora", "megatron-deepep": "eos"}
+
+
 # every catalogued framework with the plans of four unlike models: files, or one sentence
 @pytest.mark.parametrize("framework", names("framework"))
 @pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b", "gpt2", "gemma-2-27b"])
 def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
-    machine = "aurora" if framework == "megatron-deepspeed" else "polaris"
+    machine = PLACES.get(framework, "polaris")
     job = planner.Workload(sequence_length=1024, global_batch=48)
     found = searched(load_model(model), load_machine(machine), 2, job, (framework,))
     ranked = tuple(ideas(found.values(), 4))

@@ -18,7 +18,7 @@ from tests.emitters.emitted import Files, files_of
 HOPPER = ("deepep", "flash-attention-3", "fp8-tensorwise", "fp8-blockwise", "fp8-gather")
 MACHINES = {**dict.fromkeys(HOPPER, "dgx-h100"), "mxfp8": "dgx-b200"}
 OF_EXPERTS = ("deepep", "overlap-experts")
-"""Switches of which the files of a dense model say nothing."""
+"""Switches that a dense model is refused with, and of which the files follow from the layout."""
 WRITTEN = [
     (name, switch)
     for name, switch in EVERY
@@ -39,6 +39,7 @@ def files(name: str, switch: str) -> Files:
     if framework.communication.overlap_tensor_in_node:
         layout = layout.replaced(dp=devices // 2, tp=2, sequence_parallel=True)
     model = "llama-3.2-1b" if name == "fsdp2" else "gpt2"
+    model = "mixtral-8x7b" if switch in OF_EXPERTS else model
     machine = MACHINES.get(switch, "polaris")
     return files_of(model, machine, 1, layout, framework, precision=precision)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.job import check_routing, check_sequence
+from planner.choose.job import check_ramp, check_routing, check_sequence
 from planner.choose.legality.degrees import AXES, DIVISIONS
 from planner.choose.legality.experts import EXPERTS
 from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
@@ -56,6 +56,7 @@ def check(question: Question, layout: Layout) -> None:
         raise LayoutError(why)
     check_sequence(question)
     check_routing(question)
+    check_ramp(question.workload)
     for rule in broken(question, layout):
         raise LayoutError(rule.message(question, layout))
 

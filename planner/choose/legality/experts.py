@@ -97,16 +97,6 @@ def _uneven_message(q: Question, x: Layout) -> str:
 
 EXPERTS: tuple[Rule, ...] = (
     Rule("experts cannot be so uneven on so few ranks", ("ep",), _uneven, _uneven_message),
-    Rule(
-        "experts are not padded by the framework",
-        ("ep",),
-        lambda q, x: (x.ep >= 1) & (q.framework.code.pads_experts or not q.workload.pad_experts),
-        lambda q, x: (
-            f"pad_experts with expert_capacity = {q.workload.expert_capacity:g}: as it sends "
-            f"tokens, {q.framework.name} pads no experts; leave pad_experts out, or use a "
-            "framework that sends them otherwise"
-        ),
-    ),
     Rule("etp is not offered by the framework", ("tp", "ep", "etp"), _offered, _offered_message),
     Rule("etp does not divide the experts", ("tp", "ep", "etp"), _width, _width_message),
     Rule(

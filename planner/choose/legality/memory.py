@@ -16,7 +16,7 @@ from planner.cost.shards.pipeline import chunk_counts
 from planner.describe.layout import DEALING, RECOMPUTE, RECOMPUTE_MODULES, Layout, divisors
 from planner.units import either
 
-__all__ = ["OFFLOADED", "RECOMPUTED"]
+__all__ = ["OFFLOADED", "RECOMPUTED", "chunk_layers"]
 
 
 def _by_layers(q: Question, x: Layouts) -> Mask:
@@ -112,21 +112,31 @@ def _spans(q: Question, x: Layouts) -> Mask:
     if np.any(several):
         few, which = x.distinct(*_SPANNED)
         ones = [few[row] for row in range(len(few))]
-        divides = [not np.any(_in_chunks(q, one) % one.recompute_span) for one in ones]
+        divides = [not np.any(chunk_layers(q, one) % one.recompute_span) for one in ones]
         holds = np.array(divides)[np.ravel(which)]
     return holds.reshape(np.shape(x.pp))
 
 
 def _spans_message(q: Question, x: Layout) -> str:
-    layers = sorted({int(count) for count in np.ravel(_in_chunks(q, x))})
+    layers = sorted({int(count) for count in np.ravel(chunk_layers(q, x))})
     return (
         f"recompute_span = {x.recompute_span} does not divide the layers of a chunk "
         f"({', '.join(map(str, layers))}); use {either(map(str, divisors(math.gcd(*layers))))}"
     )
 
 
-def _in_chunks(q: Question, x: Layout) -> Float:
-    """Layers of every chunk of every stage [1]."""
+def chunk_layers(q: Question, x: Layout) -> Float:
+    """Layers of every chunk of every stage [1].
+
+    Counted: layers of all kinds, as they are dealt to stages. Left out: embedding and head.
+    method.md#pipeline.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")     # 32 layers
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> sorted(set(np.ravel(chunk_layers(job, Layout(pp=2, schedule="1f1b"))).tolist()))
+    [16.0]
+    """
     blocks = blocks_of(q)
     counts = chunk_counts(blocks, Layouts.of(x), np.arange(x.pp), q.framework)
     pairs = zip(blocks, counts, strict=True)

@@ -12,9 +12,9 @@ import numpy as np
 
 from planner.choose.recommending import RISK
 from planner.choose.verdicts.guide import Advice, guide
+from planner.choose.verdicts.idle import idle
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
-from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop, sequence_flop
 from planner.cost.parts import part
@@ -25,7 +25,7 @@ from planner.cost.shards.split import kept_share
 from planner.describe.layout import Layout
 from planner.units import either, format_rate, format_seconds
 
-__all__ = ["idle_recompute", "learning_rate_note", "notes", "utilisation"]
+__all__ = ["learning_rate_note", "notes", "utilisation"]
 
 _IN_TASTE = 0.05
 _MUCH_ATTENTION = 0.2
@@ -140,40 +140,12 @@ def grounds(question: Question, nodes: int) -> list[str]:
     return lines
 
 
-def idle_recompute(question: Question, layout: Layout) -> list[str]:
-    """Selective recompute that repeats attention and frees nothing.
-
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> idle_recompute(job, Layout(recompute="selective"))[0][:38]
-    'Selective recompute is none in memory:'
-    """
-    if layout.recompute_modules:
-        items = [item for block in blocks_of(question) for item in block.saved]
-        freed = {name for item in items for name in item.again_with}
-        idle = [name for name in layout.recompute_modules if name not in freed]
-        if not idle:
-            return []
-        return [
-            f"Recompute of {either(idle)} frees nothing in the layers of {question.model.name}."
-        ]
-    if layout.recompute != "selective" or not selective_frees_nothing(question):
-        return []
-    also = question.framework.recompute_modules
-    other = ", or name modules (--recompute-modules)" if also else ""
-    return [
-        f"Selective recompute is none in memory: {FREES_NOTHING}. It only repeats them in time: "
-        f"leave it out{other}."
-    ]
-
-
 def utilisation(question: Question, answer: Estimate) -> list[str]:
     """What a utilisation counts, where that makes it look too good, and what the step's time leaves
-    out; recompute that is none."""
+    out; what is asked for and does nothing."""
     workload, machine = question.workload, question.machine
     kept = float(kept_share(workload, Layouts.of(answer.layout))) if question.model.experts else 1.0
-    lines = idle_recompute(question, answer.layout)
+    lines = idle(question, answer.layout)
     if kept < 1:
         lines.append(
             f"With expert_capacity = {workload.expert_capacity:g} at least "

@@ -236,6 +236,12 @@ class Framework(Description):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
             if workload is not None and (why := switch.unfit(workload, model)):
                 return f"switch {word} of {self.family} {why}; leave it out"
+        if workload is not None and workload.pad_experts and not self.code.pads_experts:
+            return (
+                f"pad_experts with expert_capacity = {workload.expert_capacity:g}: as it sends "
+                f"tokens, {self.name} pads no experts; leave pad_experts out, or use a framework "
+                "that sends them otherwise"
+            )
         return ""
 
     def trait(self, path: str) -> Any:

@@ -74,6 +74,8 @@ class Switch(Description):
     """Formats of a frozen base that it goes with."""
     feed_forwards: tuple[str, ...] = ()
     """Non-linearities of the feed-forwards that it is for, such as gated silu; none: all."""
+    of_experts: bool = False
+    """Whether it is of the tokens' way to routed experts, and for models that have them alone."""
     saves_memory: bool = False
     """Whether it is tried where nothing fits without it."""
     arguments: tuple[str, ...] | None = None
@@ -111,6 +113,8 @@ class Switch(Description):
         for field, known in rules.items():
             if (value := getattr(workload, field)) not in known:
                 return f"is for {field} {either(known)}, not {value}"
+        if model is not None and self.of_experts and model.experts is None:
+            return f"is for experts, and {model.name} has none"
         if model is not None and self.feed_forwards:
             found = non_linearity(model)
             if found not in self.feed_forwards:

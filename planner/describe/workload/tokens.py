@@ -26,7 +26,8 @@ def parse_tokens(text: str) -> float:
 
 
 def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
-    """Bounds in tokens, and the sequences of a step up to each. ValueError where it is no ramp.
+    """Bounds in tokens, and the sequences of a step up to each, both rising. ValueError where it is
+    no ramp.
 
     >>> parse_ramp("250B:768, 500B:1536")
     ((250000000000.0, 768), (500000000000.0, 1536))
@@ -47,5 +48,10 @@ def parse_ramp(text: str) -> tuple[tuple[float, int], ...]:
             )
         if not int(size):
             raise ValueError(f"ramp = {shorten(text)!r} has steps of no sequence; use 1 or more")
+        if found and int(size) <= found[-1][1]:
+            raise ValueError(
+                f"ramp = {shorten(text)!r} has {size} sequences a step after {found[-1][1]}; write "
+                "batches that rise"
+            )
         found.append((until, int(size)))
     return tuple(found)

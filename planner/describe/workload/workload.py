@@ -137,9 +137,12 @@ class Workload(Description):
             raise ValueError("lora_rank without lora_targets trains nothing; name targets")
         if set(self.frozen) == set(get_args(FrozenPart)) and not self.lora_rank:
             raise ValueError("everything is frozen, nothing is trained; unfreeze a part")
-        if not self.lora_rank and (self.dora or self.lora_dropout):
-            name = "dora" if self.dora else "lora_dropout"
-            raise ValueError(f"{name} is a property of adapters, and there are none; set lora_rank")
+        for name in ("dora", "lora_dropout", "lora_targets"):
+            told = getattr(self, name) != type(self).model_fields[name].default
+            if told and not self.lora_rank:
+                raise ValueError(
+                    f"{name} is a property of adapters, and there are none; set lora_rank"
+                )
         if self.quantized and not self.lora_rank and "layers" not in self.frozen:
             raise ValueError(
                 f"base_format = {self.base_format} stores frozen layers, and all layers are "

@@ -558,7 +558,7 @@ def test_files_that_pack_documents_ask_for_their_lengths(key: str) -> None:
     """How long they are stands in the data alone."""
     text = f'{{"per_device_train_batch_size": 2, "bf16": true, "{key}": %s}}'
     (note,) = read_configuration_text(text % "true", "a.json").notes
-    assert note.startswith(f"{key} is not counted")
+    assert note.startswith(f"a.json: {key} is not counted")
     assert note.endswith("unless --document-lengths is said")
     assert not read_configuration_text(text % "false", "a.json").notes
 
