@@ -553,6 +553,16 @@ def test_sharding_groups_hold_whole_replicas() -> None:
         joined([group, context])
 
 
+@pytest.mark.parametrize("key", ["packing", "neat_packing", "padding_free"])
+def test_files_that_pack_documents_ask_for_their_lengths(key: str) -> None:
+    """How long they are stands in the data alone."""
+    text = f'{{"per_device_train_batch_size": 2, "bf16": true, "{key}": %s}}'
+    (note,) = read_configuration_text(text % "true", "a.json").notes
+    assert note.startswith(f"a.json: {key} is not counted")
+    assert note.endswith("unless --document-lengths is said")
+    assert not read_configuration_text(text % "false", "a.json").notes
+
+
 def test_what_is_left_to_another_file_is_named() -> None:
     assert read_configuration_text(FINETUNING, "a").left_to["zero_stage"] == "ds_z3_config.json"
 
