@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.search import Found, order
+from planner.choose.search import RISK, Found, order
 from planner.cost.arrays import Float, Int, Mask, among
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.question import Question
@@ -21,7 +21,6 @@ from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
 
 __all__ = [
-    "RISK",
     "TOLERANCE",
     "deep",
     "effort",
@@ -34,8 +33,6 @@ __all__ = [
 
 TOLERANCE = 0.05
 """By how much a simpler layout may be slower: far inside the interval of any step time."""
-RISK = 0.05
-"""Probability of running out of memory that is taken."""
 _LIKELY = 0.5
 """Probability of a stall above which a layout is recommended only where there is nothing else."""
 _SLICE_TOKENS = 4096

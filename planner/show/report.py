@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.choose.plan import Plan
-from planner.choose.recommending import RISK
+from planner.choose.search import RISK
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part

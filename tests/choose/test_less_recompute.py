@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from planner.choose.legality import legal
-from planner.choose.search import search
+from planner.choose.search import RISK, search
+from planner.choose.search.found import fits_safely
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import footprints
@@ -98,6 +99,23 @@ def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> 
     assert any(ours[key] < repeated[key] for key in repeated)
     partly = found.estimates.layouts
     assert np.any(partly.recomputes_partly | (partly.recompute_modules > 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_fastest_safe_one_is_that_of_trying_every_number_and_every_set(name: str) -> None:
+    """The fewest layers that fit fill the device; those that fit safely are tried as well."""
+    question = question_of(name)
+    found = search(question, 4)
+    layouts = found.footprints.layouts
+    plain = ~layouts.recomputes_partly & (layouts.recompute_modules == 0)
+    none = (layouts.recompute == RECOMPUTE.index("none")) & plain
+    crossing = footprints(question, crossed(question, layouts.take(np.flatnonzero(none))))
+    every = timed(question, crossing.take(np.flatnonzero(fits_safely(question, crossing))))
+    safe = np.flatnonzero(fits_safely(question, found.estimates))
+    ours = found.estimates.take(safe)
+    assert ours.step_time_s.min() <= every.step_time_s.min() * (1 + 1e-9)
+    assert np.all(ours.out_of_memory_probability <= RISK)
 
 
 def test_selective_recompute_that_frees_nothing_is_not_tried() -> None:

@@ -13,14 +13,13 @@ import planner
 from planner.choose.asking import searched
 from planner.choose.planning import plan
 from planner.choose.recommending import (
-    RISK,
     TOLERANCE,
     effort,
     ideas,
     recommended,
     stall_probability,
 )
-from planner.choose.search import Found
+from planner.choose.search import RISK, Found
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts

@@ -14,13 +14,17 @@ from planner.cost.estimate import Estimates
 from planner.cost.memory.footprint import Footprints
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.uncertainty.memory import exceeding_probability
 from planner.errors import LayoutError
 
-__all__ = ["Found", "order"]
+__all__ = ["RISK", "Found", "fits", "fits_safely", "order"]
 
 Int = NDArray[np.int64]
 
 _Taken = TypeVar("_Taken", bound=Footprints)
+
+RISK = 0.05
+"""Probability of running out of memory that is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,17 @@ class Found:
             return found.take(np.flatnonzero(holds(found.layouts)))
 
         return replace(self, footprints=some(self.footprints), estimates=some(self.estimates))
+
+
+def fits(question: Question, taken: Footprints) -> Mask:
+    """Whether layouts fit."""
+    return taken.fits
+
+
+def fits_safely(question: Question, taken: Footprints) -> Mask:
+    """Whether they fit, and run out of memory no more often than is taken."""
+    room = taken.device_limit_bytes / np.maximum(taken.memory_bytes, 1.0)
+    return np.asarray(taken.fits & (exceeding_probability(question, taken.layouts, room) <= RISK))
 
 
 def order(estimates: Estimates, count: int | None = None) -> Int:

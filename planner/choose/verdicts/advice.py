@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.choose.recommending import RISK
+from planner.choose.search import RISK
 from planner.choose.verdicts.guide import Advice, guide
 from planner.choose.verdicts.idle import idle
 from planner.choose.verdicts.judging import Verdict

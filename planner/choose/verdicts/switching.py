@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.choose.legality import legal
-from planner.choose.recommending import RISK
-from planner.choose.search import Found
+from planner.choose.search import RISK, Found
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.footprint import Footprints, footprints

@@ -7,7 +7,7 @@ import pytest
 from planner.choose.asking import searched
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.recommending import RISK
+from planner.choose.search import RISK
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model

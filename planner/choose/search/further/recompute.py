@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
 
 from planner.choose.legality import legal
-from planner.choose.search.found import Found
+from planner.choose.search.found import Found, fits, fits_safely
 from planner.cost.arrays import Mask, among
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
@@ -22,11 +23,12 @@ __all__ = ["on_the_host", "with_less_recompute"]
 
 _NEAR = 1.1
 # of the fastest so far: what is recommended may be slower than the fastest by less
+_Enough = Callable[[Question, Footprints], Mask]
 
 
 def with_less_recompute(found: Found) -> Layouts:
     """Between no recompute, which does not fit, and full recompute, which does: the fewest layers,
-    and the smallest sets of modules.
+    and the smallest sets of modules; and once more those with which it fits safely.
 
     More of either takes less memory and more time, so that nothing else of their kind is faster;
     and none takes less time than no recompute, so that what is slow without is not tried.
@@ -35,17 +37,32 @@ def with_less_recompute(found: Found) -> Layouts:
     offered = question.framework
     if not (offered.recompute_by or offered.recompute_modules) or not len(taken.layouts):
         return taken.layouts.take(np.zeros(0, dtype=np.int64))
-    short = taken.layouts.take(np.flatnonzero(_short(taken)))
+    ways = [way for enough in (fits, fits_safely) for way in _ways(found, enough)]
+    return _without_twins(Layouts.joined(ways))
+
+
+def _ways(found: Found, enough: _Enough) -> list[Layouts]:
+    """The fewest layers and the smallest sets of modules with which memory is enough."""
+    question, taken = found.question, found.footprints
+    short = taken.layouts.take(np.flatnonzero(_short(taken, enough(question, taken))))
     none = replace(short, recompute=np.full_like(short.recompute, RECOMPUTE.index("none")))
-    short = short.take(np.flatnonzero(step_times(question, none) < _NEAR * found.fastest_s))
-    ways = [_fewest_layers(question, short, name) for name in ("layers", "every")]
-    return Layouts.joined([*ways, _fewest_modules(question, short)])
+    done = found.estimates.step_time_s[enough(question, found.estimates)]
+    near = step_times(question, none) < _NEAR * np.min(done, initial=np.inf)
+    short = short.take(np.flatnonzero(near))
+    ways = [_fewest_layers(question, short, name, enough) for name in ("layers", "every")]
+    return [*ways, _fewest_modules(question, short, enough)]
 
 
-def _short(taken: Footprints) -> Mask:
-    """Layouts of full recompute that fit, where the same without recompute is not known to."""
+def _without_twins(layouts: Layouts) -> Layouts:
+    columns = np.stack([getattr(layouts, field.name) for field in fields(layouts)])
+    _, first = np.unique(columns, axis=1, return_index=True)
+    return layouts.take(np.sort(first))
+
+
+def _short(taken: Footprints, holds: Mask) -> Mask:
+    """Layouts of full recompute whose memory is enough, where it is not known to be without."""
     layouts = taken.layouts
-    short = np.asarray(taken.fits & layouts.recomputes_layers & ~layouts.recomputes_partly)
+    short = np.asarray(holds & layouts.recomputes_layers & ~layouts.recomputes_partly)
     # candidates that differ in recompute alone follow each other
     for before in range(1, len(RECOMPUTE)):
         same = np.ones(max(len(layouts) - before, 0), dtype=np.bool_)
@@ -54,11 +71,11 @@ def _short(taken: Footprints) -> Mask:
                 column = getattr(layouts, field.name)
                 same &= column[before:] == column[:-before]
         plain = ~(layouts.recomputes_layers | layouts.recomputes_selectively)
-        short[before:] &= ~(same & (plain & taken.fits)[:-before])
+        short[before:] &= ~(same & (plain & holds)[:-before])
     return short
 
 
-def _fewest_layers(question: Question, short: Layouts, name: str) -> Layouts:
+def _fewest_layers(question: Question, short: Layouts, name: str, enough: _Enough) -> Layouts:
     """The fewest layers of a chunk whose recompute suffices, first ones or every n-th: halved."""
     column, none = f"recompute_{name}", short.take(np.zeros(0, dtype=np.int64))
     if name not in question.framework.recompute_by or not len(short):
@@ -66,37 +83,40 @@ def _fewest_layers(question: Question, short: Layouts, name: str) -> Layouts:
     layers = question.model.num_layers + question.model.num_decoder_layers
     # of the fullest chunk, where both ends may count as layers
     deep = -(-(layers + 2) // (short.pp * short.vpp))
-    # of n layers more are more recompute, of every n-th fewer: `least` suffices, `most` does not
-    enough = deep.copy() if name == "layers" else np.ones_like(deep)
-    short_of = np.zeros_like(deep) if name == "layers" else deep + 1
-    while np.any(apart := np.abs(enough - short_of) > 1):
+    # of n layers more are more recompute, of every n-th fewer: `met` suffices, `missed` does not
+    met = deep.copy() if name == "layers" else np.ones_like(deep)
+    missed = np.zeros_like(deep) if name == "layers" else deep + 1
+    while np.any(apart := np.abs(met - missed) > 1):
         rows = np.flatnonzero(apart)
-        middle = (enough[rows] + short_of[rows]) // 2
-        fits = footprints(question, replace(short.take(rows), **{column: middle})).fits
-        enough[rows], short_of[rows] = (
-            np.where(fits, middle, enough[rows]),
-            np.where(fits, short_of[rows], middle),
+        middle = (met[rows] + missed[rows]) // 2
+        taken = footprints(question, replace(short.take(rows), **{column: middle}))
+        suffices = enough(question, taken)
+        met[rows], missed[rows] = (
+            np.where(suffices, middle, met[rows]),
+            np.where(suffices, missed[rows], middle),
         )
-    partly = (enough < deep) if name == "layers" else (enough > 1)
-    found = replace(short, **{column: enough}).take(np.flatnonzero(partly))
+    partly = (met < deep) if name == "layers" else (met > 1)
+    found = replace(short, **{column: met}).take(np.flatnonzero(partly))
     return found.take(np.flatnonzero(legal(question, found, set(Layout.model_fields))[0]))
 
 
-def _fewest_modules(question: Question, short: Layouts) -> Layouts:
+def _fewest_modules(question: Question, short: Layouts, enough: _Enough) -> Layouts:
     """Sets of modules that suffice and of which no part does."""
     found, sets = [short.take(np.zeros(0, dtype=np.int64))], _sets_of_modules(question)
     if not len(short) or not sets:
         return found[0]
     # where all that can be named is too little, nothing else suffices
-    short = short.take(np.flatnonzero(_suffices(question, short, np.bitwise_or.reduce(sets))))
+    short = short.take(
+        np.flatnonzero(_suffices(question, short, np.bitwise_or.reduce(sets), enough))
+    )
     known: dict[int, Mask] = {}
     for bits in sets:
         covered = np.zeros(len(short), dtype=np.bool_)
-        for other, fits in known.items():
-            covered |= fits & (other & bits == other)
+        for other, suffices in known.items():
+            covered |= suffices & (other & bits == other)
         rows = np.flatnonzero(~covered)
         known[bits] = np.zeros(len(short), dtype=np.bool_)
-        known[bits][rows] = _suffices(question, short.take(rows), bits)
+        known[bits][rows] = _suffices(question, short.take(rows), bits, enough)
         found.append(_repeating(short.take(np.flatnonzero(known[bits])), bits))
     return Layouts.joined(found)
 
@@ -107,12 +127,12 @@ def _repeating(layouts: Layouts, bits: int) -> Layouts:
     return replace(layouts, recompute=mode, recompute_modules=np.full_like(mode, bits))
 
 
-def _suffices(question: Question, layouts: Layouts, bits: int) -> Mask:
+def _suffices(question: Question, layouts: Layouts, bits: int, enough: _Enough) -> Mask:
     tried = _repeating(layouts, bits)
     if not len(tried):
         return np.zeros(0, dtype=np.bool_)
     allowed, _ = legal(question, tried, set(Layout.model_fields))
-    return footprints(question, tried).fits & allowed
+    return enough(question, footprints(question, tried)) & allowed
 
 
 def _sets_of_modules(question: Question) -> list[int]:
