@@ -33,6 +33,8 @@ from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
 from tests import ROOT
 
+# every page draws whole plans
+pytestmark = pytest.mark.slow
 _APP = str(ROOT / "app.py")
 _PAGES = list(PAGES)
 _CONFIG = {

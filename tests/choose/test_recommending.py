@@ -28,6 +28,8 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
+# whole searches of several jobs
+pytestmark = pytest.mark.slow
 JOBS = {
     "dense": ("llama-3-8b", "polaris", 2, Workload(global_batch=16)),
     "short of memory": ("mistral-7b", "vsc-5", 2, Workload(global_batch=16, sequence_length=4096)),

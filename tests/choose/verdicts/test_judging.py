@@ -13,6 +13,8 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
 
+# whole plans of several models
+pytestmark = pytest.mark.slow
 NAMES = [
     "single device",
     "DDP",
