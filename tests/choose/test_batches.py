@@ -16,6 +16,10 @@ from planner.show import words
 from planner.show.words import other_batches
 
 
+# whole plans of several batches
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def three_nodes() -> Plan:
     job = Workload(sequence_length=1024, global_batch=512)

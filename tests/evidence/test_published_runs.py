@@ -27,6 +27,10 @@ from planner.evidence.runs.table import runs_from_text
 from tests.descriptions import question
 
 
+# whole tables of papers
+pytestmark = pytest.mark.slow
+
+
 class Row(NamedTuple):
     """A row of the papers' tables."""
 

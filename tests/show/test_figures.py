@@ -44,6 +44,8 @@ from planner.show.figures.frame import Drawing, log_ticks, plain
 from planner.units import GIB, format_seconds
 from tests.descriptions import question
 
+# figures of whole plans
+pytestmark = pytest.mark.slow
 _JOB = Workload(global_batch=64, sequence_length=4096)
 
 

@@ -16,6 +16,8 @@ import pytest
 
 from planner.validate.trace.compare import Comparison
 
+# a thousand kept traces
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 KEPT = Path(__file__).with_name("kept.jsonl")
 ROUNDED = 1e-6
