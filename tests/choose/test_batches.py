@@ -15,7 +15,6 @@ from planner.describe.workload import Workload
 from planner.show import words
 from planner.show.words import other_batches
 
-
 # whole plans of several batches
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,6 @@ from planner.evidence.runs.run import Run
 from planner.evidence.runs.table import runs_from_text
 from tests.descriptions import question
 
-
 # whole tables of papers
 pytestmark = pytest.mark.slow
 
