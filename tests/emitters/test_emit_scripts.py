@@ -249,9 +249,6 @@ import os
 import torch.distributed as dist
 import torch
 
-# scripts of every machine, through shellcheck and shells
-pytestmark = pytest.mark.slow
-
 dist.init_process_group("gloo")
 total = torch.tensor([1 << dist.get_rank()])
 dist.all_reduce(total)
