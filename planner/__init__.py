@@ -5,6 +5,7 @@
 True
 """
 
+from planner import ask
 from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
@@ -35,6 +36,7 @@ __all__ = [
     "Plan",
     "PlannerError",
     "Workload",
+    "ask",
     "emit",
     "estimate",
     "estimate_configuration",

@@ -27,6 +27,7 @@ ORDER = (
     ("cost",),
     ("choose", "validate"),
     ("emitters", "evidence"),
+    ("ask",),
     ("show",),
     ("cli", "app"),
 )
@@ -125,7 +126,9 @@ def test_entries_of_a_folder_stand_on_floors(name: str) -> None:
     "path", [path.parent for path in FILES.values() if path.name == "__init__.py"], ids=str
 )
 def test_a_folder_can_be_taken_in_at_a_glance(path: Path) -> None:
-    entries = [p for p in path.iterdir() if p.name not in ("__init__.py", "__pycache__")]
+    # py.typed is a mark for type checkers and holds nothing
+    none = ("__init__.py", "__pycache__", "py.typed")
+    entries = [p for p in path.iterdir() if p.name not in none]
     assert len(entries) <= MOST_ENTRIES, sorted(p.name for p in entries)
 
 

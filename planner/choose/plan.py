@@ -18,7 +18,7 @@ from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 
-__all__ = ["Dropped", "Plan", "estimate_dict"]
+__all__ = ["Dropped", "Plan", "duration_s", "estimate_dict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +93,8 @@ class Plan:
         return min(found) if found and not self.fits else None
 
     def duration_s(self, estimate: Estimate) -> float:
-        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s].
-
-        Steps of a ramp are those of the same layout with fewer passes.
-        """
-        job = self.workload
-        if not job.all_tokens:
-            return 0.0
-        seconds, rest = 0.0, job.all_tokens
-        for batch, steps in job.ramp_steps:
-            share = batch / job.global_batch
-            seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
-            rest -= steps * share * job.tokens_per_step
-        return seconds + max(rest, 0.0) / estimate.tokens_per_s
+        """Time for the workload's tokens at an estimate's rate; 0 where none are asked [s]."""
+        return duration_s(self.workload, estimate)
 
     def node_hours(self, estimate: Estimate) -> float:
         """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""
@@ -201,6 +190,29 @@ class Plan:
             raise DescriptionError(
                 f"not a plan: {error}; give the output of `planner plan --json`"
             ) from None
+
+
+def duration_s(job: Workload, estimate: Estimate) -> float:
+    """Time for a workload's tokens at an estimate's rate; 0 where none are asked [s].
+
+    Counted: every step; those of a ramp are of the same layout with fewer passes. Left out: what
+    no step holds, such as checkpoints and waiting for a queue. Definition.
+
+    >>> import planner
+    >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=65536e3)
+    >>> one = planner.estimate("gpt2", "polaris", planner.Layout(dp=4, grad_accumulation=16),
+    ...                        workload=job)
+    >>> round(duration_s(job, one) / one.step_time_s)           # a thousand steps
+    1000
+    """
+    if not job.all_tokens:
+        return 0.0
+    seconds, rest = 0.0, job.all_tokens
+    for batch, steps in job.ramp_steps:
+        share = batch / job.global_batch
+        seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
+        rest -= steps * share * job.tokens_per_step
+    return seconds + max(rest, 0.0) / estimate.tokens_per_s
 
 
 def estimate_dict(value: Estimate) -> dict[str, Any]:

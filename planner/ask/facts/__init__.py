@@ -1,0 +1,1 @@
+"""What an answer hangs on: one change, and every number."""
