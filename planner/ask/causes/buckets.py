@@ -41,9 +41,9 @@ def buckets(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> answer = planner.ask.buckets("gpt2-xl", "polaris", nodes=4, workload=job)
+    >>> answer = planner.ask.buckets("llama-3.2-1b", "polaris", nodes=4, workload=job)
     >>> own = [r["memory_bytes"] for r in answer.rows if r["bucket_elements"] == 5e8]
-    >>> own[3] > own[2]                         # ZeRO-3's window and buckets, of 1.6 B parameters
+    >>> own[3] > own[2]                         # what it gathers ahead, of 1.2 B parameters
     True
     """
     asked = asked_of(model, machine, job)

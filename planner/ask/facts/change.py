@@ -71,10 +71,11 @@ def change(
     [True]
     """
     asked = asked_of(model, machine, job)
+    owned = [(shorten(text), overridden(asked.machine, (text,))) for text in also]
     now = asked.on(nodes)
-    found = []
-    for one in _changes(asked, nodes, now, also):
-        found.append((one, _planned(one)))
+    changes = [_Change("machine", name, asked.at(machine=place), nodes) for name, place in owned]
+    changes += _changes(asked, nodes, now)
+    found = [(one, _planned(one)) for one in changes]
     found.sort(key=lambda pair: -_rate(pair[1]))
     rows = [_row("now", "as it is", now, now)]
     rows += [_row(one.kind, one.name, point, now) for one, point in found]
@@ -105,11 +106,8 @@ def _rate(point: Point) -> float:
     return point.best.tokens_per_s if point.best else 0.0
 
 
-def _changes(asked: Asked, nodes: int, now: Point, also: tuple[str, ...]) -> Iterator[_Change]:
+def _changes(asked: Asked, nodes: int, now: Point) -> Iterator[_Change]:
     place, workload = asked.machine, asked.workload
-    for text in also:
-        changed = overridden(place, (text,))
-        yield _Change("machine", shorten(text), asked.at(machine=changed), nodes)
     across = nodes > 1 and place.node.num_nics > 0
     for name, paths in _FASTER.items():
         if (across or not name.startswith("network")) and (changes := _doubled(place, paths)):

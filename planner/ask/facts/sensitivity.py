@@ -96,6 +96,7 @@ def sensitivity(
     question, one = _one(asked, nodes, layout, framework)
     own: dict[str, Any] = {"nodes": nodes, "by": by, "replan": replan}
     own["layout"] = one.layout.model_dump(mode="json") if one else None
+    own["framework"] = one.framework if one else None
     if question is None or one is None:
         point = asked.on(nodes)
         verdict = f"Nothing fits on {on_nodes(point)}: {point.reason}."
