@@ -20,7 +20,7 @@ from planner.units import (
     format_seconds,
 )
 
-__all__ = ["answer_table", "show_answer"]
+__all__ = ["answer_table", "column_text", "column_title", "show_answer"]
 
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("_bytes_per_s", format_rate),
@@ -105,7 +105,7 @@ def answer_table(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """
     names = _names(answer.rows)
     shown = [name for name in names if _is_shown(answer.rows, name)]
-    return [_title(name) for name in shown], [
+    return [column_title(name) for name in shown], [
         [_cell(row, name) for name in shown] for row in answer.rows
     ]
 
@@ -154,20 +154,20 @@ def _cell(row: Row, name: str) -> str:
     value = row.get(name)
     if value is None:
         return "-"
-    text = _text(name, value)
+    text = column_text(name, value)
     if name == "layout" and "framework" in row:
         return f"{text} [{row['framework']}]"
     ends = [row.get(_end(name, end)) for end in ("low", "high")]
     if name not in _INTERVALS or None in ends:
         return text
-    low, high = (_text(name, end) for end in ends)
+    low, high = (column_text(name, end) for end in ends)
     unit = text.partition(" ")[2]
     if unit and low.endswith(f" {unit}") and high.endswith(f" {unit}"):
         low, high = low.removesuffix(f" {unit}"), high.removesuffix(f" {unit}")
     return f"{text} ({low}-{high})"
 
 
-def _text(name: str, value: Any) -> str:
+def column_text(name: str, value: Any) -> str:
     """A value in the unit that its column's name states."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -188,7 +188,12 @@ def _text(name: str, value: Any) -> str:
     return format_count(value) if abs(value) >= 1 else f"{value:.3g}"
 
 
-def _title(name: str) -> str:
+def column_title(name: str) -> str:
+    """A column as a reader knows it.
+
+    >>> column_title("step_time_s"), column_title("global_batch")
+    ('step', 'global batch')
+    """
     if name in _TITLES:
         return _TITLES[name]
     for unit in ("_bytes", "_s"):

@@ -1,1 +1,1 @@
-"""What an answer hangs on: one change, and every number."""
+"""What an answer depends on: one change, and every number."""
