@@ -12,6 +12,7 @@ True
 from planner.ask.answer import Answer
 from planner.ask.causes.buckets import buckets
 from planner.ask.causes.host import host
+from planner.ask.causes.memory import memory
 from planner.ask.causes.network import network
 from planner.ask.causes.offload import offload
 from planner.ask.causes.zero import zero
@@ -39,6 +40,7 @@ __all__ = [
     "host",
     "largest_batch",
     "machine",
+    "memory",
     "model",
     "network",
     "nodes",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from planner.ask.answer import Answer
 from planner.ask.causes.buckets import buckets
 from planner.ask.causes.host import host
+from planner.ask.causes.memory import memory
 from planner.ask.causes.network import network
 from planner.ask.causes.offload import offload
 from planner.ask.causes.zero import zero
@@ -38,6 +39,7 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "largest-batch": largest_batch,
     "change": change,
     "sensitivity": sensitivity,
+    "memory": memory,
     "zero": zero,
     "offload": offload,
     "buckets": buckets,

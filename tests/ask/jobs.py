@@ -29,6 +29,7 @@ OWN: dict[str, dict[str, Any]] = {
     "offload": {},
     "buckets": {},
     "host": {},
+    "memory": {},
     "network": {"nodes": 2},
 }
 """What each question is asked besides, of gpt2 on Polaris."""

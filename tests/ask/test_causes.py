@@ -124,3 +124,28 @@ def test_what_leaves_a_node_is_counted_by_hand() -> None:
 def test_one_node_has_no_network() -> None:
     with pytest.raises(LayoutError, match="nothing leaves one node"):
         ask.network("gpt2", "polaris", nodes=1, workload=SHORT)
+
+
+def test_the_highest_moment_is_the_peak() -> None:
+    answer = ask.memory("llama-3-8b", "polaris", nodes=2, workload=SHORT)
+    plan = planner.plan("llama-3-8b", "polaris", nodes=2, workload=SHORT)
+    one = plan.recommended
+    assert one is not None
+    *moments, allocated, reserved, device = answer.rows
+    highest = max(moments, key=lambda row: row["memory_bytes"])
+    assert highest["what"] == one.peak_moment
+    assert highest["memory_bytes"] == pytest.approx(allocated["memory_bytes"])
+    assert device["memory_bytes"] == one.memory_bytes["total"]
+    kept, driver = (one.memory_bytes[n] for n in ("allocator_reserve", "runtime_context"))
+    assert reserved["memory_bytes"] == pytest.approx(allocated["memory_bytes"] + kept)
+    assert device["memory_bytes"] == pytest.approx(reserved["memory_bytes"] + driver)
+    for row in moments:
+        parts = [value for name, value in row.items() if name.endswith("_bytes")]
+        assert row["memory_bytes"] == pytest.approx(sum(parts) / 2)
+
+
+def test_what_does_not_fit_has_a_peak_too() -> None:
+    answer = ask.memory("llama-3.1-70b", "workstation-1x4090", workload=SHORT)
+    assert not answer.found
+    assert "does not fit, and is the nearest to it" in answer.verdict
+    assert answer.rows[-1]["memory_bytes"] > 0
