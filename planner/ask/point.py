@@ -28,6 +28,7 @@ __all__ = [
     "largest_parts",
     "no_point",
     "on_nodes",
+    "percent",
     "point_of",
 ]
 
@@ -160,7 +161,7 @@ def _oddities(question: Question, best: Estimate) -> Iterable[str]:
     if best.out_of_memory_probability > RISK:
         yield f"out of memory with {100 * best.out_of_memory_probability:.0f} %"
     if layout.offload != "none":
-        yield f"offloads ({layout.offload})"
+        yield f"offload {layout.offload}"
     if deep(question.model, layout.pp):
         yield f"a pipeline of {layout.pp} stages"
     if not usual(question, layouts)[0]:
@@ -187,6 +188,17 @@ def amount(workload: Workload) -> str:
     if workload.all_tokens:
         return f"{format_amount(workload.all_tokens)} tokens"
     return f"{_STEPS:,} steps"
+
+
+def percent(chance: float) -> str:
+    """A chance in percent, none of them certain.
+
+    >>> percent(0.0004), percent(0.47), percent(1.0)
+    ('less than 1 %', '47 %', 'more than 99 %')
+    """
+    if 0.01 <= chance <= 0.99:
+        return f"{100 * chance:.0f} %"
+    return "less than 1 %" if chance < 0.01 else "more than 99 %"
 
 
 def on_nodes(point: Point) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +23,7 @@ from planner.units import (
 __all__ = ["answer_table", "column_text", "column_title", "show_answer"]
 
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
-    ("_bytes_per_s", format_rate),
+    ("bytes_per_s", format_rate),
     ("_bytes", format_bytes),
     ("_probability", probability),
     ("_per_device", format_amount),
@@ -66,6 +66,7 @@ _LEFT_OUT = (
     "memory_change_high",
 )
 # what a table has no room for, or says elsewhere; JSON and CSV have it
+_WHOLE = ("memory_bytes", "host_memory_bytes")
 _INTERVALS = ("step_time_s", "days")
 # those that a table has room for
 _WIDE = {"reason": 24, "layout": 18, "recommendation": 14, "measure next": 14, "change": 18}
@@ -80,14 +81,11 @@ def show_answer(answer: Answer, out: Console) -> None:
         table = Table(box=None)
         for place, title in enumerate(titles):
             words = any(row[place][:1].isalpha() for row in rows)
-            wide = _WIDE.get(title)
-            table.add_column(
-                title,
-                justify="left" if words else "right",
-                overflow="fold",
-                no_wrap=wide is None,
-                min_width=wide,
-            )
+            # titles may be folded, cells only where they are long
+            longest = max(len(row[place]) for row in rows)
+            least = min(_WIDE.get(title, longest), longest)
+            justify: JustifyMethod = "left" if words else "right"
+            table.add_column(Text(title), justify=justify, overflow="fold", min_width=least)
         for row in rows:
             table.add_row(*map(Text, row))
         out.print()
@@ -122,8 +120,13 @@ def _is_shown(rows: Sequence[Row], name: str) -> bool:
     values = [row.get(name) for row in rows]
     if name == "fits":
         return not all(row.get(name, True) for row in rows)
-    if name.endswith("_bytes") and not any(values):
-        return False
+    known = {value for value in values if value is not None}
+    if (
+        name.endswith("_bytes")
+        and _base(name) not in _WHOLE
+        and (len(known) == 1 or not any(known))
+    ):
+        return len(rows) == 1 and any(known)  # a part that is the same in all rows tells none apart
     if name == "framework" and not any("layout" in row for row in rows):
         return True
     return name not in _LEFT_OUT and _base(name) == name

@@ -12,7 +12,7 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, Points, asked_of
 from planner.ask.fewest import doublings, fewest
 from planner.ask.option import Option
-from planner.ask.point import DAY_S, Point, on_nodes
+from planner.ask.point import DAY_S, Point, on_nodes, percent
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -173,7 +173,7 @@ def _verdict(
     said = (
         f"{on_nodes(run.point)} train {what} in {_days(run)}, in "
         f"{counted(run.slot.jobs, 'job')} in a row, and are late for {days:g} days with a chance "
-        f"of {100 * run.late(days):.0f} %"
+        f"of {percent(run.late(days))}"
     )
     if sure == likely:
         return f"{said}."
@@ -181,7 +181,7 @@ def _verdict(
         return f"{said}; no number that was searched is late with less than {late:g} %."
     surer = finished(points(sure))
     assert surer is not None
-    return f"{said}; {counted(sure, 'node')} ({_days(surer)}) with {100 * surer.late(days):.0f} %."
+    return f"{said}; {counted(sure, 'node')} ({_days(surer)}) with {percent(surer.late(days))}."
 
 
 def _days(run: Finished) -> str:

@@ -92,17 +92,20 @@ def _verdict(asked: Asked, points: list[Point], by: str) -> str:
     if not best.fits:
         return f"{asked.model.name} fits on none of them: {best.reason}."
     said = f"{counted(best.nodes, 'node')} of {best.machine.name}"
-    what = "takes the fewest node-hours" if by == "node-hours" else "is the fastest"
+    one, hours = best.nodes == 1, by == "node-hours"
+    what = f"{'is' if one else 'are'} the fastest"
+    if hours:
+        what = f"take{'s' * one} the fewest node-hours"
     tail = f"{format_amount(best.node_hours)} node-hours for {amount(best.workload)}"
     second = next((point for point in others if point.fits), None)
     if second is None or second.best is None or best.best is None:
         return f"{said} alone can run {asked.model.name}: {best.spoken()}; {tail}."
     ratio = second.seconds / best.seconds
-    ratio = second.node_hours / best.node_hours if by == "node-hours" else ratio
+    ratio = second.node_hours / best.node_hours if hours else ratio
     overlap = _overlap(best, second)
     return (
         f"{said} {what}: {best.spoken()}; {tail}. "
-        f"{second.machine.name} takes {ratio:.2f} times as much{overlap}."
+        f"{second.machine.name} takes {ratio:.2f} times as {'many' if hours else 'long'}{overlap}."
     )
 
 
