@@ -9,9 +9,10 @@ from typing import Any, TypedDict
 
 from planner.ask.answer import Answer, Row
 from planner.ask.point import Point, no_point, point_of
-from planner.choose.asking import answered
-from planner.choose.job import check_nodes, check_ramp
+from planner.choose.asking import answered, frameworks_for
+from planner.choose.job import check_nodes, check_ramp, check_routing, check_sequence
 from planner.choose.recommending import TOLERANCE, recommended
+from planner.cost.question import Question
 from planner.cost.question.experience import Experience
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -142,9 +143,19 @@ def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Aske
         TOLERANCE if tolerance is None else tolerance,
         job.get("experience", Experience()),
     )
-    check_ramp(found.workload)
-    found.machine.peak(found.workload.base_precision)
+    _check(found)
     return found
+
+
+def _check(asked: Asked) -> None:
+    """Raise PlannerError for a job that makes no sense on any number of nodes."""
+    check_ramp(asked.workload)
+    asked.machine.peak(asked.workload.base_precision)
+    job = asked.frameworks, asked.machine, asked.workload, asked.model
+    for framework in frameworks_for(*job):
+        question = Question(asked.model, asked.machine, asked.workload, framework)
+        check_sequence(question)
+        check_routing(question)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,23 @@ def test_a_description_of_ones_own_is_kept_whole() -> None:
     assert answer.asked["frameworks"] == ["fsdp2+compile", "ddp"]
 
 
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    ("model", "machine", "changes", "said"),
+    [
+        ("resnet-50", "polaris", {}, "only transformers can be planned"),
+        ("gpt2", "polaris", {"sequence_length": 4096}, "exceeds the 1024 learned positions"),
+        ("gpt2", "polaris", {"expert_imbalance": 2.0}, "gpt2 has no experts"),
+        ("gpt2", "vsc-4", {}, "'bf16' is not supported"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused_before_any_search(
+    name: str, model: str, machine: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(planner.PlannerError, match=said):
+        QUESTIONS[name](model, machine, workload=SHORT.replaced(**changes), **OWN[name])
+
+
 def test_the_questions_load_nothing_heavy() -> None:
     code = "import sys, planner.ask; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

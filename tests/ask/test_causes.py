@@ -147,5 +147,5 @@ def test_the_highest_moment_is_the_peak() -> None:
 def test_what_does_not_fit_has_a_peak_too() -> None:
     answer = ask.memory("llama-3.1-70b", "workstation-1x4090", workload=SHORT)
     assert not answer.found
-    assert "does not fit, and is the nearest to it" in answer.verdict
+    assert "does not fit; nearest to it is" in answer.verdict
     assert answer.rows[-1]["memory_bytes"] > 0

@@ -169,6 +169,17 @@ def test_an_impossible_deadline_names_the_best(every: dict[int, Plan]) -> None:
     assert answer.rows[-1]["nodes"] == 10
 
 
+def test_fewer_jobs_in_a_row_take_more_nodes_or_cannot_be(every: dict[int, Plan]) -> None:
+    free = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB)
+    jobs = {row["nodes"]: row["jobs"] for row in free.rows}
+    taken = jobs[free.asked["fewest"]["likely"]]
+    assert taken > 1
+    fewer = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB, most_jobs=taken - 1)
+    found = fewer.asked["fewest"]["likely"]
+    assert found > free.asked["fewest"]["likely"]
+    assert {row["nodes"]: row["jobs"] for row in fewer.rows}[found] < taken
+
+
 def test_only_counts_that_queues_admit_are_taken() -> None:
     asked = asked_of("gpt2", "polaris", {"workload": SHORT})
     counts = admitted(asked, 560)

@@ -149,11 +149,11 @@ def _verdict(asked: Asked, one: Estimate, seen: list[Row]) -> str:
         f"{format_bytes(row['memory_bytes'])} {kind}" for row, kind in zip(seen, _READ, strict=True)
     )
     low, high = (format_bytes(end) for end in one.interval_memory_bytes)
-    fits = "fits" if one.fits else "does not fit, and is the nearest to it"
+    fits = "fits with" if one.fits else "does not fit; nearest to it is"
     return (
-        f"{one.layout} [{one.framework}] {fits}: at its peak, {_when(one.peak_moment)}, "
-        f"{asked.model.name} takes {said} (90 % between {low} and {high}) of "
-        f"{format_bytes(room)} per device."
+        f"{asked.model.name} {fits} {one.layout} [{one.framework}]: at its peak, "
+        f"{_when(one.peak_moment)}, a device of {format_bytes(room)} holds {said} (90 % between "
+        f"{low} and {high})."
     )
 
 

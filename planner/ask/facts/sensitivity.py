@@ -101,13 +101,7 @@ def sensitivity(
         point = asked.on(nodes)
         verdict = f"Nothing fits on {on_nodes(point)}: {point.reason}."
         return asked.answer("sensitivity", verdict, [point.row()], found=False, **own)
-    moved, fixed = [], []
-    for fact, found in _every(question, one.layout, by / 100):
-        if found is None:
-            fixed.append(fact.name)
-        elif max(abs(found.of_step), abs(found.of_memory)) > _LEAST:
-            moved.append(found)
-    moved.sort(key=lambda each: (-abs(each.of_step), -abs(each.of_memory), each.fact.name))
+    moved, fixed = _sorted(question, one.layout, by / 100)
     unsure = [each for each in moved if each.fact.unsure][:replan]
     rows = [
         _row(each, one, _replanned(asked, question, nodes, each, one) if each in unsure else "")
@@ -126,6 +120,18 @@ def sensitivity(
         ],
         **own,
     )
+
+
+def _sorted(question: Question, layout: Layout, by: float) -> tuple[list[_Moved], list[str]]:
+    """Facts that matter, those that matter most first; names of those that cannot be moved."""
+    moved, fixed = [], []
+    for fact, found in _every(question, layout, by):
+        if found is None:
+            fixed.append(fact.name)
+        elif max(abs(found.of_step), abs(found.of_memory)) > _LEAST:
+            moved.append(found)
+    moved.sort(key=lambda each: (-abs(each.of_step), -abs(each.of_memory), each.fact.name))
+    return moved, fixed
 
 
 def _one(

@@ -11,6 +11,7 @@ from planner.ask.point import Point, no_point, on_nodes
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError, PlannerError
+from planner.units import counted
 
 __all__ = ["batch", "near"]
 
@@ -52,7 +53,7 @@ def batch(
         [_row(size, points, asked) for size in sizes],
         found=best is not None,
         notes=[
-            f"{len(points)} batches searched, within a factor of {within:g}.",
+            f"{counted(len(points), 'size')} of the batch searched, within a factor of {within:g}.",
             "How much a step of another size learns is not estimated; "
             "learning rates are scaled with it.",
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
@@ -64,25 +65,11 @@ def cheapest(
     searched_all(points, counts)
     for _ in range(_ROUNDS):
         _refine(points, counts, days)
-    best = _best(points, days)
-
-    def cost(point: Point) -> Row:
-        hours, row = point.node_hours, point.row()
-        reason = row.pop("reason")
-        if point.fits and price_per_node_hour is not None:
-            row["price"] = hours * price_per_node_hour
-        if point.fits and watts is not None:
-            row["energy_kWh"] = hours * watts / 1000
-        run = finished(point)
-        if run is not None and days is not None:
-            row["late_probability"] = run.late(days)
-        return {**row, "reason": reason}
-
-    rows = [cost(point) for _, point in sorted(points.known.items())]
+    best, rates = _best(points, days), _Rates(price_per_node_hour, watts, days)
     return asked.answer(
         "cheapest",
-        _verdict(points, best, days, cost(best) if best else {}),
-        rows,
+        _verdict(points, best, days, rates.row(best) if best else {}),
+        [rates.row(point) for _, point in sorted(points.known.items())],
         found=best is not None,
         notes=[
             f"{len(points.known)} of {counted(len(counts), 'node count')} searched: doublings, and "
@@ -94,6 +81,28 @@ def cheapest(
         node_power=node_power,
         most=most,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What the user says of a node-hour."""
+
+    price: float | None
+    watts: float | None
+    days: float | None
+
+    def row(self, point: Point) -> Row:
+        """The record of a table."""
+        hours, row = point.node_hours, point.row()
+        reason = row.pop("reason")
+        if point.fits and self.price is not None:
+            row["price"] = hours * self.price
+        if point.fits and self.watts is not None:
+            row["energy_kWh"] = hours * self.watts / 1000
+        run = finished(point)
+        if run is not None and self.days is not None:
+            row["late_probability"] = run.late(self.days)
+        return {**row, "reason": reason}
 
 
 def _watts(power: str | None) -> float | None:

@@ -105,6 +105,10 @@ def deadline(
     late: Annotated[
         float, Option("Percent of chance to be late that is taken.", least=0.1, most=50)
     ] = _MOST_LATE,
+    most_jobs: Annotated[
+        int | None,
+        Option("Most jobs in a row that are taken; any number where none is given.", least=1),
+    ] = None,
     most: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
@@ -127,7 +131,8 @@ def deadline(
 
     def in_time(count: int, chance: float) -> bool:
         run = finished(points(count))
-        return run is not None and run.late(days) <= chance
+        enough = run is not None and (most_jobs is None or run.slot.jobs <= most_jobs)
+        return run is not None and enough and run.late(days) <= chance
 
     likely = fewest(counts, lambda count: in_time(count, _EVEN))
     sure = likely and fewest(counts, lambda count: in_time(count, late / 100))
@@ -143,6 +148,7 @@ def deadline(
         notes=_notes(asked, len(points.known), len(counts)),
         days=days,
         late=late,
+        most_jobs=most_jobs,
         most=most,
         fewest={"likely": likely, "sure": sure},
     )
@@ -166,7 +172,7 @@ def _verdict(
         best = min(runs, key=lambda run: run.days[0])
         return (
             f"No number of nodes that was searched trains {what} in {days:g} days: the fastest, "
-            f"{on_nodes(best.point)}, takes {_days(best)}."
+            f"{on_nodes(best.point)}, takes {_days(best)}, in {counted(best.slot.jobs, 'job')}."
         )
     run = finished(points(likely))
     assert run is not None
