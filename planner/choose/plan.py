@@ -56,6 +56,8 @@ class Plan:
     simpler, or the only way."""
     asked_batch: int = 0
     """The global batch asked for; `workload` has the nearest one where that has no layout."""
+    num_estimated: int = 0
+    """Candidates that were estimated in full; bounds decided the others."""
 
     @property
     def fits(self) -> bool:
@@ -139,6 +141,7 @@ class Plan:
             "node_hours": self.node_hours(self.recommended) if self.recommended else None,
             "duration_s": self.duration_s(self.recommended) if self.recommended else None,
             "num_candidates": self.num_candidates,
+            "num_estimated": self.num_estimated,
             "ranked": ranked,
             "strategies": [
                 {
@@ -196,6 +199,7 @@ class Plan:
                     for b in data["batches"]
                 ),
                 data["asked_batch"],
+                data["num_estimated"],
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(
