@@ -155,7 +155,7 @@ def show_plan(plan: Plan, out: Console, learned: Sequence[str] = ()) -> None:
     show_notes(plan.notes, out)
     fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
     out.print(
-        f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",
+        f"\n{words.decided(plan)}. Dropped: {fell or 'none'}.",
         style="dim",
         highlight=False,
     )

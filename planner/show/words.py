@@ -18,6 +18,7 @@ __all__ = [
     "beside_fastest",
     "closest",
     "cost",
+    "decided",
     "doubt",
     "fate",
     "instead",
@@ -234,6 +235,14 @@ def memory_interval(estimate: Estimate) -> str:
     """The range in which the memory of nine of ten measured runs lay."""
     low, high = estimate.interval_memory_bytes
     return f"90 % of measured runs so estimated took {format_bytes(low)} to {format_bytes(high)}"
+
+
+def decided(plan: Plan) -> str:
+    """How many layouts were looked at, and how many of them bounds decided."""
+    count, full = plan.num_candidates, plan.num_estimated
+    if full == count:
+        return f"{count:,} layouts evaluated"
+    return f"{count:,} layouts decided, {full:,} of them estimated in full and the rest by bounds"
 
 
 def nearest(plan: Plan) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.choose.search.found import Found, fits_safely
+from planner.choose.search.least import least_memory_bytes, least_step_s
 from planner.cost.arrays import Float, Int, Mask, distinct
-from planner.cost.least import least_memory_bytes, least_step_s
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD

@@ -10,9 +10,9 @@ import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.found import Found, fits, fits_safely
+from planner.choose.search.least import least_memory_bytes, least_step_s
 from planner.cost.arrays import Mask, among
 from planner.cost.estimate import step_times
-from planner.cost.least import least_memory_bytes, least_step_s
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
