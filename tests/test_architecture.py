@@ -44,6 +44,7 @@ HEAVY = (
     "rich",
     "typer",
     "scipy",
+    "huggingface_hub",
 )
 
 

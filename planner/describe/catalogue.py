@@ -1,7 +1,7 @@
 """Catalogues: models, machines and frameworks by name, each a TOML file.
 
-A path to a user's own file works wherever a name does. The two folders at the top of the
-repository ship inside the wheel as `planner/_catalogue/`.
+A path to a user's own file works wherever a name does, and for a model its name on the Hugging Face
+hub. The two folders at the top of the repository ship inside the wheel as `planner/_catalogue/`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def _is_path(kind: str, name: object) -> bool:
 
 
 def load_model(name: str) -> Model:
-    """A model by catalogue name, TOML path, or path to a Hugging Face config.json (or its folder).
+    """A model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
+
+    A path is that of a TOML file, of a Hugging Face config.json or its folder; one that exists wins
+    over a name. Of the hub only config.json is read (extra `hub`).
 
     >>> load_model("llama-3-8b").num_params
     8030261248
@@ -86,6 +89,11 @@ def load_model(name: str) -> Model:
     path = Path(os.path.expanduser(name))
     is_folder = os.path.isdir(path) and name != ""
     if is_path or (is_folder and name not in names("model")):
+        from planner.describe.model import hub
+
+        # asked this way a text that no path can be is no error
+        if hub.spelled(name) and not os.path.exists(path):
+            return hub.load_from_hub(name)
         if is_folder:
             path = path / "config.json"
         if path.suffix == ".json":
