@@ -11,7 +11,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from planner.describe.base import Description, shown
 from planner.describe.files import read_toml
@@ -20,6 +20,10 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_quantity
+
+if TYPE_CHECKING:
+    from planner.describe.framework.framework import Framework
+    from planner.describe.names import FrameworkName, MachineName, ModelName
 
 __all__ = [
     "MOST_FREE",
@@ -76,6 +80,17 @@ def _is_path(kind: str, name: object) -> bool:
     return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
 
 
+# the first of two signatures is for editors, which complete the names of a catalogue from it
+
+
+@overload
+def load_model(name: ModelName) -> Model: ...
+
+
+@overload
+def load_model(name: str) -> Model: ...
+
+
 def load_model(name: str) -> Model:
     """A model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
 
@@ -102,6 +117,24 @@ def load_model(name: str) -> Model:
             return read_config(path)
         return _load(Model, path)
     return _named(Model, "model", name)
+
+
+@overload
+def load_machine(
+    name: MachineName,
+    overrides: tuple[str, ...] = (),
+    free_percent: float = 0.0,
+    devices: int | None = None,
+) -> Machine: ...
+
+
+@overload
+def load_machine(
+    name: str,
+    overrides: tuple[str, ...] = (),
+    free_percent: float = 0.0,
+    devices: int | None = None,
+) -> Machine: ...
 
 
 def load_machine(
@@ -137,7 +170,15 @@ def aliases() -> dict[str, str]:
     }
 
 
-def load_framework(name: str) -> Any:
+@overload
+def load_framework(name: FrameworkName) -> Framework: ...
+
+
+@overload
+def load_framework(name: str) -> Framework: ...
+
+
+def load_framework(name: str) -> Framework:
     """A framework description by name or TOML path, with switches behind it.
 
     >>> load_framework("fsdp2").name, load_framework("fsdp2+compile").name
@@ -149,7 +190,7 @@ def load_framework(name: str) -> Any:
     plain, switches = split_name(name)
     if is_path or plain.endswith(".toml"):
         path = Path(os.path.expanduser(plain))
-        found: Framework = _load(Framework, path).with_checked_switches()
+        found = _load(Framework, path).with_checked_switches()
     else:
         found = _named(Framework, "framework", plain)
     return found.with_switches(*switches) if switches else found
