@@ -77,7 +77,7 @@ def _list(lines: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-@html.register
+@html.register(Plan)
 def plan(value: Plan) -> str:
     """A plan: the verdict, the fastest layouts, and folded up what became of all others."""
     parts = [_line(f"{words.job(value)}."), _line(words.verdict(value))]
@@ -110,7 +110,7 @@ def plan(value: Plan) -> str:
     return _page(*parts)
 
 
-@html.register
+@html.register(Estimate)
 def estimate(value: Estimate) -> str:
     """An estimate: whether it fits, its step, and the parts of time and memory."""
     said = (
@@ -142,7 +142,7 @@ def estimate(value: Estimate) -> str:
     )
 
 
-@html.register
+@html.register(Learned)
 def learned(value: Learned) -> str:
     """What runs taught: each beside its estimate."""
     rows = [
@@ -165,7 +165,7 @@ def learned(value: Learned) -> str:
     return _page(*parts)
 
 
-@html.register
+@html.register(Configuration)
 def configuration(value: Configuration) -> str:
     """What configuration files say, and how they were read."""
     tables = {"layout": value.layout, "workload": value.workload, "model": value.shape}
@@ -179,13 +179,13 @@ def configuration(value: Configuration) -> str:
     return _page(head, _table(("", "field", "value"), rows), *notes)
 
 
-@html.register
+@html.register(Description)
 def description(value: Description) -> str:
     """A description: what of it is not as usual."""
     return _page(_line("", _title(value)), _table(("field", "value"), _fields(value)))
 
 
-@html.register
+@html.register(Layout)
 def layout(value: Layout) -> str:
     """A layout: its code, what that means, and its fields."""
     said = (
@@ -196,14 +196,14 @@ def layout(value: Layout) -> str:
     return _page(_line(said, f"{value}:"), _folded("What is not as usual", fields))
 
 
-@html.register
+@html.register(Model)
 def model(value: Model) -> str:
     """A model: its parameters and its shapes."""
     said = f"{format_count(value.num_params)} parameters"
     return _page(_line(said, f"{value.name}:"), _table(("field", "value"), _fields(value)))
 
 
-@html.register
+@html.register(Framework)
 def framework(value: Framework) -> str:
     """A framework: its switches and its traits."""
     switches = [
@@ -217,7 +217,7 @@ def framework(value: Framework) -> str:
     return _page(*parts, _folded("Traits", _table(("field", "value"), rows)))
 
 
-@html.register
+@html.register(Machine)
 def machine(value: Machine) -> str:
     """A machine: what it has, its queues, and folded up every number with kind and source."""
     known = list(quantities(value))

@@ -201,6 +201,19 @@ def test_files_of_a_hub_model_find_it_again(hub: Hub) -> None:
     assert found["here/small"] != found["there/small"]
 
 
+def test_logs_are_held_against_the_model_that_a_layout_names(hub: Hub, tmp_path: Path) -> None:
+    from planner.evidence.logs.compare import compare_log
+
+    log, layout = tmp_path / "log.csv", tmp_path / "layout.json"
+    rows = "".join(f"{step},{0.05 + 0.001 * (step % 3)}\n" for step in range(20))
+    log.write_text(f"step,step_time_s\n{rows}")
+    job = planner.Workload(sequence_length=512, global_batch=64)
+    answer = planner.plan("there/small", "polaris", nodes=1, workload=job, frameworks=["fsdp2"])
+    layout.write_text(planner.emit(answer)["layout.json"])
+    found = compare_log(str(log), planner.load_machine("polaris"), str(layout)).job.question
+    assert (found.model.name, found.model.num_layers) == ("there/small", 8)
+
+
 @pytest.mark.alone
 def test_the_command_line_plans_and_writes_by_name(hub: Hub, tmp_path: Path) -> None:
     env = {
