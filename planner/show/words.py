@@ -21,6 +21,7 @@ __all__ = [
     "decided",
     "doubt",
     "fate",
+    "fits",
     "instead",
     "interval",
     "job",
@@ -320,6 +321,13 @@ def closest(plan: Plan) -> Verdict | None:
         if entry.estimate is not None and _fills(plan, entry)
     ]
     return min(found)[2] if found else None
+
+
+def fits(estimate: Estimate) -> str:
+    """Whether one layout fits, in a word or two."""
+    if not estimate.fits:
+        return "Does not fit"
+    return "Fits, but tight" if estimate.tight else "Fits"
 
 
 def fate(estimate: Estimate, machine: Machine) -> str:
