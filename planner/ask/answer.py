@@ -6,19 +6,20 @@ import csv
 import io
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from planner.errors import DescriptionError
+from planner.frames import Framed, Record, no_table
 
 __all__ = ["Answer", "Row"]
 
-Row = dict[str, Any]
+Row = Record
 """A record: texts, numbers, truth values or None by column; the name of a column ends in its
 unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Framed[Literal["rows"]]):
     """The answer to a question, in plain data alone.
 
     Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`); the 90 % interval of
@@ -39,6 +40,12 @@ class Answer:
     """What was looked at."""
     notes: tuple[str, ...] = ()
     """How it was looked for, and what is left out."""
+
+    def records(self, table: Literal["rows"] | None = None) -> list[Record]:
+        """What was looked at, a row each."""
+        if table not in (None, "rows"):
+            raise no_table(table, ("rows",))
+        return list(self.rows)
 
     def to_json(self) -> str:
         """The answer as JSON text.

@@ -68,8 +68,7 @@ def _command(name: str) -> Callable[..., int]:
         elif as_csv:
             print(answer.to_csv(), end="")
         else:
-            from planner.show.answers import show_answer
-            from planner.show.report import console
+            from planner.show.report import console, show_answer
 
             show_answer(answer, console())
         return FITS if answer.found else NOTHING_FITS

@@ -1,16 +1,11 @@
-"""Answers: the answer to a question as a sentence and a table."""
+"""Answers: the table of an answer to a question as a person reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console, JustifyMethod
-from rich.table import Table
-from rich.text import Text
-
 from planner.ask.answer import Answer, Row
-from planner.show.report import show_notes
 from planner.show.words import probability
 from planner.units import (
     format_amount,
@@ -20,7 +15,7 @@ from planner.units import (
     format_seconds,
 )
 
-__all__ = ["answer_table", "column_text", "column_title", "show_answer"]
+__all__ = ["answer_table", "column_text", "column_title"]
 
 _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("bytes_per_s", format_rate),
@@ -68,32 +63,9 @@ _LEFT_OUT = (
 # what a table has no room for, or says elsewhere; JSON and CSV have it
 _WHOLE = ("memory_bytes", "host_memory_bytes")
 _INTERVALS = ("step_time_s", "days")
+
+
 # those that a table has room for
-_WIDE = {"reason": 24, "layout": 18, "recommendation": 14, "measure next": 14, "change": 18}
-"""Columns that are folded where there is little room, and their least width."""
-
-
-def show_answer(answer: Answer, out: Console) -> None:
-    """Print an answer: the sentence, the table, notes."""
-    out.print(Text(answer.verdict, "bold green" if answer.found else "bold red"))
-    if answer.rows:
-        titles, rows = answer_table(answer)
-        table = Table(box=None)
-        for place, title in enumerate(titles):
-            words = any(row[place][:1].isalpha() for row in rows)
-            # titles may be folded, cells only where they are long
-            longest = max(len(row[place]) for row in rows)
-            least = min(_WIDE.get(title, longest), longest)
-            justify: JustifyMethod = "left" if words else "right"
-            table.add_column(Text(title), justify=justify, overflow="fold", min_width=least)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        out.print()
-        out.print(table)
-        out.print()
-    show_notes(answer.notes, out)
-
-
 def answer_table(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of an answer as a person reads them: units written out, intervals joined.
 

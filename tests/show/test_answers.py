@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 
 import pytest
 
@@ -72,3 +73,19 @@ def test_a_table_leaves_out_what_says_nothing() -> None:
     titles, cells = answer_table(Answer("host", {}, True, "It is.", rows))
     assert titles == ["nodes", "fits", "reason"]
     assert cells == [["1", "yes", "one"], ["2", "no", "two"]]
+
+
+def test_a_notebook_shows_sentence_table_and_notes() -> None:
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=2)
+    page = answer._repr_html_()
+    assert escape(answer.verdict) in page
+    assert page.count("<tr>") == 1 + len(answer.rows)
+    assert all(escape(note) in page for note in answer.notes)
+
+
+def test_a_frame_has_the_rows() -> None:
+    pytest.importorskip("pandas")
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=2)
+    assert answer.to_frame()["step_time_s"].tolist() == [row["step_time_s"] for row in answer.rows]
+    with pytest.raises(planner.PlannerError, match="use one of rows"):
+        answer.to_frame("columns")  # type: ignore[call-overload]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Unpack
 
@@ -66,11 +67,16 @@ def network(
         raise LayoutError(f"nodes = {nodes}: nothing leaves one node; give 2 or more")
     whole = asked.on(nodes)
     done = answered(
-        asked.model, asked.machine, nodes, asked.workload, asked.frameworks, asked.experience
+        asked.model,
+        asked.machine,
+        nodes,
+        asked.workload,
+        asked.frameworks,
+        asked.experience,
+        few=sys.maxsize,  # bounds tell no hybrid groups apart
     )
-    rows, rates = [], {}
+    rows = []
     for name, found in _kinds(list(done.found.values()), asked):
-        rates[name] = found
         rows += list(_rows(name, found, asked, done.workload, nodes))
     share = max(round(asked.workload.global_batch / nodes), 1)
     alone = asked.at(workload=asked.workload.replaced(global_batch=share, ramp="")).on(1)
