@@ -10,9 +10,9 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-__all__ = ["Option", "Parameter", "parameters"]
+__all__ = ["Nodes", "Option", "Parameter", "parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,10 @@ class Option:
     """Largest value."""
     metavar: str = ""
     """How its value is called."""
-    flags: tuple[str, ...] = ()
-    """Flags of the command line where they are not its name."""
+
+
+Nodes = Annotated[int, Option("Nodes.", least=1)]
+"""On how many nodes a question is asked, for those that do not look for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,24 @@ def test_a_deadline_in_the_past_is_refused(days: float) -> None:
         ask.deadline("gpt2", "polaris", days=days, workload=SHORT)
 
 
+@pytest.mark.parametrize("late", [0.0, 60.0])
+def test_a_chance_to_be_late_is_at_most_even(late: float) -> None:
+    with pytest.raises(LayoutError, match="between 0 and 50 percent"):
+        ask.deadline("gpt2", "polaris", days=1, late=late, workload=SHORT)
+
+
+def test_where_all_queues_are_by_request_that_is_said() -> None:
+    machine = planner.load_machine("polaris")
+    queues = [q.replaced(on_request=True).model_dump() for q in machine.scheduler.queues]
+    closed = machine.replaced(scheduler={**machine.scheduler.model_dump(), "queues": queues})
+    for answer in (
+        ask.deadline("gpt2", closed, days=1, workload=SHORT),
+        ask.cheapest("gpt2", closed, workload=SHORT),
+    ):
+        assert not answer.found
+        assert answer.verdict.endswith("no queue admits any.")
+
+
 def test_without_tokens_there_is_no_deadline() -> None:
     with pytest.raises(LayoutError, match=r"tokens = 0.*set tokens"):
         ask.deadline("gpt2", "polaris", days=1, workload=SHORT.replaced(tokens=0.0))

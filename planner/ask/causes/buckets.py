@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes
 from planner.choose.job import check_nodes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.question import Question
@@ -31,7 +31,7 @@ def buckets(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     **job: Unpack[JobFields],
 ) -> Answer:
     """Memory of every ZeRO stage with buckets of several sizes, all devices data-parallel.

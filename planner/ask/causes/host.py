@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes
 from planner.ask.point import on_nodes
 from planner.cost.estimate import Estimate
 from planner.cost.memory.host import host_moments
@@ -26,7 +26,7 @@ def host(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     **job: Unpack[JobFields],
 ) -> Answer:
     """Memory of a node while a checkpoint is loaded, at a step, and while weights are saved whole.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes
 from planner.choose.asking import answered
 from planner.choose.job import check_nodes
 from planner.choose.recommending import recommended
@@ -38,7 +38,7 @@ def memory(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     **job: Unpack[JobFields],
 ) -> Answer:
     """What a device holds at every moment of a step, and what each way of measuring sees of it.

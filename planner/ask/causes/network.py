@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes
 from planner.ask.point import largest_parts, on_nodes
 from planner.choose.asking import answered
 from planner.choose.pictured.anatomy import axes
@@ -47,7 +47,7 @@ def network(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 2,
+    nodes: Nodes = 2,
     **job: Unpack[JobFields],
 ) -> Answer:
     """Tokens per second and device on some nodes and on one, and what crosses between nodes.

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import between, on_nodes
 from planner.choose.asking import answered
 from planner.choose.job import check_nodes
@@ -54,7 +54,7 @@ def offload(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     share: Annotated[
         float, Option("Percent of the step that a way may take.", least=0.1, most=100)
     ] = 10.0,

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import between, estimate_row, largest_parts
 from planner.choose.asking import answered
 from planner.choose.job import check_nodes
@@ -52,7 +52,7 @@ def zero(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     alone: Annotated[
         bool, Option("Whether only data parallelism counts, without tensor, pipeline and others.")
     ] = False,

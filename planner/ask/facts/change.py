@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import Point, no_point, on_nodes
 from planner.choose.asking import frameworks_for
 from planner.cost.parts import part
@@ -51,7 +51,7 @@ def change(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     also: Annotated[
         tuple[str, ...],
         Option("A change of your own, section.field=value (repeatable).", metavar="CHANGE"),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.facts.known import STATED, Fact, facts_of, measured_by, scaled
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import between, on_nodes
 from planner.choose.legality import broken
 from planner.choose.planning import estimate
@@ -68,7 +68,7 @@ def sensitivity(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     by: Annotated[float, Option("Percent by which every number moves.", least=0.1, most=50)] = 10.0,
     replan: Annotated[
         int, Option("Facts, those that matter most, with which the job is planned anew.", least=0)

@@ -6,7 +6,7 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import Point, no_point, on_nodes
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -22,7 +22,7 @@ def batch(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     within: Annotated[
         float, Option("Factor by which the batch may be larger or smaller.", least=1, most=64)
     ] = 1.25,

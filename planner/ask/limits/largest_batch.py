@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import largest
-from planner.ask.option import Option
+from planner.ask.option import Nodes
 from planner.ask.point import Point, between, estimate_row, on_nodes
 from planner.choose.legality import broken
 from planner.choose.search import RISK
@@ -30,7 +30,7 @@ def largest_batch(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The largest micro-batch of the recommended layout that is safe in memory, by recompute.

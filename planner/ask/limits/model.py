@@ -6,7 +6,7 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import DAY_S, Point, no_point, on_nodes
 from planner.describe.catalogue import load_model, names
 from planner.describe.machine import Machine
@@ -33,7 +33,7 @@ def model(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     family: Annotated[
         str | None, Option("Family whose models are asked; the model's own where none is given.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import largest
-from planner.ask.option import Option
+from planner.ask.option import Nodes, Option
 from planner.ask.point import Point, on_nodes
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -24,7 +24,7 @@ def sequence(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[int, Option("Nodes.", least=1, flags=("--nodes", "-n"))] = 1,
+    nodes: Nodes = 1,
     grain: Annotated[
         int, Option("Tokens of which lengths are multiples.", least=1, most=1_000_000)
     ] = _GRAIN,

@@ -124,10 +124,8 @@ def deadline(
     """
     asked = asked_of(model, machine, job)
     asked.needs_tokens("how long it takes")
-    if days <= 0:
-        raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
-    limit = up_to(asked, most)
-    counts, points = admitted(asked, limit), Points(asked)
+    _check(days, late)
+    counts, points = admitted(asked, up_to(asked, most)), Points(asked)
 
     def in_time(count: int, chance: float) -> bool:
         run = finished(points(count))
@@ -152,6 +150,14 @@ def deadline(
         most=most,
         fewest={"likely": likely, "sure": sure},
     )
+
+
+def _check(days: float, late: float) -> None:
+    """Raise LayoutError for a deadline or a chance that cannot be."""
+    if not days > 0:
+        raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
+    if not 0 < late <= 100 * _EVEN:
+        raise LayoutError(f"late = {late:g} must lie between 0 and 50 percent; 5 is usual")
 
 
 def _verdict(

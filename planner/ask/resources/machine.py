@@ -24,9 +24,7 @@ def machine(
     against: Annotated[
         tuple[str, ...], Option("Another machine, name or TOML file (repeatable).", metavar="NAME")
     ],
-    nodes: Annotated[
-        int, Option("Nodes of the first machine.", least=1, flags=("--nodes", "-n"))
-    ] = 1,
+    nodes: Annotated[int, Option("Nodes of the first machine.", least=1)] = 1,
     same: Annotated[
         Literal["devices", "nodes"], Option("What the machines have as many of.")
     ] = "devices",
@@ -49,11 +47,7 @@ def machine(
     if not against:
         raise LayoutError("against names no other machine; name at least one")
     places = [asked.machine, *map(load_machine, dict.fromkeys(against))]
-    devices = nodes * asked.per_node
-    points = []
-    for place in places:
-        count = -(-devices // place.node.num_devices) if same == "devices" else nodes
-        points.append(_on(asked, place, count))
+    points = [_on(asked, place, _nodes(asked, place, nodes, same)) for place in places]
     measure = "node_hours" if by == "node-hours" else "seconds"
     # of equals the one that was named first
     points.sort(key=lambda point: float(getattr(point, measure)))
@@ -72,6 +66,12 @@ def machine(
         same=same,
         by=by,
     )
+
+
+def _nodes(asked: Asked, place: Machine, nodes: int, same: str) -> int:
+    """Nodes of a machine with as many nodes, or at least as many devices, as the first has."""
+    devices = nodes * asked.per_node
+    return -(-devices // place.node.num_devices) if same == "devices" else nodes
 
 
 def _on(asked: Asked, place: Machine, count: int) -> Point:

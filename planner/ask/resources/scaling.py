@@ -24,9 +24,7 @@ def scaling(
     model: str | Model,
     machine: str | Machine,
     *,
-    nodes: Annotated[
-        int, Option("Nodes that the batch is stated for.", least=1, flags=("--nodes", "-n"))
-    ] = 1,
+    nodes: Annotated[int, Option("Nodes that the batch is stated for.", least=1)] = 1,
     kind: Annotated[
         Literal["strong", "weak"],
         Option("strong keeps the global batch; weak lets it grow with the nodes."),
@@ -53,9 +51,8 @@ def scaling(
     if not 0 < efficiency <= 100:
         raise LayoutError(f"efficiency = {efficiency:g} must lie between 0 and 100 percent")
     points = [_sized(asked, n, nodes, kind).tried_on(n) for n in doublings(range(1, limit + 1))]
-    first = next((p for p in points if p.sensible), None) or next(
-        (p for p in points if p.fits), None
-    )
+    fitting = [point for point in points if point.fits]
+    first = next((point for point in fitting if point.sensible), fitting[0] if fitting else None)
     rows = [_row(point, first) for point in points]
     knee = _knee(points, rows, first, efficiency / 100)
     return asked.answer(
@@ -63,18 +60,21 @@ def scaling(
         _verdict(asked, kind, first, knee, efficiency, rows),
         rows,
         found=first is not None,
-        notes=[
-            f"Efficiency is tokens/s of a node over those on {counted(first.nodes, 'node')}."
-            if first
-            else "Nothing fits on any count that was searched.",
-            f"The knee is the last doubling before efficiency falls below {efficiency:g} %.",
-        ],
+        notes=_notes(first, efficiency),
         nodes=nodes,
         kind=kind,
         efficiency=efficiency,
         most=most,
         knee=knee.nodes if knee else None,
     )
+
+
+def _notes(first: Point | None, efficiency: float) -> list[str]:
+    over = "nothing" if first is None else f"those on {counted(first.nodes, 'node')}"
+    return [
+        f"Efficiency is tokens/s of a node over {over}.",
+        f"The knee is the last doubling before efficiency falls below {efficiency:g} %.",
+    ]
 
 
 def _sized(asked: Asked, count: int, nodes: int, kind: str) -> Asked:
