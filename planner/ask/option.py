@@ -6,13 +6,19 @@ so: `most: Annotated[int | None, Option("Most nodes to look at.", least=1)] = No
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
-__all__ = ["Nodes", "Option", "Parameter", "parameters"]
+from planner.describe.base import shown
+from planner.errors import LayoutError, shorten
+from planner.units import either
+
+__all__ = ["Nodes", "Option", "Parameter", "checked", "parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,58 @@ class Parameter:
         """Words that it may be; empty where it is no word of a few."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
 
+    def check(self, value: Any) -> None:
+        """Raise LayoutError for a value beyond the bounds, or for a word that is none of it."""
+        option, said = self.option, shorten(shown(value))
+        why = option.help[:1].lower() + option.help[1:].rstrip(".")
+        if self.choices and value not in self.choices:
+            raise LayoutError(f"{self.name} = {said!r} is not known; use {either(self.choices)}")
+        if self.kind not in (int, float) or value in (None, inspect.Parameter.empty):
+            return
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise LayoutError(f"{self.name} = {said!r} is no number: {why}")
+        least = -math.inf if option.least is None else option.least
+        most = math.inf if option.most is None else option.most
+        if not least <= value <= most:
+            rule = (
+                f"lie between {least:g} and {most:g}" if option.most else f"be at least {least:g}"
+            )
+            raise LayoutError(f"{self.name} = {value:g} must {rule}: {why}")
+
     @property
     def repeats(self) -> bool:
         """Whether it takes several values."""
         return typing.get_origin(self.kind) is tuple
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(question: Callable[P, R]) -> Callable[P, R]:
+    """A question that refuses values beyond the bounds or the words of its options.
+
+    Raises LayoutError with value, rule and what the option is.
+
+    >>> @checked
+    ... def half(*, of: Annotated[float, Option("What is halved.", least=1, most=9)]) -> float:
+    ...     return of / 2
+    >>> half(of=0)
+    Traceback (most recent call last):
+    ...
+    planner.errors.LayoutError: of = 0 must lie between 1 and 9: what is halved
+    """
+
+    @functools.wraps(question)
+    def called(*args: P.args, **given: P.kwargs) -> R:
+        for one in parameters(question):
+            one.check(given.get(one.name, one.default))
+        return question(*args, **given)
+
+    return called
+
+
+@functools.cache
 def parameters(question: Callable[..., Any]) -> tuple[Parameter, ...]:
     """What a question asks besides model, machine and workload, in the order of its signature."""
     found = []

@@ -14,8 +14,8 @@ import pytest
 
 import planner
 from planner.ask import QUESTIONS, Answer
-from planner.ask.option import parameters
-from planner.errors import DescriptionError
+from planner.ask.option import Parameter, parameters
+from planner.errors import DescriptionError, LayoutError
 from planner.show.answers import answer_table
 from tests.ask.jobs import OWN, SHORT
 
@@ -122,6 +122,23 @@ def test_a_job_that_makes_no_sense_is_refused_before_any_search(
 ) -> None:
     with pytest.raises(planner.PlannerError, match=said):
         QUESTIONS[name](model, machine, workload=SHORT.replaced(**changes), **OWN[name])
+
+
+BOUNDED = [
+    (name, one)
+    for name, question in QUESTIONS.items()
+    for one in parameters(question)
+    if one.choices or one.option.least is not None
+]
+
+
+@pytest.mark.parametrize(("name", "one"), BOUNDED, ids=lambda each: getattr(each, "name", each))
+def test_what_is_beyond_an_option_is_refused(name: str, one: Parameter) -> None:
+    beyond = ["sideways", None] if one.choices else [-1, "three", True]
+    beyond += [2 * one.option.most] if one.option.most else []
+    for value in beyond:
+        with pytest.raises(LayoutError, match=f"^{one.name} = "):
+            QUESTIONS[name]("gpt2", "polaris", workload=SHORT, **{**OWN[name], one.name: value})
 
 
 def test_the_questions_load_nothing_heavy() -> None:

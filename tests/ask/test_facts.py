@@ -127,5 +127,5 @@ def test_every_quantity_of_a_machine_is_a_fact() -> None:
 
 @pytest.mark.parametrize("by", [0.0, 60.0])
 def test_numbers_move_by_some_percent(by: float) -> None:
-    with pytest.raises(LayoutError, match="between 0 and 50"):
+    with pytest.raises(LayoutError, match=r"by = .* must lie between 0\.1 and 50"):
         ask.sensitivity("gpt2", "polaris", workload=SHORT, by=by)

@@ -137,7 +137,7 @@ def test_near_batches_are_near_and_shared(size: int, ranks: int, within: float) 
 
 
 def test_a_factor_below_one_is_refused() -> None:
-    with pytest.raises(LayoutError, match=r"within = 0.5 must be at least 1"):
+    with pytest.raises(LayoutError, match=r"within = 0.5 must lie between 1 and 64"):
         ask.batch("gpt2", "polaris", workload=SHORT, within=0.5)
 
 

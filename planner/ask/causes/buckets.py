@@ -6,7 +6,7 @@ from typing import Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes
+from planner.ask.option import Nodes, checked
 from planner.choose.job import check_nodes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.question import Question
@@ -27,6 +27,7 @@ _SIZES = (5e8, 2e8, 5e7, 2e7)
 # DeepSpeed's own, its documents' (docs/_pages/config-json.md: 2e8 is the example), and smaller
 
 
+@checked
 def buckets(
     model: str | Model,
     machine: str | Machine,

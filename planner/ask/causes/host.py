@@ -6,7 +6,7 @@ from typing import Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
-from planner.ask.option import Nodes
+from planner.ask.option import Nodes, checked
 from planner.ask.point import on_nodes
 from planner.cost.estimate import Estimate
 from planner.cost.memory.host import host_moments
@@ -22,6 +22,7 @@ from planner.units import format_bytes
 __all__ = ["host"]
 
 
+@checked
 def host(
     model: str | Model,
     machine: str | Machine,

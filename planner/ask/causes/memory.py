@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes
+from planner.ask.option import Nodes, checked
 from planner.choose.asking import answered
 from planner.choose.job import check_nodes
 from planner.choose.recommending import recommended
@@ -34,6 +34,7 @@ _READ: dict[MemoryKind, str] = {
 """Where people read memory, by what is seen there."""
 
 
+@checked
 def memory(
     model: str | Model,
     machine: str | Machine,

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes
+from planner.ask.option import Nodes, checked
 from planner.ask.point import largest_parts, on_nodes
 from planner.choose.asking import answered
 from planner.choose.pictured.anatomy import axes
@@ -43,6 +43,7 @@ def _hybrid(x: Layouts) -> np.ndarray:
     return np.asarray((x.dp_shard < x.dp) | (x.reshard > 0))
 
 
+@checked
 def network(
     model: str | Model,
     machine: str | Machine,

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, on_nodes
 from planner.choose.asking import answered
 from planner.choose.job import check_nodes
@@ -21,7 +21,6 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import overridden
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import LayoutError
 from planner.units import format_rate, format_seconds
 
 __all__ = ["offload"]
@@ -50,6 +49,7 @@ _WAYS = (
 )
 
 
+@checked
 def offload(
     model: str | Model,
     machine: str | Machine,
@@ -73,8 +73,6 @@ def offload(
     """
     asked = asked_of(model, machine, job)
     check_nodes(asked.machine, nodes)
-    if not 0 < share <= 100:
-        raise LayoutError(f"share = {share:g} must lie between 0 and 100 percent; 10 is usual")
     done = answered(
         asked.model, asked.machine, nodes, asked.workload, asked.frameworks, asked.experience
     )

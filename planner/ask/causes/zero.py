@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
 from planner.choose.asking import answered
 from planner.choose.job import check_nodes
@@ -48,6 +48,7 @@ class _Kind:
         return f"ZeRO-{self.stage}" + (f" offload {self.offload}" * (self.offload != "none"))
 
 
+@checked
 def zero(
     model: str | Model,
     machine: str | Machine,

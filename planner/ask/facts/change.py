@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, no_point, on_nodes
 from planner.choose.asking import frameworks_for
 from planner.cost.parts import part
@@ -47,6 +47,7 @@ class _Change:
     nodes: int
 
 
+@checked
 def change(
     model: str | Model,
     machine: str | Machine,

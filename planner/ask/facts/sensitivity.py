@@ -10,7 +10,7 @@ from typing import Annotated, Any, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.facts.known import STATED, Fact, facts_of, measured_by, scaled
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, on_nodes
 from planner.choose.legality import broken
 from planner.choose.planning import estimate
@@ -22,7 +22,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import LayoutError, PlannerError
+from planner.errors import PlannerError
 from planner.units import counted
 
 __all__ = ["sensitivity"]
@@ -64,6 +64,7 @@ class _Moved:
         return self.elasticity(self.low.memory_bytes["total"], self.high.memory_bytes["total"])
 
 
+@checked
 def sensitivity(
     model: str | Model,
     machine: str | Machine,
@@ -91,8 +92,6 @@ def sensitivity(
     True
     """
     asked = asked_of(model, machine, job)
-    if not 0 < by <= 50:
-        raise LayoutError(f"by = {by:g} must lie between 0 and 50 percent; 10 is usual")
     question, one = _one(asked, nodes, layout, framework)
     own: dict[str, Any] = {"nodes": nodes, "by": by, "replan": replan}
     own["layout"] = one.layout.model_dump(mode="json") if one else None

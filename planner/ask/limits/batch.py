@@ -6,11 +6,11 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, no_point, on_nodes
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import LayoutError, PlannerError
+from planner.errors import PlannerError
 from planner.units import counted
 
 __all__ = ["batch", "near"]
@@ -18,6 +18,7 @@ __all__ = ["batch", "near"]
 _MOST = 12
 
 
+@checked
 def batch(
     model: str | Model,
     machine: str | Machine,
@@ -40,8 +41,6 @@ def batch(
     64
     """
     asked = asked_of(model, machine, job)
-    if within < 1:
-        raise LayoutError(f"within = {within:g} must be at least 1; 1.25 allows a quarter more")
     asked.on(nodes)
     sizes = near(asked.workload.global_batch, nodes * asked.per_node, within)
     points = {size: _with(asked, size, nodes) for size in sizes}

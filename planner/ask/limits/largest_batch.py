@@ -9,7 +9,7 @@ import numpy as np
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import largest
-from planner.ask.option import Nodes
+from planner.ask.option import Nodes, checked
 from planner.ask.point import Point, between, estimate_row, on_nodes
 from planner.choose.legality import broken
 from planner.choose.search import RISK
@@ -26,6 +26,7 @@ __all__ = ["largest_batch"]
 _MOST = 4096
 
 
+@checked
 def largest_batch(
     model: str | Model,
     machine: str | Machine,

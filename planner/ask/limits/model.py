@@ -6,7 +6,7 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import DAY_S, Point, no_point, on_nodes
 from planner.describe.catalogue import load_model, names
 from planner.describe.machine import Machine
@@ -29,6 +29,7 @@ def _size(one: Model) -> tuple[int, str]:
     return one.num_params, one.name
 
 
+@checked
 def model(
     model: str | Model,
     machine: str | Machine,

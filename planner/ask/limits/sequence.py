@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import largest
-from planner.ask.option import Nodes, Option
+from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, on_nodes
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -20,6 +20,7 @@ _LONGEST = 4_194_304
 _GRAIN = 1024
 
 
+@checked
 def sequence(
     model: str | Model,
     machine: str | Machine,

@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, Points, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Option, checked
 from planner.ask.point import Point, amount, on_nodes
 from planner.ask.resources.deadline import admitted, finished, searched_all
 from planner.ask.resources.nodes import MostNodes, up_to
@@ -24,6 +24,7 @@ _ROUNDS = 2
 # refinements between the best count and its neighbours
 
 
+@checked
 def cheapest(
     model: str | Model,
     machine: str | Machine,
@@ -56,10 +57,6 @@ def cheapest(
     if days is not None:
         asked.needs_tokens("whether it is done in time")
     watts = _watts(node_power)
-    if price_per_node_hour is not None and price_per_node_hour < 0:
-        raise LayoutError(
-            f"price_per_node_hour = {price_per_node_hour:g} is less than nothing; give 0 or more"
-        )
     limit = up_to(asked, most)
     counts, points = admitted(asked, limit), Points(asked)
     searched_all(points, counts)

@@ -11,7 +11,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, Points, asked_of
 from planner.ask.fewest import doublings, fewest
-from planner.ask.option import Option
+from planner.ask.option import Option, checked
 from planner.ask.point import DAY_S, Point, on_nodes, percent
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
@@ -97,6 +97,7 @@ def admitted(asked: Asked, limit: int) -> Sequence[int]:
     return [n for n in counts if any(q.min_nodes <= n <= q.max_nodes for q in queues)]
 
 
+@checked
 def deadline(
     model: str | Model,
     machine: str | Machine,
@@ -124,7 +125,8 @@ def deadline(
     """
     asked = asked_of(model, machine, job)
     asked.needs_tokens("how long it takes")
-    _check(days, late)
+    if not days > 0:
+        raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
     counts, points = admitted(asked, up_to(asked, most)), Points(asked)
 
     def in_time(count: int, chance: float) -> bool:
@@ -150,14 +152,6 @@ def deadline(
         most=most,
         fewest={"likely": likely, "sure": sure},
     )
-
-
-def _check(days: float, late: float) -> None:
-    """Raise LayoutError for a deadline or a chance that cannot be."""
-    if not days > 0:
-        raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
-    if not 0 < late <= 100 * _EVEN:
-        raise LayoutError(f"late = {late:g} must lie between 0 and 50 percent; 5 is usual")
 
 
 def _verdict(

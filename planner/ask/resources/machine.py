@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
-from planner.ask.option import Option
+from planner.ask.option import Option, checked
 from planner.ask.point import Point, amount, no_point
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
@@ -17,6 +17,7 @@ from planner.units import counted, format_amount
 __all__ = ["machine"]
 
 
+@checked
 def machine(
     model: str | Model,
     machine: str | Machine,

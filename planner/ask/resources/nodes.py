@@ -7,7 +7,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer
 from planner.ask.asked import Asked, JobFields, Points, asked_of
 from planner.ask.fewest import doublings, fewest
-from planner.ask.option import Option
+from planner.ask.option import Option, checked
 from planner.ask.point import Point, on_nodes
 from planner.choose.search import RISK
 from planner.describe.machine import Machine
@@ -24,6 +24,7 @@ _ROWS = 3
 # doublings shown beyond the sensible number
 
 
+@checked
 def nodes(
     model: str | Model,
     machine: str | Machine,

@@ -7,12 +7,11 @@ from typing import Annotated, Literal, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import doublings
-from planner.ask.option import Option
+from planner.ask.option import Option, checked
 from planner.ask.point import Point, between, on_nodes
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import LayoutError
 from planner.units import counted
 
 __all__ = ["scaling"]
@@ -20,6 +19,7 @@ __all__ = ["scaling"]
 _LARGEST_BATCH = 1_000_000
 
 
+@checked
 def scaling(
     model: str | Model,
     machine: str | Machine,
@@ -48,8 +48,6 @@ def scaling(
     """
     asked = asked_of(model, machine, job)
     limit = up_to(asked, most)
-    if not 0 < efficiency <= 100:
-        raise LayoutError(f"efficiency = {efficiency:g} must lie between 0 and 100 percent")
     points = [_sized(asked, n, nodes, kind).tried_on(n) for n in doublings(range(1, limit + 1))]
     fitting = [point for point in points if point.fits]
     first = next((point for point in fitting if point.sensible), fitting[0] if fitting else None)
