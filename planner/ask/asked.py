@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from planner.ask.answer import Answer, Row
 from planner.ask.point import Point, no_point, point_of
-from planner.choose.asking import answered, frameworks_for
+from planner.choose.asking import Answered, answered, frameworks_for
 from planner.choose.job import check_nodes, check_ramp, check_routing, check_sequence
 from planner.choose.recommending import TOLERANCE, recommended
+from planner.choose.search import Needed
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
 from planner.describe.base import Description
@@ -54,12 +56,25 @@ class Asked:
 
         Raises LayoutError where the machine has not so many.
         """
+        done = self.searched(nodes)
+        return point_of(nodes, done, recommended(done.found.values(), self.tolerance))
+
+    def searched(self, nodes: int, *, whole: bool = False) -> Answered:
+        """Layouts of the job on some nodes: those that may be recommended, or all.
+
+        Raises LayoutError where the machine has not so many.
+        """
         check_nodes(self.machine, nodes)
-        done = answered(
-            self.model, self.machine, nodes, self.workload, self.frameworks, self.experience
+        needed = Needed(few=sys.maxsize) if whole else Needed(near=1 + self.tolerance, listed=1)
+        return answered(
+            self.model,
+            self.machine,
+            nodes,
+            self.workload,
+            self.frameworks,
+            self.experience,
+            needed,
         )
-        best = recommended(done.found.values(), self.tolerance)
-        return point_of(nodes, done, best)
 
     def tried_on(self, nodes: int) -> Point:
         """The same, where what cannot be asked there is a reason and no error."""

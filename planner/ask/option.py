@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import numbers
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,15 +63,16 @@ class Parameter:
             raise LayoutError(f"{self.name} = {said!r} is not known; use {either(self.choices)}")
         if self.kind not in (int, float) or value in (None, inspect.Parameter.empty):
             return
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise LayoutError(f"{self.name} = {said!r} is no number: {why}")
+        kind = numbers.Integral if self.kind is int else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            what = "whole number" if self.kind is int else "number"
+            raise LayoutError(f"{self.name} = {said!r} is no {what}: {why}")
         least = -math.inf if option.least is None else option.least
         most = math.inf if option.most is None else option.most
-        if not least <= value <= most:
-            rule = (
-                f"lie between {least:g} and {most:g}" if option.most else f"be at least {least:g}"
-            )
-            raise LayoutError(f"{self.name} = {value:g} must {rule}: {why}")
+        if not least <= float(value) <= most:
+            upper = option.most is not None
+            rule = f"lie between {least:g} and {most:g}" if upper else f"be at least {least:g}"
+            raise LayoutError(f"{self.name} = {float(value):g} must {rule}: {why}")
 
     @property
     def repeats(self) -> bool:

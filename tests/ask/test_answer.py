@@ -136,6 +136,7 @@ BOUNDED = [
 def test_what_is_beyond_an_option_is_refused(name: str, one: Parameter) -> None:
     beyond = ["sideways", None] if one.choices else [-1, "three", True]
     beyond += [2 * one.option.most] if one.option.most else []
+    beyond += [2.5] if one.kind is int else []
     for value in beyond:
         with pytest.raises(LayoutError, match=f"^{one.name} = "):
             QUESTIONS[name]("gpt2", "polaris", workload=SHORT, **{**OWN[name], one.name: value})

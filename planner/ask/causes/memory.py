@@ -10,8 +10,6 @@ import numpy as np
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
-from planner.choose.asking import answered
-from planner.choose.job import check_nodes
 from planner.choose.recommending import recommended
 from planner.choose.verdicts.changes import nearest
 from planner.cost.estimate import Estimate, timed
@@ -56,7 +54,6 @@ def memory(
     True
     """
     asked = asked_of(model, machine, job)
-    check_nodes(asked.machine, nodes)
     question, one = _one(asked, nodes)
     where = f"{counted(nodes, 'node')} of {asked.machine.name}"
     if question is None or one is None:
@@ -79,9 +76,7 @@ def memory(
 
 def _one(asked: Asked, nodes: int) -> tuple[Question | None, Estimate | None]:
     """The recommended layout, or the one that is nearest to fitting, and its question."""
-    done = answered(
-        asked.model, asked.machine, nodes, asked.workload, asked.frameworks, asked.experience
-    )
+    done = asked.searched(nodes)
     best = recommended(done.found.values(), asked.tolerance)
     if best is not None:
         return done.found[best.framework].question, best

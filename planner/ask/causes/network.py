@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Unpack
 
@@ -12,7 +11,6 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
 from planner.ask.point import largest_parts, on_nodes
-from planner.choose.asking import answered
 from planner.choose.pictured.anatomy import axes
 from planner.choose.recommending import recommended
 from planner.choose.search import Found
@@ -67,15 +65,7 @@ def network(
     if nodes < 2:
         raise LayoutError(f"nodes = {nodes}: nothing leaves one node; give 2 or more")
     whole = asked.on(nodes)
-    done = answered(
-        asked.model,
-        asked.machine,
-        nodes,
-        asked.workload,
-        asked.frameworks,
-        asked.experience,
-        few=sys.maxsize,  # bounds tell no hybrid groups apart
-    )
+    done = asked.searched(nodes, whole=True)
     rows = []
     for name, found in _kinds(list(done.found.values()), asked):
         rows += list(_rows(name, found, asked, done.workload, nodes))

@@ -11,8 +11,6 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, on_nodes
-from planner.choose.asking import answered
-from planner.choose.job import check_nodes
 from planner.choose.recommending import recommended
 from planner.choose.search import Found
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -72,10 +70,7 @@ def offload(
     25000000000.0
     """
     asked = asked_of(model, machine, job)
-    check_nodes(asked.machine, nodes)
-    done = answered(
-        asked.model, asked.machine, nodes, asked.workload, asked.frameworks, asked.experience
-    )
+    done = asked.searched(nodes, whole=True)
     parts = [part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.found.values()]
     best, point = recommended(parts, asked.tolerance), asked.on(nodes)
     own: dict[str, Any] = {"nodes": nodes, "share": share}

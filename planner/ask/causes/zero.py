@@ -12,8 +12,6 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
-from planner.choose.asking import answered
-from planner.choose.job import check_nodes
 from planner.choose.recommending import recommended
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest
@@ -71,10 +69,7 @@ def zero(
     True
     """
     asked = asked_of(model, machine, job)
-    check_nodes(asked.machine, nodes)
-    done = answered(
-        asked.model, asked.machine, nodes, asked.workload, asked.frameworks, asked.experience
-    )
+    done = asked.searched(nodes, whole=True)
     kinds = sorted(
         _kinds(list(done.found.values()), asked, alone), key=lambda k: k.best.step_time_s
     )
