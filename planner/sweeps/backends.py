@@ -17,6 +17,7 @@ from typing import Any
 from planner.errors import PlannerError, shorten
 from planner.sweeps.answering import Answer, answer
 from planner.sweeps.questions import Task
+from planner.units import either
 
 __all__ = ["BACKENDS", "answered", "check_backend"]
 
@@ -31,8 +32,8 @@ _WAVE = 2
 """Tasks a worker of a backend that returns all of them at once: what a stop would lose."""
 
 
-def check_backend(backend: str, address: str | None = None) -> None:
-    """Raise PlannerError where a backend lacks a package, or takes no address.
+def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> None:
+    """Raise PlannerError where a backend is unknown, lacks a package, or takes no address.
 
     >>> check_backend("sequential")
     """
@@ -43,11 +44,24 @@ def check_backend(backend: str, address: str | None = None) -> None:
                 f"the backend {shorten(backend)} needs {package}; install it with `pip install "
                 f"'parallelism-planner[{extra}]'`, or use --backend sequential"
             )
+    if backend not in BACKENDS and backend not in (known := _of_joblib()):
+        raise PlannerError(
+            f"the backend {shorten(backend)} is not known; use {either((*BACKENDS, *known))}"
+        )
+    if jobs == 0:
+        raise PlannerError("jobs = 0 answers nothing; give 1 or more, or -1 for all cores")
     if address is not None and backend not in ("dask", "ray"):
         raise PlannerError(
             f"address = {shorten(address)}: the backend {shorten(backend)} is on this machine; use "
             "dask or ray, or leave it out"
         )
+
+
+def _of_joblib() -> list[str]:
+    """Further backends that joblib knows, those included that were registered with it."""
+    from joblib.parallel import BACKENDS as known
+
+    return [name for name in sorted(known) if name not in BACKENDS]
 
 
 def answered(

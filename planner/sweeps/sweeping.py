@@ -84,7 +84,7 @@ def sweep(
     if limit is not None and limit < 0:
         raise DescriptionError(f"limit = {limit} asks nothing; give 0 or more")
     found = _questions(file, asked)
-    check_backend(backend, address)
+    check_backend(backend, jobs, address)
     table = _table(into)
     shown = progress if isinstance(progress, Progress) else Progress(progress)
     names = _columns(found)

@@ -247,9 +247,17 @@ def test_a_backend_without_its_package_is_one_sentence(monkeypatch: pytest.Monke
     assert planner.sweep(**FEW, backend="sequential").num_asked == 8
 
 
-def test_an_unknown_backend_is_one_sentence() -> None:
-    with pytest.raises(PlannerError, match=r"the backend slurm failed \(.*slurm"):
-        planner.sweep(**FEW, backend="slurm")
+def test_an_unknown_backend_or_no_job_is_one_sentence(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    with pytest.raises(
+        PlannerError, match=r"the backend slurm is not known; use loky, .*threading"
+    ):
+        planner.sweep(**FEW, into=table, backend="slurm")
+    with pytest.raises(PlannerError, match="jobs = 0 answers nothing; give 1 or more"):
+        planner.sweep(**FEW, into=table, jobs=0)
+    with pytest.raises(PlannerError, match="limit = -1 asks nothing; give 0 or more"):
+        planner.sweep(**FEW, into=table, limit=-1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_address_is_for_clusters() -> None:
