@@ -26,6 +26,7 @@ from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 from planner.evidence.learning import learn_from as learn
 from planner.show.html import html
+from planner.sweeps import Swept, sweep
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ __all__ = [
     "Model",
     "Plan",
     "PlannerError",
+    "Swept",
     "Workload",
     "ask",
     "emit",
@@ -51,6 +53,7 @@ __all__ = [
     "load_model",
     "plan",
     "read_configuration",
+    "sweep",
 ]
 
 if typing.TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.ask.answer import Row
 from planner.choose.asking import Answered
-from planner.choose.plan import duration_s
+from planner.choose.plan import training_time
 from planner.choose.recommending import deep, likely_stalls, usual
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest
@@ -74,7 +74,7 @@ class Point:
         """Time for all tokens, or of a thousand steps; endless where nothing fits [s]."""
         if self.best is None:
             return float("inf")
-        return duration_s(self.workload, self.best) or _STEPS * self.best.step_time_s
+        return training_time(self.workload, self.best) or _STEPS * self.best.step_time_s
 
     @property
     def node_hours(self) -> float:
