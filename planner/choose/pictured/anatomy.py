@@ -12,7 +12,8 @@ from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
-from planner.cost.schedules.simulate import StageTime, Timeline, simulate
+from planner.cost.schedules.simulate import StageTime, simulate
+from planner.cost.schedules.timeline import Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic

@@ -13,7 +13,8 @@ from planner.describe.layout import V_SHAPED, Schedule
 
 __all__ = ["Kind", "Passes", "PipelineSchedule", "Task", "idle_s", "one_each", "pair"]
 
-Kind = Literal["forward", "backward", "weight_gradient"]
+Kind = Literal["forward", "backward", "weight_gradient", "step"]
+"""Passes, and what closes a step when they are over."""
 
 
 class Task(NamedTuple):

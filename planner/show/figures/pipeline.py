@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.pictured.anatomy import Played
-from planner.cost.schedules.simulate import Event, Timeline
+from planner.cost.schedules.timeline import Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds

@@ -17,7 +17,8 @@ from planner.cost.schedules.bubble import (
 )
 from planner.cost.schedules.known import KNOWN
 from planner.cost.schedules.schedule import Passes, Task
-from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
+from planner.cost.schedules.simulate import StageTime, simulate
+from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import LayoutError
