@@ -1,0 +1,157 @@
+"""Works: what every pipeline stage of a layout does in a step, as the cost model has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.cost.question import Question
+from planner.cost.schedules.simulate import ChunkWork, Span, StageWork
+from planner.cost.schedules.timeline import Drawn
+from planner.cost.shards.stages import Stages
+from planner.cost.step.passes import ChunkPass, block_passes, chunk_passes
+from planner.cost.step.step import StageWorth, stage_worth
+from planner.describe.layout import Layout
+
+__all__ = ["stage_works"]
+
+_AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")
+
+
+def stage_works(question: Question, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
+    """What every stage of a layout does in a step, for `simulate` to play [s].
+
+    `factor` is what measured runs say that every part takes, over its estimate. Counted: all parts
+    of the step but the bubble, which follows from them. Left out: nothing of `time_parts`.
+    """
+    stages = Stages.every(question, layout)
+    passes = block_passes(question, stages.blocks, stages.layouts)
+    chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
+    worth = stage_worth(stages, passes).map(lambda values: factor * values)
+    often = int(stages.layouts.reductions_per_step(question.framework))
+    return tuple(_Stage(chunks, worth, layout, often, i).work() for i in range(layout.pp))
+
+
+class _Stage:
+    """One stage of them."""
+
+    def __init__(
+        self, chunks: ChunkPass, worth: StageWorth, layout: Layout, often: int, stage: int
+    ) -> None:
+        self._chunks = chunks.take((..., stage))
+        self._worth = worth.take((..., stage))
+        self._count, self._passes = layout.vpp, layout.grad_accumulation
+        self._every_time = often > 1
+        whole = self._chunks.drawn_forward_s + self._chunks.drawn_backward_s
+        self._share: Float = whole / max(float(np.sum(whole)), float(np.finfo(float).tiny))
+        """Of what a stage sends and waits for as a whole, what stands beside each chunk."""
+
+    def work(self) -> StageWork:
+        """What it does."""
+        worth, exposed = self._worth, self._worth.exposed
+        once = 0.0 if self._every_time else float(exposed.gradients_s)
+        return StageWork(
+            chunks=tuple(self._chunk(number) for number in range(self._count)),
+            send_s=float(worth.transfer.arrives_s),
+            blocked_s=float(worth.transfer.blocks_s),
+            after=_spans([("gradient_reduction", once)]),
+            closing=_spans(
+                [
+                    ("optimizer", float(worth.optimizer_s)),
+                    ("offload", float(worth.offload_step_s)),
+                    ("parameter_update_gathering", float(exposed.updates_s)),
+                ]
+            ),
+        )
+
+    def _chunk(self, number: int) -> ChunkWork:
+        share, exposed = float(self._share[number]), self._worth.exposed
+        forward, backward = self._gathers()
+        first = float(exposed.before_forward_s) + self._rest()
+        hidden = self._hidden()
+        reduced = float(exposed.gradients_s) / self._passes if self._every_time else 0.0
+        last = self._backward(number, share, backward, reduced)
+        at_end = ("gradient_reduction", self._hidden_reduction())
+        return ChunkWork(
+            forward=self._forward(number, share, forward + self._rest(), hidden[1]),
+            first_forward=self._forward(number, share, first, hidden[0]),
+            backward=last + (_beside([at_end]) if self._every_time else ()),
+            last_backward=last + _beside([at_end]),
+            weights_s=float(self._chunks.weight_gradient_s[number]),
+        )
+
+    def _gathers(self) -> tuple[float, float]:
+        """What a later forward pass and a backward pass wait for, of a stage as a whole."""
+        exposed = self._worth.exposed
+        return float(exposed.before_later_forward_s), float(exposed.around_backward_s)
+
+    def _rest(self) -> float:
+        """The step's other waiting for weights, spread over its passes."""
+        exposed, m = self._worth.exposed, self._passes
+        later, back = self._gathers()
+        known = float(exposed.before_forward_s) + (m - 1) * later + m * back
+        return (float(exposed.gather_s) - known) / m
+
+    def _hidden(self) -> tuple[float, float]:
+        """Gathers behind the first forward pass, and behind a later one, of a stage as a whole."""
+        sent, exposed = self._worth.sent, self._worth.exposed
+        return (
+            float(sent.before_forward_s - exposed.before_forward_s),
+            float(sent.before_later_forward_s - exposed.before_later_forward_s),
+        )
+
+    def _hidden_reduction(self) -> float:
+        times = self._passes if self._every_time else 1
+        return float(self._worth.sent.gradients_s - self._worth.exposed.gradients_s / times)
+
+    def _forward(
+        self, number: int, share: float, gathers: float, hidden: float
+    ) -> tuple[Span, ...]:
+        chunks = self._chunks
+        axes = {name: chunks.traffic[name].take(number) for name in _AXES}
+        moved = float(self._worth.exposed.offload_s) / self._passes
+        whole = float(chunks.drawn_forward_s[number] + chunks.drawn_backward_s[number])
+        part = float(chunks.drawn_forward_s[number]) / whole if whole else 0.0
+        return (
+            *_spans([("parameter_gathering", share * gathers)]),
+            Span("forward", float(chunks.forward_s[number])),
+            *_spans([("host_overhead", float(chunks.host_forward_s[number]))]),
+            *_spans([(name, float(axes[name].forward_s)) for name in _AXES]),
+            *_spans([("offload", part * share * moved)]),
+            *_beside(
+                [
+                    ("parameter_gathering", share * hidden),
+                    *((n, float(a.sent_forward_s - a.forward_s)) for n, a in axes.items()),
+                ]
+            ),
+        )
+
+    def _backward(
+        self, number: int, share: float, gathers: float, reduced: float
+    ) -> tuple[Span, ...]:
+        chunks = self._chunks
+        axes = {name: chunks.traffic[name].take(number) for name in _AXES}
+        moved = float(self._worth.exposed.offload_s) / self._passes
+        whole = float(chunks.drawn_forward_s[number] + chunks.drawn_backward_s[number])
+        part = float(chunks.drawn_backward_s[number]) / whole if whole else 0.0
+        return (
+            *_spans([("parameter_gathering", share * gathers)]),
+            *_spans([("recompute", float(chunks.recompute_s[number]))]),
+            Span("backward", float(chunks.backward_s[number])),
+            *_spans([("host_overhead", float(chunks.host_backward_s[number]))]),
+            *_spans([(name, float(axes[name].backward_s)) for name in _AXES]),
+            *_spans([("offload", part * share * moved), ("gradient_reduction", share * reduced)]),
+            *_beside([(n, float(a.sent_backward_s - a.backward_s)) for n, a in axes.items()]),
+        )
+
+
+def _spans(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
+    """What takes any time."""
+    return tuple(Span(kind, seconds) for kind, seconds in parts if seconds > 0)
+
+
+def _beside(parts: Iterable[tuple[Drawn, float]]) -> tuple[Span, ...]:
+    """What is hidden and takes any time."""
+    return tuple(span._replace(hidden=True) for span in _spans(parts))
