@@ -8,6 +8,7 @@ True
 from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
+from planner.choose.simulated.simulation import Simulation, simulate
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
@@ -34,6 +35,7 @@ __all__ = [
     "Model",
     "Plan",
     "PlannerError",
+    "Simulation",
     "Workload",
     "emit",
     "estimate",
@@ -44,4 +46,5 @@ __all__ = [
     "load_model",
     "plan",
     "read_configuration",
+    "simulate",
 ]

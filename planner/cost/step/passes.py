@@ -88,7 +88,6 @@ class Pass(Arrays):
         return (self.compute.forward_s + self.forward_traffic_s) * (1 + self.host_s / busy)
 
 
-
 def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
     """Time of each block, worked out once per distinct shape of a rank's work [s].
 

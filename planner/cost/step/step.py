@@ -115,9 +115,7 @@ def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
         stages.total([work.total_s for work in passes]),
     )
     exposed, transfer, sent = _traffic(stages, passes, groups, busy)
-    found = StageWorth(
-        transfer, exposed, sent, device_optimizer_s(stages), offload_step_s(stages)
-    )
+    found = StageWorth(transfer, exposed, sent, device_optimizer_s(stages), offload_step_s(stages))
     return found.map(lambda values: np.broadcast_to(values, stages.shape))
 
 
