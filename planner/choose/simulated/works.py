@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,8 +35,12 @@ def stage_works(question: Question, layout: Layout, factor: float = 1.0) -> tupl
     passes = block_passes(question, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
     worth = stage_worth(stages, passes).map(lambda values: factor * values)
-    often = int(stages.layouts.reductions_per_step(question.framework))
-    return tuple(_Stage(chunks, worth, layout, often, i).work() for i in range(layout.pp))
+    times = _Times(
+        passes=layout.grad_accumulation,
+        reductions=int(stages.layouts.reductions_per_step(question.framework)),
+        gathers_again=int(stages.layouts.gathers_again_per_step(question.framework)),
+    )
+    return tuple(_Stage(chunks, worth, layout, times, i).work() for i in range(layout.pp))
 
 
 def measured_factor(question: Question, estimate: Estimate) -> float:
@@ -56,16 +61,25 @@ def measured_factor(question: Question, estimate: Estimate) -> float:
     return float(step_outlook(question, layouts, estimate.step_time_parts_s).expected[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """How often a step does what."""
+
+    passes: int
+    reductions: int
+    gathers_again: int
+
+
 class _Stage:
     """One stage of them."""
 
     def __init__(
-        self, chunks: ChunkPass, worth: StageWorth, layout: Layout, often: int, stage: int
+        self, chunks: ChunkPass, worth: StageWorth, layout: Layout, times: _Times, stage: int
     ) -> None:
         self._chunks = chunks.take((..., stage))
         self._worth = worth.take((..., stage))
-        self._count, self._passes = layout.vpp, layout.grad_accumulation
-        self._every_time = often > 1
+        self._count, self._times, self._passes = layout.vpp, times, times.passes
+        self._every_time = times.reductions > 1
         whole = self._chunks.drawn_forward_s + self._chunks.drawn_backward_s
         self._share: Float = whole / max(float(np.sum(whole)), float(np.finfo(float).tiny))
         """Of what a stage sends and waits for as a whole, what stands beside each chunk."""
@@ -124,6 +138,13 @@ class _Stage:
             float(sent.before_later_forward_s - exposed.before_later_forward_s),
         )
 
+    def _hidden_around_backward(self) -> float:
+        """Gathers and reductions of ZeRO-3 behind a backward pass, of a stage as a whole."""
+        sent, times = self._worth.sent, self._times
+        again = float(sent.before_backward_s) * times.gathers_again
+        reduced = float(sent.after_backward_s) * times.reductions
+        return (again + reduced) / times.passes - float(self._worth.exposed.around_backward_s)
+
     def _hidden_reduction(self) -> float:
         times = self._passes if self._every_time else 1
         return float(self._worth.sent.gradients_s - self._worth.exposed.gradients_s / times)
@@ -165,7 +186,12 @@ class _Stage:
             *_spans([("host_overhead", float(chunks.host_backward_s[number]))]),
             *_spans([(name, float(axes[name].backward_s)) for name in _AXES]),
             *_spans([("offload", part * share * moved), ("gradient_reduction", share * reduced)]),
-            *_beside([(n, float(a.sent_backward_s - a.backward_s)) for n, a in axes.items()]),
+            *_beside(
+                [
+                    ("parameter_gathering", share * self._hidden_around_backward()),
+                    *((n, float(a.sent_backward_s - a.backward_s)) for n, a in axes.items()),
+                ]
+            ),
         )
 
 

@@ -123,7 +123,7 @@ def _clock(played: Played) -> _Clock:
     starts = sorted(event.start_s for event in events)
     few, most = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
     first = [e for e in timeline.computed(0) if e.kind == "forward"]
-    filled = min(e.start_s for e in timeline.computed(0) if e.kind != "forward")
+    filled = min(e.start_s for e in timeline.computed(0) if e.task.kind != "forward")
     drained = max(e.end_s for e in first)
     head = min(max(ends[few], 1.1 * filled), ends[most], 0.9 * played.middle_s)
     left = played.played_s - drained
