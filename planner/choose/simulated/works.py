@@ -38,6 +38,7 @@ def stage_works(question: Question, layout: Layout, factor: float = 1.0) -> tupl
     times = _Times(
         passes=layout.grad_accumulation,
         reductions=int(stages.layouts.reductions_per_step(question.framework)),
+        gathers=int(stages.layouts.gathers_per_step(question.framework)),
         gathers_again=int(stages.layouts.gathers_again_per_step(question.framework)),
     )
     return tuple(_Stage(chunks, worth, layout, times, i).work() for i in range(layout.pp))
@@ -67,6 +68,7 @@ class _Times:
 
     passes: int
     reductions: int
+    gathers: int
     gathers_again: int
 
 
@@ -92,6 +94,7 @@ class _Stage:
             chunks=tuple(self._chunk(number) for number in range(self._count)),
             send_s=float(worth.transfer.arrives_s),
             blocked_s=float(worth.transfer.blocks_s),
+            before=_spans([("parameter_gathering", self._first())]),
             after=_spans([("gradient_reduction", once)]),
             closing=_spans(
                 [
@@ -105,14 +108,13 @@ class _Stage:
     def _chunk(self, number: int) -> ChunkWork:
         share, exposed = float(self._share[number]), self._worth.exposed
         forward, backward = self._gathers()
-        first = float(exposed.before_forward_s) + self._rest()
         hidden = self._hidden()
         reduced = float(exposed.gradients_s) / self._passes if self._every_time else 0.0
         last = self._backward(number, share, backward, reduced)
         at_end = ("gradient_reduction", self._hidden_reduction())
         return ChunkWork(
             forward=self._forward(number, share, forward + self._rest(), hidden[1]),
-            first_forward=self._forward(number, share, first, hidden[0]),
+            first_forward=self._forward(number, share, forward + self._rest(), hidden[0]),
             backward=last + (_beside([at_end]) if self._every_time else ()),
             last_backward=last + _beside([at_end]),
             weights_s=float(self._chunks.weight_gradient_s[number]),
@@ -120,22 +122,27 @@ class _Stage:
 
     def _gathers(self) -> tuple[float, float]:
         """What a later forward pass and a backward pass wait for, of a stage as a whole."""
-        exposed = self._worth.exposed
-        return float(exposed.before_later_forward_s), float(exposed.around_backward_s)
+        exposed, often = self._worth.exposed, self._times.gathers > 1
+        later = float(exposed.before_later_forward_s) if often else 0.0
+        return later, float(exposed.around_backward_s)
+
+    def _first(self) -> float:
+        """What the first forward pass waits for besides, of a stage as a whole: weights need no
+        other stage, and are gathered while it waits for one."""
+        return max(float(self._worth.exposed.before_forward_s) - self._gathers()[0], 0.0)
 
     def _rest(self) -> float:
         """The step's other waiting for weights, spread over its passes."""
-        exposed, m = self._worth.exposed, self._passes
-        later, back = self._gathers()
-        known = float(exposed.before_forward_s) + (m - 1) * later + m * back
-        return (float(exposed.gather_s) - known) / m
+        known = self._first() + self._passes * sum(self._gathers())
+        return (float(self._worth.exposed.gather_s) - known) / self._passes
 
     def _hidden(self) -> tuple[float, float]:
         """Gathers behind the first forward pass, and behind a later one, of a stage as a whole."""
         sent, exposed = self._worth.sent, self._worth.exposed
+        later = float(sent.before_later_forward_s - exposed.before_later_forward_s)
         return (
             float(sent.before_forward_s - exposed.before_forward_s),
-            float(sent.before_later_forward_s - exposed.before_later_forward_s),
+            later if self._times.gathers > 1 else 0.0,
         )
 
     def _hidden_around_backward(self) -> float:

@@ -69,6 +69,8 @@ class StageWork:
     """Until one chunk's activations are on the next stage."""
     blocked_s: float = 0.0
     """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
+    before: tuple[Span, ...] = ()
+    """What its first pass waits for that needs no other stage."""
     after: tuple[Span, ...] = ()
     """When the stage's own passes are over."""
     closing: tuple[Span, ...] = ()
@@ -182,6 +184,8 @@ class _Run:
 
     def passes(self) -> None:
         """Stages advance in turn until all orders are worked off."""
+        for stage, work in enumerate(self._works):
+            self._chain(Task(stage, "step", 0, 0), work.before, ())
         position, waiting = [0] * len(self._works), list(range(len(self._works)))
         while waiting:
             progressed = False

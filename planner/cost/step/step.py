@@ -5,7 +5,7 @@ The slowest stage sets the pace, the pipeline adds its bubble.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,16 @@ from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
-from planner.cost.schedules.schedule import Passes
+from planner.cost.schedules.schedule import Around, Passes
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.parted import around_parts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import DataTraffic, data_traffic
 from planner.cost.step.offload import offload_step_s
 from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import Exposed, exposed_traffic
 from planner.cost.step.passes import Pass, Transfer, block_passes, stage_transfer
+from planner.describe.framework.framework import Framework
 
 __all__ = ["StageWorth", "smaller_step_s", "stage_worth", "time_parts"]
 
@@ -49,16 +51,10 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     forward = slowest.total([work.forward_s for work in compute])
     backward = slowest.total([work.backward_s for work in compute])
     recompute = slowest.total([work.recompute_s for work in compute])
-    weights = slowest.total([work.weight_gradient_s for work in compute])
     host = slowest.total([work.host_s for work in passes])
     busy = _Busy(forward, backward + recompute, host, pace_s)
     exposed, transfer, _ = _traffic(slowest, passes, groups, busy)
-    own = Passes(pace_s, slowest.total([work.drawn_forward_s for work in passes]), weights)
-    every = Passes(
-        slowest.of_model([work.total_s for work in passes]),
-        slowest.of_model([work.drawn_forward_s for work in passes]),
-        slowest.of_model([work.weight_gradient_s for work in compute]),
-    )
+    waits = _waits(exposed, layouts, question.framework)
     found = {
         "forward": m * forward,
         "backward": m * backward,
@@ -68,7 +64,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
         "context_parallel": m * slowest.total([work.context_s for work in passes]),
         "expert_parallel": m * slowest.total([work.expert_s for work in passes]),
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, own, every),
+        "pipeline_bubble": bubble_s(layouts, _around(stages, slowest, passes, waits)),
         "pipeline_transfer": _transfers(layouts, transfer),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": device_optimizer_s(slowest),
@@ -150,6 +146,52 @@ def _traffic(
         np.maximum(busy.backward_s * longer - back, 0.0),
     )
     return exposed, transfer, sent
+
+
+def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
+    """What a forward and a backward pass of the slowest stage wait for besides, where every pass
+    waits: weights that are gathered, gradients that are reduced, transfers to the host [s]."""
+    m = layouts.num_microbatches
+    reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
+    back = exposed.around_backward_s + reduced + exposed.offload_s / m
+    often = layouts.gathers_per_step(framework) > 1
+    return np.where(often, exposed.before_later_forward_s, 0.0), back
+
+
+def _around(
+    stages: Stages, slowest: Stages, passes: list[Pass], waits: tuple[Float, Float]
+) -> Around:
+    """One micro-batch on the candidates (L, S) and around them; what passes wait for besides is in
+    proportion to them, as on the slowest stage."""
+    figures = (
+        [work.total_s - work.drawn_forward_s for work in passes],
+        [work.drawn_forward_s for work in passes],
+        [work.compute.weight_gradient_s for work in passes],
+    )
+    tiny = np.finfo(float).tiny
+    back, ahead = (
+        1 + wait / np.maximum(slowest.total(figure), tiny)
+        for wait, figure in zip(reversed(waits), figures, strict=False)
+    )
+
+    def passed(total: Callable[[list[Float]], Float], columns: int) -> Passes:
+        shape = (..., *[None] * columns)
+        backward, forward, weights = (total([x[shape] for x in each]) for each in figures)
+        forward = ahead[shape] * forward
+        return Passes(back[shape] * backward + forward, forward, weights)
+
+    def summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
+        return lambda each: np.asarray(sum(x * n for x, n in zip(each, counts, strict=True)))
+
+    framework = stages.question.framework
+    before, after = around_parts(stages.blocks, stages.layouts, stages.stage, framework)
+    return Around(
+        stages.stage,
+        passed(stages.total, 1),
+        passed(summed(before), 1),
+        passed(summed(after), 1),
+        passed(slowest.of_model, 0),
+    )
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:
