@@ -100,7 +100,7 @@ def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
     >>> stages = Stages.every(job, Layout(pp=4, schedule="1f1b"))
     >>> worth = stage_worth(stages, block_passes(job, stages.blocks, stages.layouts))
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
-    array([59., 45., 45., 59.])
+    array([58., 45., 45., 58.])
     """
     groups = Groups.of(stages.layouts, stages.question.machine)
     compute = [work.compute for work in passes]
@@ -184,9 +184,9 @@ def _around(
         return lambda each: np.asarray(sum(x * n for x, n in zip(each, counts, strict=True)))
 
     framework = stages.question.framework
-    before, after = around_parts(stages.blocks, stages.layouts, stages.stage, framework)
+    stage, before, after = around_parts(stages.blocks, stages.layouts, stages.stage, framework)
     return Around(
-        stages.stage,
+        stage,
         passed(stages.total, 1),
         passed(summed(before), 1),
         passed(summed(after), 1),
