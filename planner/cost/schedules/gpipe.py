@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import Around, PipelineSchedule, Task
+from planner.cost.schedules.schedule import Around, PipelineSchedule, Task, idle_s
 
 __all__ = ["GPIPE"]
 
@@ -36,6 +36,7 @@ GPIPE = PipelineSchedule(
     order=_order,
     in_flight=_in_flight,
     length_s=_length_s,
+    least_idle_s=idle_s,
     runs_forward_ahead=True,
     no_better_than="1f1b",
 )
