@@ -104,6 +104,7 @@ def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
             if sent.kind != ASIDE or before not in lanes or after not in lanes:
                 continue
             both = {"cat": "sent", "name": "sent", "id": before}
+            ends: tuple[tuple[Event, int, str, dict[str, str]], ...]
             ends = ((sent, before, "s", {}), (event, after, "f", {"bp": "e"}))
             found += [
                 {**both, **more, "ph": phase, "pid": e.stage + 1, "tid": lanes[n]}

@@ -111,7 +111,7 @@ class _Stage:
         hidden = self._hidden()
         reduced = float(exposed.gradients_s) / self._passes if self._every_time else 0.0
         last = self._backward(number, share, backward, reduced)
-        at_end = ("gradient_reduction", self._hidden_reduction())
+        at_end: tuple[Drawn, float] = ("gradient_reduction", self._hidden_reduction())
         return ChunkWork(
             forward=self._forward(number, share, forward + self._rest(), hidden[1]),
             first_forward=self._forward(number, share, forward + self._rest(), hidden[0]),

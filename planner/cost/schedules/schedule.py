@@ -138,8 +138,8 @@ class PipelineSchedule:
     """How long all passes of a step take, whichever stage is the slowest: (p, v, m, stages that may
     be and what lies around them, (..., S)), where that is known for unlike stages [s]."""
     least_idle_s: Bubble | None = None
-    """Less than the bubble, whichever stages are before and behind the slowest one and whatever their
-    passes wait for besides, with `m` passes on that: arguments as of `bubble_s` [s]."""
+    """No more than the bubble, wherever the slowest stage stands and whatever passes wait for
+    besides; nothing where None. Arguments as of `bubble_s` [s]."""
     interleaves: bool = False
     """Whether chunks go round the stages, and micro-batches pass in groups of p."""
     defers_weight_gradients: bool = False

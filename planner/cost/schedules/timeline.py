@@ -41,7 +41,7 @@ sends, over one link for each axis."""
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 
-ASIDE = "communication"
+ASIDE: Drawn = "communication"
 """The kind of events that keep no stage busy though others wait for them."""
 
 _STREAM: dict[Drawn, Stream] = {

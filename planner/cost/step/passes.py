@@ -190,10 +190,10 @@ class Axis(Arrays):
     def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> Axis:
         """Of what is `sent` forward and backward, what is `left` over beside computation."""
         across = group.nodes > 1
-        behind = (
+        ahead, back = (
             np.where(across, whole - part, 0.0) for whole, part in zip(sent, left, strict=True)
         )
-        return cls(*left, *behind, *sent)
+        return cls(*left, ahead, back, *sent)
 
 
 def _tensor(
