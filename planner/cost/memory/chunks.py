@@ -24,7 +24,8 @@ def chunk_kept_bytes(stages: Stages) -> Float:
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(sequence_length=1), load_framework("megatron-lm"))
     >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
-    >>> chunk_kept_bytes(Stages.every(job, layout)) / 8192      # inputs: 4096 of two bytes
+    >>> kept = chunk_kept_bytes(Stages.every(job, layout))
+    >>> np.round(kept / 8192, 1)                # inputs of 8 layers, 4096 of two bytes
     array([[8., 8.],
            [8., 8.]])
     """
@@ -44,8 +45,10 @@ def staying_bytes(stages: Stages) -> Float:
     >>> from planner.cost.question import Question
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> staying_bytes(Stages.every(job, Layout())).item() / model.num_params    # 2 + 4 + 12
-    18.0
+    >>> stages = Stages.every(job, Layout())
+    >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
+    >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
+    18.1
     """
     sheet = Worksheet.of(stages)
     alive = MOMENTS["backward"](sheet)

@@ -91,6 +91,7 @@ def bubble_s(layouts: Layouts, around: Around) -> Float:
     out: the optimizer. method.md#pipeline.
 
     >>> from planner import Layout
+    >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
     >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))
     >>> every = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
