@@ -26,6 +26,7 @@ from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 from planner.evidence.learning import learn_from as learn
 from planner.show.html import html
+from planner.sweeps import Swept, sweep
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "Plan",
     "PlannerError",
     "Simulation",
+    "Swept",
     "Workload",
     "emit",
     "estimate",
@@ -52,6 +54,7 @@ __all__ = [
     "plan",
     "read_configuration",
     "simulate",
+    "sweep",
 ]
 
 if typing.TYPE_CHECKING:
