@@ -8,6 +8,7 @@ True
 import importlib
 import typing
 
+from planner import ask
 from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
@@ -43,6 +44,7 @@ __all__ = [
     "Simulation",
     "Swept",
     "Workload",
+    "ask",
     "emit",
     "estimate",
     "estimate_configuration",

@@ -27,7 +27,7 @@ ORDER = (
     ("cost",),
     ("choose", "validate"),
     ("emitters", "evidence"),
-    ("sweeps",),
+    ("ask", "sweeps"),
     ("show",),
     ("cli", "app", "figures"),
 )

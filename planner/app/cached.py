@@ -5,12 +5,14 @@ Streamlit keeps the results by the job's text and hands every session its own co
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import streamlit as st
 
 from planner.app import link
 from planner.app.controls.job import Job
+from planner.ask import QUESTIONS, Answer
 from planner.choose.pictured.anatomy import Axis, Played, axes, played, question_of
 from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
@@ -23,6 +25,7 @@ from planner.errors import PlannerError
 from planner.show.figures.time import ScalePoint
 
 __all__ = [
+    "answer_of",
     "estimate_of",
     "files_of",
     "plan_of",
@@ -108,6 +111,20 @@ def files_of(job: Job, packed: str) -> tuple[bytes, str]:
     except PlannerError as refusal:
         return b"", refusal.plain
     return zip_bytes(files), ""
+
+
+@st.cache_data(max_entries=64, show_spinner="Working it out ...", hash_funcs=_HASH)
+def answer_of(job: Job, question: str, own: str) -> Answer:
+    """The answer to a question about a job; `own` is what it asks besides, as JSON."""
+    return QUESTIONS[question](
+        job.model,
+        job.machine,
+        workload=job.workload,
+        frameworks=job.frameworks,
+        tolerance=job.tolerance / 100,
+        experience=job.experience,
+        **{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(own).items()},
+    )
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs=_HASH)

@@ -18,13 +18,14 @@ from planner.app.controls.job import Asked
 from planner.app.controls.panel import ROW
 from planner.app.draw import FIGURES
 from planner.app.markdown import escape
-from planner.app.views import collectives, fit, learn, machines, one_layout, trust
+from planner.app.views import ask, collectives, fit, learn, machines, one_layout, trust
 
 __all__ = ["PAGES", "main", "open_page"]
 
 PAGES = {
     "fit": fit,
     "layout": one_layout,
+    "ask": ask,
     "machines": machines,
     "collectives": collectives,
     "trust": trust,

@@ -29,6 +29,7 @@ __all__ = [
     "recommended",
     "stall_notes",
     "stall_probability",
+    "usual",
 ]
 
 TOLERANCE = 0.05
@@ -166,13 +167,16 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     safe = [part.estimates.out_of_memory_probability <= max(RISK, least) for part in sets]
     steady = [mask & ~_stalling(part) for mask, part in zip(safe, sets, strict=True)]
     safe = steady if any(np.any(mask) for mask in steady) else safe
-    usual = [mask & _usual(part) for mask, part in zip(safe, sets, strict=True)]
+    common = [
+        mask & usual(part.question, part.estimates.layouts)
+        for mask, part in zip(safe, sets, strict=True)
+    ]
     shallow = [
         mask & ~deep(part.question.model, part.estimates.layouts.pp)
-        for mask, part in zip(usual, sets, strict=True)
+        for mask, part in zip(common, sets, strict=True)
     ]
     enough = _UNUSUAL_GAIN * _fastest(sets, safe)
-    masks = next(some for some in (shallow, usual, safe) if _fastest(sets, some) <= enough)
+    masks = next(some for some in (shallow, common, safe) if _fastest(sets, some) <= enough)
     fastest = _fastest(sets, masks)
     resident = [
         mask & part.estimates.layouts.keeps_states for mask, part in zip(masks, sets, strict=True)
@@ -252,13 +256,12 @@ def _stalling(part: Found) -> Mask:
     return likely_stalls(part.question, part.estimates.layouts)
 
 
-def _usual(part: Found) -> Mask:
+def usual(question: Question, layouts: Layouts) -> Mask:
     """Where layers and sequences are cut as people do: layers over devices that are wired to each
     other (Narayanan et al. 2021, arXiv:2104.04473, takeaway 1), sequences into long slices."""
-    layouts = part.estimates.layouts
-    tokens = part.question.workload.sequence_length
+    tokens = question.workload.sequence_length
     long = (layouts.cp == 1) | (tokens >= layouts.cp * _SLICE_TOKENS)
-    return np.asarray(long & (layouts.tp <= part.question.machine.wired_devices))
+    return np.asarray(long & (layouts.tp <= question.machine.wired_devices))
 
 
 def _fastest(sets: Sequence[Found], masks: Sequence[Mask]) -> float:

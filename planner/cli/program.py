@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 import typer
 
 from planner.cli import app as explorer
-from planner.cli import catalogue, emit, evidence, plan, simulate, sweep, validate
+from planner.cli import ask, catalogue, emit, evidence, plan, simulate, sweep
 from planner.cli.options import FITS, WRONG_USE
 from planner.errors import PlannerError, shorten
+from planner.validate.program import app as validate
 
 __all__ = ["app", "main"]
 
@@ -35,8 +36,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which parallelism strategy fits a model on a machine, how fast it is, and why.",
 )
-for _commands in (plan, simulate, sweep, explorer, catalogue, emit, evidence, validate):
+for _commands in (plan, ask, simulate, sweep, explorer, catalogue, emit, evidence):
     _commands.register(app)
+# its commands stand with the validation
+app.add_typer(validate, name="validate")
 
 
 @functools.cache

@@ -10,11 +10,12 @@ from planner.describe.machine import Queue
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, shorten
 
-__all__ = ["Slot", "slot_of", "walltime_text"]
+__all__ = ["START_S", "Slot", "slot_of", "walltime_text"]
 
-_START_S = 600.0
+START_S = 600.0
+"""What a job takes before its first step: start-up and the first compilation [s]."""
 _ROUND_S = 600.0
-# ours: ten minutes for start-up and the first compilation, and a round figure to ask for
+# ours: ten minutes, and a round figure to ask for
 _CHAIN = 20
 # ours: jobs submitted at once where the site states no limit
 _SAVES = 10
@@ -51,7 +52,7 @@ def slot_of(job: BatchJob) -> Slot:
     Queues by request, interactive or killable ones are taken only where a user names them.
     Raises EmitError where no queue admits the nodes.
     """
-    wanted = math.ceil((job.seconds + _START_S) / _ROUND_S) * _ROUND_S
+    wanted = math.ceil((job.seconds + START_S) / _ROUND_S) * _ROUND_S
     queue = _queue(job, wanted)
     limit = queue.max_hours * 3600 if queue else math.inf
     if wanted <= limit:
@@ -59,7 +60,7 @@ def slot_of(job: BatchJob) -> Slot:
     # ten minutes written as hours are a little more than ten minutes
     seconds = math.floor(limit / 60) * 60.0
     slow = job.estimate.interval_step_time_s[1]
-    steps = max(int((seconds - min(_START_S, seconds / 2)) / slow), 1)
+    steps = max(int((seconds - min(START_S, seconds / 2)) / slow), 1)
     every = _save_every(job, steps)
     # the next job goes on from the last checkpoint, not from the last step
     steps -= steps % every

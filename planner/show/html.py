@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from planner.ask.answer import Answer
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
@@ -23,12 +24,14 @@ from planner.errors import shorten
 from planner.evidence.learning import Learned
 from planner.frames import html
 from planner.show import words
+from planner.show.answers import answer_table
 from planner.show.lessons import corrected
 from planner.show.quantities import format_quantity, quantities
 from planner.sweeps import Swept
 from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
+    "answer",
     "configuration",
     "description",
     "estimate",
@@ -110,6 +113,17 @@ def plan(value: Plan) -> str:
     fell = _list(f"{d.reason}: {d.count:,}" for d in value.dropped)
     parts.append(_folded(f"{value.num_candidates:,} layouts evaluated; what was dropped", fell))
     return _page(*parts)
+
+
+@html.register(Answer)
+def answer(value: Answer) -> str:
+    """The answer to a question: the sentence, what was looked at, and folded up how."""
+    parts = [_line(value.verdict)]
+    if value.rows:
+        titles, rows = answer_table(value)
+        figures = [n for n in range(len(titles)) if not any(r[n][:1].isalpha() for r in rows)]
+        parts.append(_table(titles, rows, right=figures))
+    return _page(*parts, _folded("Notes", _list(value.notes)))
 
 
 @html.register(Estimate)

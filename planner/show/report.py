@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from planner.ask.answer import Answer
 from planner.choose.plan import Plan
 from planner.choose.search import RISK
 from planner.choose.verdicts.judging import Verdict
@@ -20,12 +21,14 @@ from planner.cost.parts import part
 from planner.describe.base import Description
 from planner.describe.machine import Machine
 from planner.show import words
+from planner.show.answers import answer_table
 from planner.show.quantities import format_quantity, quantities
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = [
     "console",
     "estimate_csv",
+    "show_answer",
     "show_estimate",
     "show_machine",
     "show_notes",
@@ -35,6 +38,8 @@ __all__ = [
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
+_WIDE = {"reason": 24, "layout": 18, "recommendation": 14, "measure next": 14, "change": 18}
+"""Columns that are folded where there is little room, and their least width."""
 
 
 class _Console(Console):
@@ -299,3 +304,24 @@ def estimate_csv(estimates: Iterable[Estimate]) -> str:
         writer.writeheader()
         writer.writerows(rows)
     return out.getvalue()
+
+
+def show_answer(answer: Answer, out: Console) -> None:
+    """Print an answer: the sentence, the table, notes."""
+    out.print(Text(answer.verdict, "bold green" if answer.found else "bold red"))
+    if answer.rows:
+        titles, rows = answer_table(answer)
+        table = Table(box=None)
+        for place, title in enumerate(titles):
+            texts = any(row[place][:1].isalpha() for row in rows)
+            # titles may be folded, cells only where they are long
+            longest = max(len(row[place]) for row in rows)
+            least = min(_WIDE.get(title, longest), longest)
+            justify: JustifyMethod = "left" if texts else "right"
+            table.add_column(Text(title), justify=justify, overflow="fold", min_width=least)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        out.print()
+        out.print(table)
+        out.print()
+    show_notes(answer.notes, out)

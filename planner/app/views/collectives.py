@@ -1,4 +1,4 @@
-"""Page 4: collectives: what an operation does, and how long it takes by algorithm and size."""
+"""Page 5: collectives: what an operation does, and how long it takes by algorithm and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page 6: the ideas in order, each with a figure that the planner works out on the spot."""
+"""Page 7: the ideas in order, each with a figure that the planner works out on the spot."""
 
 from __future__ import annotations
 

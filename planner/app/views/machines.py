@@ -1,4 +1,4 @@
-"""Page 3: machines: the topology, every fact with its source, two machines for one job."""
+"""Page 4: machines: the topology, every fact with its source, two machines for one job."""
 
 from __future__ import annotations
 

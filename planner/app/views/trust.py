@@ -1,4 +1,4 @@
-"""Page 5: how far estimates can be trusted: published runs, the user's own, live shards."""
+"""Page 6: how far estimates can be trusted: published runs, the user's own, live shards."""
 
 from __future__ import annotations
 

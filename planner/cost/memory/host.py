@@ -10,7 +10,7 @@ from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS, recorded
 from planner.cost.shards.stages import Stages
 
-__all__ = ["disk_bytes", "host_memory"]
+__all__ = ["disk_bytes", "host_memory", "host_moments"]
 
 
 def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, Float]:
@@ -32,26 +32,53 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     >>> host_memory(stages)["offloaded_states"].item() / model.num_params   # 12, gradients 4 and 2
     18.0
     """
+    load, step = host_moments(stages, device_bytes)
+    loading = sum(load.values()) > sum(step.values())
+    return {name: np.where(loading, load[name], step[name]) for name in HOST_PARTS}
+
+
+def host_moments(
+    stages: Stages, device_bytes: Float | float = 0.0
+) -> tuple[dict[str, Float], dict[str, Float]]:
+    """Bytes of host memory per node, by part, while a checkpoint is loaded and at a step [B].
+
+    Counted: what `host_memory` counts, which is the worse of the two. Left out: what it leaves out.
+    method.md#host-memory-loading-offload.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> load, _ = host_moments(Stages.every(job, Layout(dp=4, zero_stage=3)))
+    >>> load["checkpoint_load"].item() / model.num_params       # 4 ranks read it whole in 16 bits
+    8.0
+    """
     layouts, moves = stages.layouts, stages.question.framework.offloading
     per_node, device = _ranks_per_node(stages), stages.question.machine.device
     # where there is one memory, the process is what the profile calls the device's context
     process = stages.question.framework.buffers.host_process_bytes.value
-    processes = per_node * (0.0 if device.uses_host_memory else process)
     moved = per_node * _held_bytes(stages)
+    none = np.zeros_like(moved)
+    processes = per_node * (0.0 if device.uses_host_memory else process) + none
     on_disk = layouts.states_on_disk | layouts.weights_on_disk
     pinned = per_node * np.where(on_disk, moves.swap_buffer_bytes, 0.0)
     # while a checkpoint is loaded, the devices hold weights alone
     weights = np.minimum(resident(stages).weights, device_bytes)
-    load = _load_bytes(stages)
-    loading = load + per_node * weights > moved + pinned + per_node * device_bytes
-    found = {
-        "processes": processes + np.zeros_like(moved),
-        "checkpoint_load": np.where(loading, load, 0.0),
-        "offloaded_states": np.where(loading, 0.0, moved),
-        "pinned_buffers": np.where(loading, 0.0, pinned),
-        "device_memory": per_node * np.where(loading, weights, device_bytes),
+    load = {
+        "processes": processes,
+        "checkpoint_load": _load_bytes(stages) + none,
+        "offloaded_states": none,
+        "pinned_buffers": none,
+        "device_memory": per_node * weights + none,
     }
-    return recorded(found, HOST_PARTS)
+    step = {
+        "processes": processes,
+        "checkpoint_load": none,
+        "offloaded_states": moved,
+        "pinned_buffers": pinned + none,
+        "device_memory": per_node * device_bytes + none,
+    }
+    return recorded(load, HOST_PARTS), recorded(step, HOST_PARTS)
 
 
 def _held_bytes(stages: Stages) -> Float:

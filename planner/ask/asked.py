@@ -1,0 +1,197 @@
+"""Asked: a job about which something is asked, and its answer on a number of nodes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from planner.ask.answer import Answer, Row
+from planner.ask.point import Point, no_point, point_of
+from planner.choose.asking import Answered, answered, frameworks_for
+from planner.choose.job import check_nodes, check_ramp, check_routing, check_sequence
+from planner.choose.recommending import TOLERANCE, recommended
+from planner.choose.search import Needed
+from planner.cost.question import Question
+from planner.cost.question.experience import Experience
+from planner.describe.base import Description
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.framework.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import LayoutError, PlannerError
+
+__all__ = ["Asked", "JobFields", "Points", "asked_of"]
+
+
+class JobFields(TypedDict, total=False):
+    """What every question takes besides model and machine, as `planner.plan` does."""
+
+    workload: Workload | None
+    frameworks: str | Framework | Sequence[str | Framework]
+    tolerance: float | None
+    experience: Experience
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model on a machine, for a workload, with some frameworks."""
+
+    model: Model
+    machine: Machine
+    workload: Workload
+    frameworks: tuple[str | Framework, ...] = ()
+    tolerance: float = TOLERANCE
+    experience: Experience = field(default=Experience(), compare=False)
+
+    def at(self, **changes: Any) -> Asked:
+        """The same with something else in it."""
+        return replace(self, **changes)
+
+    def on(self, nodes: int) -> Point:
+        """What is recommended for the job on some nodes, or why nothing is.
+
+        Raises LayoutError where the machine has not so many.
+        """
+        done = self.searched(nodes)
+        return point_of(nodes, done, recommended(done.found.values(), self.tolerance))
+
+    def searched(self, nodes: int, *, whole: bool = False) -> Answered:
+        """Layouts of the job on some nodes: those that may be recommended, or all.
+
+        Raises LayoutError where the machine has not so many.
+        """
+        check_nodes(self.machine, nodes)
+        needed = Needed(few=sys.maxsize) if whole else Needed(near=1 + self.tolerance, listed=1)
+        return answered(
+            self.model,
+            self.machine,
+            nodes,
+            self.workload,
+            self.frameworks,
+            self.experience,
+            needed,
+        )
+
+    def tried_on(self, nodes: int) -> Point:
+        """The same, where what cannot be asked there is a reason and no error."""
+        try:
+            return self.on(nodes)
+        except PlannerError as error:
+            return no_point(nodes, self.machine, self.workload, error.plain)
+
+    def answer(
+        self,
+        question: str,
+        verdict: str,
+        rows: Sequence[Row],
+        *,
+        found: bool = True,
+        notes: Sequence[str] = (),
+        **own: Any,
+    ) -> Answer:
+        """An answer about this job; `own` is what the question asks besides."""
+        known = {
+            name: 0 if part is None else len(part)
+            for name, part in (
+                ("step_time", self.experience.step_time),
+                ("memory", self.experience.memory),
+            )
+        }
+        asked = {
+            "model": _said("model", self.model),
+            "machine": _said("machine", self.machine),
+            "workload": self.workload.model_dump(mode="json"),
+            "frameworks": [
+                one if isinstance(one, str) else _said("framework", one) for one in self.frameworks
+            ],
+            "tolerance": self.tolerance,
+            "measured_runs": known,
+            **own,
+        }
+        plain = json.loads(json.dumps(asked))
+        return Answer(question, plain, found, verdict, tuple(rows), tuple(notes))
+
+    def needs_tokens(self, why: str) -> None:
+        """Raise LayoutError where it is not said how long the training is."""
+        if not self.workload.all_tokens:
+            raise LayoutError(
+                f"tokens = 0: {why} follows from how much is trained on; set tokens (such as "
+                "300B), or samples and epochs"
+            )
+
+    @property
+    def per_node(self) -> int:
+        """Devices of a node."""
+        return self.machine.node.num_devices
+
+
+_LOADERS: dict[str, Callable[[str], Description]] = {
+    "model": load_model,
+    "machine": load_machine,
+    "framework": load_framework,
+}
+
+
+def _said(kind: str, described: Description) -> Any:
+    """A description by its name where that suffices to find it again, else whole."""
+    name = getattr(described, "name", "")
+    plain = name.partition("+")[0] if kind == "framework" else name
+    if plain in names(kind) and _LOADERS[kind](name) == described:
+        return name
+    return described.model_dump(mode="json")
+
+
+def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Asked:
+    """The job that names or descriptions name, checked."""
+    frameworks = job.get("frameworks", ())
+    frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
+    tolerance = job.get("tolerance")
+    found = Asked(
+        model if isinstance(model, Model) else load_model(model),
+        machine if isinstance(machine, Machine) else load_machine(machine),
+        job.get("workload") or Workload(),
+        tuple(frameworks),
+        TOLERANCE if tolerance is None else tolerance,
+        job.get("experience", Experience()),
+    )
+    _check(found)
+    return found
+
+
+def _check(asked: Asked) -> None:
+    """Raise PlannerError for a job that makes no sense on any number of nodes."""
+    check_ramp(asked.workload)
+    asked.machine.peak(asked.workload.base_precision)
+    job = asked.frameworks, asked.machine, asked.workload, asked.model
+    for framework in frameworks_for(*job):
+        question = Question(asked.model, asked.machine, asked.workload, framework)
+        check_sequence(question)
+        check_routing(question)
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points of a job that are looked at one after the other, each worked out once."""
+
+    asked: Asked
+    known: dict[int, Point] = field(default_factory=dict)
+
+    def __call__(self, nodes: int) -> Point:
+        """The point on some nodes."""
+        if nodes not in self.known:
+            self.known[nodes] = self.asked.tried_on(nodes)
+        return self.known[nodes]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All that were looked at, by their nodes."""
+        return [point.row() for _, point in sorted(self.known.items())]
+
+    @property
+    def fitting(self) -> list[Point]:
+        """Those where something fits, by their nodes."""
+        return [point for _, point in sorted(self.known.items()) if point.fits]

@@ -1,0 +1,151 @@
+"""Offload: where the time of offload goes, and the rates that would hide it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Unpack
+
+import numpy as np
+
+from planner.ask.answer import Answer, Row
+from planner.ask.asked import JobFields, asked_of
+from planner.ask.option import Nodes, Option, checked
+from planner.ask.point import between, on_nodes
+from planner.choose.recommending import recommended
+from planner.choose.search import Found
+from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.catalogue import overridden
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.units import format_rate, format_seconds
+
+__all__ = ["offload"]
+
+_ENDLESS = 1e18
+# the fastest rate that a description may state [B/s]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way that offloaded bytes take, and the facts that say how fast it is."""
+
+    name: str
+    paths: tuple[str, ...]
+    per: str
+
+
+_WAYS = (
+    _Way("link between host and device", ("node.host_link_bytes_per_s",), "device"),
+    _Way("memory of the host (optimizer on the CPU)", ("node.host_memory_bytes_per_s",), "node"),
+    _Way(
+        "local disk",
+        ("node.local_disk.read_bytes_per_s", "node.local_disk.write_bytes_per_s"),
+        "node",
+    ),
+)
+
+
+@checked
+def offload(
+    model: str | Model,
+    machine: str | Machine,
+    *,
+    nodes: Nodes = 1,
+    share: Annotated[
+        float, Option("Percent of the step that a way may take.", least=0.1, most=100)
+    ] = 10.0,
+    **job: Unpack[JobFields],
+) -> Answer:
+    """What each way of offloaded bytes takes of the step, and how fast it would have to be.
+
+    The layout is the one that one would run of those that offload. A way's seconds are what the
+    step is shorter by where it is endlessly fast, so what others hide does not count.
+
+    >>> import planner
+    >>> job = planner.Workload(sequence_length=1024, global_batch=64)
+    >>> answer = planner.ask.offload("gpt2-xl", "polaris", workload=job)
+    >>> answer.rows[0]["bytes_per_s"]               # PCIe of a Polaris node
+    25000000000.0
+    """
+    asked = asked_of(model, machine, job)
+    done = asked.searched(nodes, whole=True)
+    parts = [part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.found.values()]
+    best, point = recommended(parts, asked.tolerance), asked.on(nodes)
+    own: dict[str, Any] = {"nodes": nodes, "share": share}
+    if best is None:
+        verdict = f"No layout that offloads fits on {on_nodes(point)}"
+        plain = (
+            f": without, {point.spoken()}." if point.best else f", nor one without: {point.reason}."
+        )
+        return asked.answer("offload", verdict + plain, [], found=False, **own)
+    question = _question(done.found, best)
+    rows = [row for way in _WAYS if (row := _row(question, best, way, share / 100))]
+    return asked.answer(
+        "offload",
+        _verdict(best, point.best, rows, share),
+        rows,
+        notes=[
+            f"The layout: {best.layout} [{best.framework}].",
+            f"Needed is the rate at which a way alone takes {share:g} % of the rest of the step.",
+            "Not counted: NUMA, pageable copies, how the processes are bound.",
+        ],
+        **own,
+    )
+
+
+def _question(found: dict[str, Found], best: Estimate) -> Question:
+    return found[best.framework].question
+
+
+def _row(question: Question, best: Estimate, way: _Way, share: float) -> Row | None:
+    """The record of a way; None where the machine has not it."""
+    node = question.machine.node
+    if "local_disk" in way.paths[0] and node.local_disk is None:
+        return None
+    endless = tuple(f"{path}={_ENDLESS!r}" for path in way.paths)
+    fast = Question(
+        question.model,
+        overridden(question.machine, endless),
+        question.workload,
+        question.framework,
+        question.experience,
+    )
+    left = estimate_layouts(fast, Layouts.stack([best.layout]))[0].step_time_s
+    seconds, rest = (
+        max(best.step_time_s - left, 0.0),
+        best.step_time_s - best.step_time_parts_s["offload"],
+    )
+    fact: Any = question.machine
+    for name in way.paths[0].split("."):
+        fact = getattr(fact, name)
+    rate = float(fact.value)
+    return {
+        "way": way.name,
+        "of_each": way.per,
+        "time_s": seconds,
+        "step_fraction": seconds / best.step_time_s,
+        "bytes_per_s": rate,
+        "needed_bytes_per_s": seconds * rate / (share * rest),
+        "reason": f"{fact.kind}: {fact.source}",
+    }
+
+
+def _verdict(best: Estimate, plain: Estimate | None, rows: list[Row], share: float) -> str:
+    taken = best.step_time_parts_s["offload"]
+    said = (
+        f"With {best.layout.offload} offload {between(best)}, {format_seconds(taken)} of it for "
+        f"offload"
+    )
+    most = max(rows, key=lambda row: float(row["time_s"]))
+    if most["time_s"] > 0:
+        said += (
+            f"; most is the {most['way']}: {format_rate(most['bytes_per_s'])} per "
+            f"{most['of_each']}, where "
+            f"{format_rate(most['needed_bytes_per_s'])} would make it {share:g} %"
+        )
+    if plain is not None and plain.layout.offload == "none":
+        ratio = best.step_time_s / plain.step_time_s
+        said += f"; without offload {plain.layout} [{plain.framework}] is {ratio:.2f} times as fast"
+    return f"{said}."

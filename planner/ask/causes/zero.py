@@ -1,0 +1,140 @@
+"""ZeRO: which stage and which offload, and why each faster one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Unpack
+
+import numpy as np
+
+from planner.ask.answer import Answer, Row
+from planner.ask.asked import Asked, JobFields, asked_of
+from planner.ask.option import Nodes, Option, checked
+from planner.ask.point import between, estimate_row, largest_parts
+from planner.choose.recommending import recommended
+from planner.choose.search import RISK, Found
+from planner.choose.verdicts.changes import excess, nearest
+from planner.cost.estimate import Estimate, timed
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import OFFLOAD
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+
+__all__ = ["zero"]
+
+_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A ZeRO stage and an offload, with the layout that one would run of it."""
+
+    stage: int
+    offload: str
+    best: Estimate
+    why: str
+
+    @property
+    def safe(self) -> bool:
+        """Whether it fits, and runs out of memory as seldom as is taken."""
+        return self.best.fits and self.best.out_of_memory_probability <= RISK
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"ZeRO-{self.stage}" + (f" offload {self.offload}" * (self.offload != "none"))
+
+
+@checked
+def zero(
+    model: str | Model,
+    machine: str | Machine,
+    *,
+    nodes: Nodes = 1,
+    alone: Annotated[
+        bool, Option("Whether only data parallelism counts, without tensor, pipeline and others.")
+    ] = False,
+    **job: Unpack[JobFields],
+) -> Answer:
+    """Every ZeRO stage with every offload, fastest first, and by how much those that fail do.
+
+    Of each kind the layout that one would run of it, of any framework; where none fits, the one
+    nearest to fitting, whose step time is what it would take.
+
+    >>> import planner
+    >>> job = planner.Workload(sequence_length=1024, global_batch=64)
+    >>> answer = planner.ask.zero("gpt2-xl", "polaris", workload=job, frameworks="deepspeed")
+    >>> answer.rows[0]["zero_stage"] < 3            # it fits without sharding weights
+    True
+    """
+    asked = asked_of(model, machine, job)
+    done = asked.searched(nodes, whole=True)
+    kinds = sorted(
+        _kinds(list(done.found.values()), asked, alone), key=lambda k: k.best.step_time_s
+    )
+    first = next((kind for kind in kinds if kind.safe), None)
+    return asked.answer(
+        "zero",
+        _verdict(asked, kinds, first, nodes),
+        [_row(kind) for kind in kinds],
+        found=first is not None,
+        notes=["What does not fit is the layout of its kind that is nearest to fitting."],
+        nodes=nodes,
+        alone=alone,
+    )
+
+
+def _kinds(found: list[Found], asked: Asked, alone: bool) -> Iterator[_Kind]:
+    """The kinds of which there is a legal layout."""
+    for stage in _STAGES:
+        for code, offload in enumerate(OFFLOAD):
+
+            def holds(x: Layouts, stage: int = stage, code: int = code) -> np.ndarray:
+                kind = (x.zero_stage == stage) & (x.offload == code)
+                return np.asarray(kind & ((x.tp * x.pp * x.cp * x.ep == 1) | (not alone)))
+
+            parts = [part for each in found if len((part := each.only(holds)).footprints)]
+            best = recommended(parts, asked.tolerance)
+            if best is not None:
+                yield _Kind(stage, offload, best, f"fits; {largest_parts(best)}")
+            elif parts:
+                closest = [(*nearest(part), part.question) for part in parts]
+                _, taken, question = min(closest, key=lambda each: each[0])
+                one = timed(question, taken)[0]
+                yield _Kind(stage, offload, one, excess(one, taken))
+
+
+def _row(kind: _Kind) -> Row:
+    return {
+        "zero_stage": kind.stage,
+        "offload": kind.offload,
+        "fits": kind.best.fits,
+        **estimate_row(kind.best),
+        "reason": kind.why,
+    }
+
+
+def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int) -> str:
+    where = (
+        f"{nodes:,} nodes of {asked.machine.name}" if nodes > 1 else f"a {asked.machine.name} node"
+    )
+    if not kinds:
+        return f"{asked.model.name} has no legal layout on {where}; try another batch or framework."
+    if first is None:
+        nearer = min(kinds, key=lambda kind: kind.best.memory_bytes["total"])
+        return f"No ZeRO stage with any offload is safe on {where}; {nearer.name} {nearer.why}."
+    faster = kinds[: kinds.index(first)]
+    said = (
+        f"{first.name} is the fastest that is safe on {where}: {first.best.layout} "
+        f"[{first.best.framework}], {between(first.best)}"
+    )
+    if not faster:
+        return f"{said}."
+    return f"{said}. Faster would be {'; '.join(f'{k.name}, which {_fails(k)}' for k in faster)}."
+
+
+def _fails(kind: _Kind) -> str:
+    if kind.best.fits:
+        return f"runs out of memory with {100 * kind.best.out_of_memory_probability:.0f} %"
+    return kind.why

@@ -1,0 +1,1 @@
+"""How large a job: the model, the sequence, the batch."""

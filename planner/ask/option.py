@@ -1,0 +1,124 @@
+"""Option: what a question asks besides the job, declared once in its signature.
+
+The command line and the explorer make an option and a control of every parameter that is annotated
+so: `most: Annotated[int | None, Option("Most nodes to look at.", least=1)] = None`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from planner.describe.base import shown
+from planner.errors import LayoutError, shorten
+from planner.units import either
+
+__all__ = ["Nodes", "Option", "Parameter", "checked", "parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is said of a parameter of a question."""
+
+    help: str
+    """What it is, in one sentence."""
+    least: float | None = None
+    """Smallest value; where there is one."""
+    most: float | None = None
+    """Largest value."""
+    metavar: str = ""
+    """How its value is called."""
+
+
+Nodes = Annotated[int, Option("Nodes.", least=1)]
+"""On how many nodes a question is asked, for those that do not look for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a question as programs read it."""
+
+    name: str
+    kind: Any
+    """Its type, without None."""
+    default: Any
+    option: Option
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Words that it may be; empty where it is no word of a few."""
+        return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
+
+    def check(self, value: Any) -> None:
+        """Raise LayoutError for a value beyond the bounds, or for a word that is none of it."""
+        option, said = self.option, shorten(shown(value))
+        why = option.help[:1].lower() + option.help[1:].rstrip(".")
+        if self.choices and value not in self.choices:
+            raise LayoutError(f"{self.name} = {said!r} is not known; use {either(self.choices)}")
+        if self.kind not in (int, float) or value in (None, inspect.Parameter.empty):
+            return
+        kind = numbers.Integral if self.kind is int else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            what = "whole number" if self.kind is int else "number"
+            raise LayoutError(f"{self.name} = {said!r} is no {what}: {why}")
+        least = -math.inf if option.least is None else option.least
+        most = math.inf if option.most is None else option.most
+        if not least <= float(value) <= most:
+            upper = option.most is not None
+            rule = f"lie between {least:g} and {most:g}" if upper else f"be at least {least:g}"
+            raise LayoutError(f"{self.name} = {float(value):g} must {rule}: {why}")
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it takes several values."""
+        return typing.get_origin(self.kind) is tuple
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(question: Callable[P, R]) -> Callable[P, R]:
+    """A question that refuses values beyond the bounds or the words of its options.
+
+    Raises LayoutError with value, rule and what the option is.
+
+    >>> @checked
+    ... def half(*, of: Annotated[float, Option("What is halved.", least=1, most=9)]) -> float:
+    ...     return of / 2
+    >>> half(of=0)
+    Traceback (most recent call last):
+    ...
+    planner.errors.LayoutError: of = 0 must lie between 1 and 9: what is halved
+    """
+
+    @functools.wraps(question)
+    def called(*args: P.args, **given: P.kwargs) -> R:
+        for one in parameters(question):
+            one.check(given.get(one.name, one.default))
+        return question(*args, **given)
+
+    return called
+
+
+@functools.cache
+def parameters(question: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """What a question asks besides model, machine and workload, in the order of its signature."""
+    found = []
+    for one in inspect.signature(question, eval_str=True).parameters.values():
+        marks = getattr(one.annotation, "__metadata__", ())
+        for mark in marks:
+            if isinstance(mark, Option):
+                kind = typing.get_args(one.annotation)[0]
+                members = [part for part in typing.get_args(kind) if part is not type(None)]
+                optional = type(None) in typing.get_args(kind)
+                found.append(
+                    Parameter(one.name, members[0] if optional else kind, one.default, mark)
+                )
+    return tuple(found)

@@ -1,0 +1,162 @@
+"""Cheapest: the nodes on which a training takes the least node-hours, price or energy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Unpack
+
+from planner.ask.answer import Answer, Row
+from planner.ask.asked import JobFields, Points, asked_of
+from planner.ask.option import Option, checked
+from planner.ask.point import Point, amount, on_nodes
+from planner.ask.resources.deadline import admitted, finished, searched_all
+from planner.ask.resources.nodes import MostNodes, up_to
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.errors import LayoutError
+from planner.units import counted, format_amount, parse_quantity
+
+__all__ = ["cheapest"]
+
+_HALF = 0.5
+_ROUNDS = 2
+# refinements between the best count and its neighbours
+
+
+@checked
+def cheapest(
+    model: str | Model,
+    machine: str | Machine,
+    *,
+    days: Annotated[
+        float | None, Option("Days in which it is to be done, at even odds.", metavar="DAYS")
+    ] = None,
+    price_per_node_hour: Annotated[
+        float | None, Option("Price of a node-hour, in a currency of yours.", least=0)
+    ] = None,
+    node_power: Annotated[
+        str | None, Option("What a node draws while it trains, such as 2.5kW.", metavar="POWER")
+    ] = None,
+    most: MostNodes = None,
+    **job: Unpack[JobFields],
+) -> Answer:
+    """The number of nodes with the fewest node-hours, and what they cost or draw.
+
+    Price and energy are node-hours times the user's own figures, so all three have one answer.
+    With `days` only what is as likely done in time as not.
+
+    >>> import planner
+    >>> job = planner.Workload(sequence_length=1024, global_batch=64)
+    >>> answer = planner.ask.cheapest("gpt2", "polaris", node_power="2kW", workload=job, most=2)
+    >>> row = answer.rows[0]
+    >>> round(row["energy_kWh"] / row["node_hours"], 9)
+    2.0
+    """
+    asked = asked_of(model, machine, job)
+    if days is not None:
+        asked.needs_tokens("whether it is done in time")
+    watts = _watts(node_power)
+    limit = up_to(asked, most)
+    counts, points = admitted(asked, limit), Points(asked)
+    searched_all(points, counts)
+    for _ in range(_ROUNDS):
+        _refine(points, counts, days)
+    best, rates = _best(points, days), _Rates(price_per_node_hour, watts, days)
+    return asked.answer(
+        "cheapest",
+        _verdict(points, best, days, rates.row(best) if best else {}),
+        [rates.row(point) for _, point in sorted(points.known.items())],
+        found=best is not None,
+        notes=[
+            f"{len(points.known)} of {counted(len(counts), 'node count')} searched: doublings, and "
+            "between the cheapest and its neighbours.",
+            "Node-hours are of steps alone: no waiting, failures, checkpoints or evaluation.",
+        ],
+        days=days,
+        price_per_node_hour=price_per_node_hour,
+        node_power=node_power,
+        most=most,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What the user says of a node-hour."""
+
+    price: float | None
+    watts: float | None
+    days: float | None
+
+    def row(self, point: Point) -> Row:
+        """The record of a table."""
+        hours, row = point.node_hours, point.row()
+        reason = row.pop("reason")
+        if point.fits and self.price is not None:
+            row["price"] = hours * self.price
+        if point.fits and self.watts is not None:
+            row["energy_kWh"] = hours * self.watts / 1000
+        run = finished(point)
+        if run is not None and self.days is not None:
+            row["late_probability"] = run.late(self.days)
+        return {**row, "reason": reason}
+
+
+def _watts(power: str | None) -> float | None:
+    """A power as a user writes it [W]."""
+    if power is None:
+        return None
+    watts = parse_quantity(power.strip().removesuffix("W").removesuffix("w"))
+    if watts <= 0:
+        raise LayoutError(f"node_power = {power} must be more than 0; write for example 2.5kW")
+    return watts
+
+
+def _in_time(point: Point, days: float | None) -> bool:
+    run = finished(point)
+    return run is not None and (days is None or run.late(days) <= _HALF)
+
+
+def _best(points: Points, days: float | None) -> Point | None:
+    """The cheapest point that is in time; the one with fewer nodes of equals."""
+    able = [point for point in points.fitting if _in_time(point, days)]
+    safe = [point for point in able if point.safe] or able
+    return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
+
+
+def _refine(points: Points, counts: Sequence[int], days: float | None) -> None:
+    """Look half-way between the best count and those beside it that are known."""
+    best = _best(points, days)
+    if best is None:
+        return
+    known = sorted(points.known)
+    place = known.index(best.nodes)
+    for other in known[max(place - 1, 0) : place + 2]:
+        between = [n for n in counts if min(other, best.nodes) < n < max(other, best.nodes)]
+        if between:
+            points(between[len(between) // 2])
+
+
+def _verdict(points: Points, best: Point | None, days: float | None, row: Row) -> str:
+    asked = points.asked
+    if best is None and days is None:
+        reason = points.known[max(points.known)].reason if points.known else "no queue admits any"
+        return f"{asked.model.name} fits on no number of nodes of {asked.machine.name}: {reason}."
+    if best is None:
+        runs = [run for point in points.fitting if (run := finished(point))]
+        if not runs:
+            return f"{asked.model.name} fits on no number of nodes of {asked.machine.name}."
+        fastest = min(runs, key=lambda run: run.days[0])
+        return (
+            f"Nothing is done in {days:g} days: the fastest, {on_nodes(fastest.point)}, takes "
+            f"{fastest.days[0]:.3g} days (90 % between {fastest.days[1]:.3g} and "
+            f"{fastest.days[2]:.3g})."
+        )
+    low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
+    said = (
+        f"{amount(best.workload)} of {asked.model.name} take the fewest node-hours on "
+        f"{on_nodes(best)}: {format_amount(best.node_hours)} (90 % between {low} and {high})"
+    )
+    said += f", a price of {format_amount(row['price'])}" if "price" in row else ""
+    said += f", {format_amount(row['energy_kWh'])} kWh" if "energy_kWh" in row else ""
+    return f"{said}; {best.spoken()}."

@@ -1,0 +1,176 @@
+"""Answers: the table of an answer to a question as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from planner.ask.answer import Answer, Row
+from planner.show.words import probability
+from planner.units import (
+    format_amount,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+)
+
+__all__ = ["answer_table", "column_text", "column_title"]
+
+_FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("bytes_per_s", format_rate),
+    ("_bytes", format_bytes),
+    ("_probability", probability),
+    ("_per_device", format_amount),
+    ("_s", format_seconds),
+    ("_kWh", format_amount),
+    ("_elements", format_count),
+)
+"""How numbers are written, by the end of their column's name."""
+_SHARES = ("mfu", "efficiency", "gain", "step_fraction", "step_change", "memory_change")
+_SIGNED = ("gain", "step_change", "memory_change")
+_AMOUNTS = ("tokens_per_s", "node_hours", "days", "price")
+_TITLES = {
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_device": "tokens/s per device",
+    "mfu": "MFU",
+    "step_time_s": "step",
+    "memory_bytes": "memory",
+    "host_memory_bytes": "memory",
+    "out_of_memory_probability": "OOM",
+    "late_probability": "late",
+    "num_params": "parameters",
+    "energy_kWh": "energy [kWh]",
+    "node_hours": "node-hours",
+    "zero_stage": "ZeRO",
+    "step_elasticity": "step [% per %]",
+    "memory_elasticity": "memory [% per %]",
+    "bytes_per_s": "rate",
+    "needed_bytes_per_s": "rate needed",
+}
+_LEFT_OUT = (
+    "framework",
+    "devices",
+    "mfu",
+    "group_nodes",
+    "peak",
+    "queue",
+    "step_change_low",
+    "step_change_high",
+    "memory_change_low",
+    "memory_change_high",
+)
+# what a table has no room for, or says elsewhere; JSON and CSV have it
+_WHOLE = ("memory_bytes", "host_memory_bytes")
+_INTERVALS = ("step_time_s", "days")
+
+
+# those that a table has room for
+def answer_table(answer: Answer) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of an answer as a person reads them: units written out, intervals joined.
+
+    >>> rows = ({"nodes": 4, "step_time_s": 2.0, "step_time_low_s": 1.5, "step_time_high_s": 3.0},)
+    >>> answer_table(Answer("nodes", {}, True, "", rows))
+    (['nodes', 'step'], [['4', '2 s (1.5-3)']])
+    """
+    names = _names(answer.rows)
+    shown = [name for name in names if _is_shown(answer.rows, name)]
+    return [column_title(name) for name in shown], [
+        [_cell(row, name) for name in shown] for row in answer.rows
+    ]
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Columns of all rows, as the fullest row has them; the reason last."""
+    every = [*max(rows, key=len), *(name for row in rows for name in row)]
+    last = ["reason"] if any("reason" in row for row in rows) else []
+    return [name for name in dict.fromkeys(every) if name != "reason"] + last
+
+
+def _is_shown(rows: Sequence[Row], name: str) -> bool:
+    """Whether a column says something: none is that holds nothing, or an end of an interval."""
+    values = [row.get(name) for row in rows]
+    if name == "fits":
+        return not all(row.get(name, True) for row in rows)
+    known = {value for value in values if value is not None}
+    if (
+        name.endswith("_bytes")
+        and _base(name) not in _WHOLE
+        and (len(known) == 1 or not any(known))
+    ):
+        return len(rows) == 1 and any(known)  # a part that is the same in all rows tells none apart
+    if name == "framework" and not any("layout" in row for row in rows):
+        return True
+    return name not in _LEFT_OUT and _base(name) == name
+
+
+def _base(name: str) -> str:
+    """The column whose interval a column is an end of; itself where it is none.
+
+    >>> _base("step_time_low_s"), _base("days_high"), _base("days"), _base("step_change_low")
+    ('step_time_s', 'days', 'days', 'step_change_low')
+    """
+    for end in ("_low", "_high"):
+        for unit in ("_s", "_bytes", ""):
+            if name.endswith(end + unit) and not name.endswith(f"_change{end}"):
+                return name.removesuffix(end + unit) + unit
+    return name
+
+
+def _end(name: str, end: str) -> str:
+    """The column of an end of a column's interval."""
+    for unit in ("_s", "_bytes"):
+        if name.endswith(unit):
+            return f"{name.removesuffix(unit)}_{end}{unit}"
+    return f"{name}_{end}"
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.get(name)
+    if value is None:
+        return "-"
+    text = column_text(name, value)
+    if name == "layout" and "framework" in row:
+        return f"{text} [{row['framework']}]"
+    ends = [row.get(_end(name, end)) for end in ("low", "high")]
+    if name not in _INTERVALS or None in ends:
+        return text
+    low, high = (column_text(name, end) for end in ends)
+    unit = text.partition(" ")[2]
+    if unit and low.endswith(f" {unit}") and high.endswith(f" {unit}"):
+        low, high = low.removesuffix(f" {unit}"), high.removesuffix(f" {unit}")
+    return f"{text} ({low}-{high})"
+
+
+def column_text(name: str, value: Any) -> str:
+    """A value in the unit that its column's name states."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and name != "num_params":
+        return f"{value:,}"
+    plain = name.removesuffix("_low").removesuffix("_high")
+    if plain in _SHARES:
+        return f"{100 * value:+.1f} %" if plain in _SIGNED else f"{100 * value:.1f} %"
+    if plain in _AMOUNTS:
+        return format_amount(value)
+    form = next((form for end, form in _FORMS if name.endswith(end)), None)
+    if form is not None:
+        return form(value)
+    if name.endswith("_elasticity"):
+        return f"{value:+.3f}"
+    return format_count(value) if abs(value) >= 1 else f"{value:.3g}"
+
+
+def column_title(name: str) -> str:
+    """A column as a reader knows it.
+
+    >>> column_title("step_time_s"), column_title("global_batch")
+    ('step', 'global batch')
+    """
+    if name in _TITLES:
+        return _TITLES[name]
+    for unit in ("_bytes", "_s"):
+        name = name.removesuffix(unit)
+    return name.replace("_", " ")

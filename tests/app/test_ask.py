@@ -1,0 +1,100 @@
+"""The page of questions: its controls are the questions' own, its answers those of the calls."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("plotly")
+
+from streamlit.testing.v1 import AppTest
+
+from planner.app.markdown import escape
+from planner.ask import QUESTIONS
+from planner.ask.option import parameters
+from planner.describe.workload import Workload
+
+# every answer plans many jobs
+pytestmark = pytest.mark.slow
+_JOB = {"model": "gpt2", "nodes": "2", "batch": "64", "seq": "1024", "tokens": "1B"}
+_WORKLOAD = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
+
+
+@pytest.fixture(autouse=True)
+def _own_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AppTest leaves its page behind as __main__, which a process started later would run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
+def _page(**query: str) -> AppTest:
+    app = AppTest.from_string(
+        "from planner.app.main import open_page\nopen_page('ask')", default_timeout=120
+    )
+    for name, value in {**_JOB, **query}.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_parameter_is_a_control(name: str) -> None:
+    app = _page(question=name)
+    assert not app.exception
+    assert app.selectbox(key="question").value == name
+    keys = {one.key for one in (*app.number_input, *app.selectbox, *app.checkbox, *app.text_input)}
+    own = {one.name for one in parameters(QUESTIONS[name])} - {"nodes"}
+    assert {f"ask_{each}" for each in own} <= keys
+    assert "An answer takes some seconds" in app.info[0].value
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "own"),
+    [
+        ("scaling", {"ask_most": "4", "ask_kind": "weak"}, {"most": 4, "kind": "weak", "nodes": 2}),
+        ("deadline", {"ask_days": "2", "ask_most": "2"}, {"days": 2.0, "most": 2}),
+        ("machine", {"ask_against": "vsc-5"}, {"against": ("vsc-5",), "nodes": 2}),
+        ("zero", {"ask_alone": "True"}, {"alone": True, "nodes": 2}),
+    ],
+)
+def test_an_answer_is_that_of_the_call(
+    name: str, query: dict[str, str], own: dict[str, object]
+) -> None:
+    app = _page(question=name, **query)
+    app.button(key="ask_start").click().run()
+    assert not app.exception
+    answer = QUESTIONS[name]("gpt2", "polaris", workload=_WORKLOAD, **own)
+    assert app.success[0].value == escape(answer.verdict)
+    assert len(app.dataframe[0].value) == len(answer.rows)
+
+
+def test_another_job_waits_to_be_asked() -> None:
+    app = _page(question="host")
+    app.button(key="ask_start").click().run()
+    assert app.success
+    app.number_input(key="nodes").set_value(1).run()
+    assert not app.success
+    assert "An answer takes some seconds" in app.info[0].value
+
+
+def test_what_cannot_be_asked_is_one_sentence() -> None:
+    app = _page(question="machine", ask_against="nowhere")
+    app.button(key="ask_start").click().run()
+    assert not app.exception
+    assert "unknown machine 'nowhere'" in app.error[0].value
+
+
+def test_the_address_states_question_and_controls() -> None:
+    app = _page(question="scaling")
+    app.selectbox(key="ask_kind").set_value("weak").run()
+    assert "weak" in app.query_params["ask_kind"]
+    app.selectbox(key="question").set_value("host").run()
+    assert "host" in app.query_params["question"]
+    assert "ask_kind" not in app.query_params
+
+
+def test_wishes_that_cannot_be_are_said() -> None:
+    app = _page(question="everything", ask_most="-3")
+    assert not app.exception
+    assert app.selectbox(key="question").value == "nodes"
+    assert any("everything" in each.value for each in app.warning)

@@ -1,0 +1,40 @@
+"""Jobs that are asked about, small enough to be worked out again in other ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.describe.catalogue import load_machine
+from planner.describe.machine import Machine
+from planner.describe.workload import Workload
+
+__all__ = ["OWN", "SHORT", "small_machine"]
+
+SHORT = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
+"""A workload of which every search is quick."""
+
+OWN: dict[str, dict[str, Any]] = {
+    "nodes": {"most": 2},
+    "deadline": {"days": 2.0, "most": 2},
+    "cheapest": {"most": 2, "node_power": "2kW", "price_per_node_hour": 3.0, "days": 5.0},
+    "scaling": {"most": 2, "kind": "weak"},
+    "machine": {"against": ("vsc-5", "vsc-4")},
+    "model": {"days": 3.0},
+    "sequence": {},
+    "batch": {"nodes": 3},
+    "largest-batch": {},
+    "change": {"also": ("device.launch_s=1us",)},
+    "sensitivity": {"replan": 1},
+    "zero": {"alone": True},
+    "offload": {},
+    "buckets": {},
+    "host": {},
+    "memory": {},
+    "network": {"nodes": 2},
+}
+"""What each question is asked besides, of gpt2 on Polaris."""
+
+
+def small_machine(nodes: int = 10) -> Machine:
+    """A machine of few nodes of two A100 of 40 GB, with queues."""
+    return load_machine("vsc-5", (f"num_nodes={nodes}",))

@@ -1,0 +1,149 @@
+"""Answers: plain data that JSON keeps, whatever is asked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import planner
+from planner.ask import QUESTIONS, Answer
+from planner.ask.option import Parameter, parameters
+from planner.errors import DescriptionError, LayoutError
+from planner.show.answers import answer_table
+from tests.ask.jobs import OWN, SHORT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    return {
+        name: ask("gpt2", "polaris", workload=SHORT, **OWN[name]) for name, ask in QUESTIONS.items()
+    }
+
+
+def test_every_question_is_tried() -> None:
+    assert set(OWN) == set(QUESTIONS)
+    called = {name.replace("-", "_") for name in QUESTIONS}
+    assert called | {"Answer", "QUESTIONS"} == set(planner.ask.__all__)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_json_keeps_an_answer(name: str, answers: dict[str, Answer]) -> None:
+    answer = answers[name]
+    assert Answer.from_json(answer.to_json()) == answer
+    assert answer.question == name
+    assert answer.found
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_an_answer_holds_what_was_asked(name: str, answers: dict[str, Answer]) -> None:
+    asked = answers[name].asked
+    assert asked["model"], asked["machine"] == ("gpt2", "polaris")
+    assert asked["workload"] == SHORT.model_dump(mode="json")
+    for one in parameters(QUESTIONS[name]):
+        given = OWN[name].get(one.name, one.default)
+        assert asked[one.name] == json.loads(json.dumps(given)), one.name
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_rows_are_flat_and_say_why(name: str, answers: dict[str, Answer]) -> None:
+    answer = answers[name]
+    assert answer.rows
+    for row in answer.rows:
+        assert row["reason"]
+        for value in row.values():
+            assert value is None or isinstance(value, (str, bool, int, float))
+            assert not isinstance(value, float) or math.isfinite(value)
+        for column in [column for column in row if column.endswith(("_low_s", "_low_bytes"))]:
+            high, middle = column.replace("_low_", "_high_"), column.replace("_low_", "_")
+            assert row[column] <= row[middle] <= row[high]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_verdict_is_a_sentence(name: str, answers: dict[str, Answer]) -> None:
+    verdict = answers[name].verdict
+    assert verdict.endswith(".")
+    assert not verdict.endswith("..")
+    assert "\n" not in verdict
+    assert not verdict[0].islower() or verdict.startswith("gpt2")
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_csv_has_every_row(name: str, answers: dict[str, Answer]) -> None:
+    answer = answers[name]
+    read = list(csv.DictReader(io.StringIO(answer.to_csv())))
+    assert len(read) == len(answer.rows)
+    assert set(read[0]) == {column for row in answer.rows for column in row}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_table_is_as_wide_as_its_titles(name: str, answers: dict[str, Answer]) -> None:
+    titles, rows = answer_table(answers[name])
+    assert len(set(titles)) == len(titles)
+    assert {len(row) for row in rows} == {len(titles)}
+    assert titles[-1] == "reason"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"question": 1}', "null", '{"rows": [1]}'])
+def test_what_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(DescriptionError, match=r"not an answer: .*planner ask --json"):
+        Answer.from_json(text)
+
+
+def test_a_description_of_ones_own_is_kept_whole() -> None:
+    machine = planner.load_machine("polaris", ("device.memory_bytes=20GB",))
+    software = planner.load_framework("fsdp2+compile")
+    answer = planner.ask.host("gpt2", machine, workload=SHORT, frameworks=(software, "ddp"))
+    kept: dict[str, Any] = answer.asked["machine"]
+    assert planner.Machine.described(kept) == machine
+    assert answer.asked["frameworks"] == ["fsdp2+compile", "ddp"]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    ("model", "machine", "changes", "said"),
+    [
+        ("resnet-50", "polaris", {}, "only transformers can be planned"),
+        ("gpt2", "polaris", {"sequence_length": 4096}, "exceeds the 1024 learned positions"),
+        ("gpt2", "polaris", {"expert_imbalance": 2.0}, "gpt2 has no experts"),
+        ("gpt2", "vsc-4", {}, "'bf16' is not supported"),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused_before_any_search(
+    name: str, model: str, machine: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(planner.PlannerError, match=said):
+        QUESTIONS[name](model, machine, workload=SHORT.replaced(**changes), **OWN[name])
+
+
+BOUNDED = [
+    (name, one)
+    for name, question in QUESTIONS.items()
+    for one in parameters(question)
+    if one.choices or one.option.least is not None
+]
+
+
+@pytest.mark.parametrize(("name", "one"), BOUNDED, ids=lambda each: getattr(each, "name", each))
+def test_what_is_beyond_an_option_is_refused(name: str, one: Parameter) -> None:
+    beyond = ["sideways", None] if one.choices else [-1, "three", True]
+    beyond += [2 * one.option.most] if one.option.most else []
+    beyond += [2.5] if one.kind is int else []
+    for value in beyond:
+        with pytest.raises(LayoutError, match=f"^{one.name} = "):
+            QUESTIONS[name]("gpt2", "polaris", workload=SHORT, **{**OWN[name], one.name: value})
+
+
+def test_the_questions_load_nothing_heavy() -> None:
+    code = "import sys, planner.ask; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"torch", "streamlit", "plotly", "pandas", "networkx", "rich", "typer"}

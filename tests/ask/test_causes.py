@@ -1,0 +1,151 @@
+"""Causes: stages, offload, buckets, host memory and network, against estimates one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+import planner
+from planner import Layout, Workload, ask
+from planner.choose.search import RISK
+from planner.errors import LayoutError
+from tests.ask.jobs import SHORT
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_first_stage_that_is_safe_is_the_fastest_of_its_plan() -> None:
+    job = Workload(sequence_length=2048, global_batch=64)
+    answer = ask.zero("llama-3-8b", "polaris", nodes=2, workload=job, tolerance=0.0)
+    times = [row["step_time_s"] for row in answer.rows]
+    assert times == sorted(times)
+    safe = [row for row in answer.rows if row["fits"] and row["out_of_memory_probability"] <= RISK]
+    plan = planner.plan("llama-3-8b", "polaris", nodes=2, workload=job, tolerance=0.0)
+    assert plan.recommended is not None
+    assert safe[0]["step_time_s"] == plan.recommended.step_time_s
+    kinds = [(row["zero_stage"], row["offload"]) for row in answer.rows]
+    assert len(set(kinds)) == len(kinds)
+
+
+def test_what_fails_says_by_how_much() -> None:
+    answer = ask.zero("llama-3-8b", "vsc-5", workload=SHORT, alone=True)
+    room = planner.load_machine("vsc-5").device.memory_bytes.value
+    failing = [row for row in answer.rows if not row["fits"]]
+    assert failing
+    for row in failing:
+        over = (row["memory_bytes"] - room) / 2**30
+        assert f"{over:.2f} GiB more than" in row["reason"] or over <= 0
+        assert "tp" not in row["layout"]
+
+
+def test_a_needed_rate_makes_its_way_a_share_of_the_step() -> None:
+    answer = ask.offload("llama-3-8b", "polaris", workload=SHORT, share=10.0)
+    row = answer.rows[0]
+    assert row["time_s"] > 0
+    machine = planner.load_machine(
+        "polaris", (f"node.host_link_bytes_per_s={row['needed_bytes_per_s']!r}",)
+    )
+    faster = ask.offload("llama-3-8b", machine, workload=SHORT, share=10.0)
+    again = faster.rows[0]
+    assert again["time_s"] < row["time_s"]
+    assert row["time_s"] * row["bytes_per_s"] / row["needed_bytes_per_s"] == pytest.approx(
+        0.1 * (row["time_s"] / row["step_fraction"] - _offloaded(answer)), rel=1e-6
+    )
+
+
+def _offloaded(answer: planner.ask.Answer) -> float:
+    """Seconds of offload in the layout of an answer."""
+    said = answer.notes[0].removeprefix("The layout: ").removesuffix("].")
+    text, _, framework = said.rpartition(" [")
+    plan = planner.plan(
+        "llama-3-8b", "polaris", nodes=1, workload=SHORT, frameworks=framework, top=50
+    )
+    one = next(each for each in plan.listed if str(each.layout) == text)
+    return one.step_time_parts_s["offload"]
+
+
+def test_a_machine_without_room_for_offload_is_told() -> None:
+    answer = ask.offload("gpt2", "vista", workload=SHORT, frameworks="ddp")
+    assert not answer.found
+    assert answer.verdict.startswith("No layout that offloads fits")
+
+
+def test_smaller_buckets_take_no_more() -> None:
+    answer = ask.buckets("llama-3.2-1b", "polaris", nodes=2, workload=SHORT)
+    by_stage: dict[int, list[float]] = {}
+    for row in answer.rows:
+        by_stage.setdefault(row["zero_stage"], []).append(row["memory_bytes"])
+    assert set(by_stage) == {0, 1, 2, 3}
+    for memories in by_stage.values():
+        assert memories == sorted(memories, reverse=True)
+    one = planner.estimate(
+        "llama-3.2-1b", "polaris", Layout(dp=8, zero_stage=2, grad_accumulation=8),
+        framework="deepspeed+bucket=5e7", workload=SHORT,
+    )  # fmt: skip
+    row = next(r for r in answer.rows if r["zero_stage"] == 2 and r["bucket_elements"] == 5e7)
+    assert row["memory_bytes"] == pytest.approx(one.memory_bytes["total"])
+
+
+def test_a_verdict_on_buckets_is_what_the_rows_say() -> None:
+    answer = ask.buckets("llama-3.2-1b", "polaris", nodes=4, workload=SHORT)
+    own = {r["zero_stage"]: r["memory_bytes"] for r in answer.rows if r["bucket_elements"] == 5e8}
+    for stage in (1, 2, 3):
+        more = own[stage] > own[stage - 1]
+        assert (f"ZeRO-{stage} takes" in answer.verdict) == more
+    assert "buckets of 50 M elements or less undo that" in answer.verdict
+
+
+def test_frameworks_without_buckets_are_refused() -> None:
+    with pytest.raises(LayoutError, match="reduces gradients in place"):
+        ask.buckets("gpt2", "polaris", workload=SHORT, frameworks="fsdp2")
+
+
+def test_host_memory_is_the_worse_of_load_and_step() -> None:
+    answer = ask.host("llama-3-8b", "polaris", workload=SHORT)
+    plan = planner.plan("llama-3-8b", "polaris", nodes=1, workload=SHORT)
+    assert plan.recommended is not None
+    moments = {row["moment"]: row["host_memory_bytes"] for row in answer.rows}
+    worse = max(moments["load"], moments["step"])
+    assert worse == pytest.approx(plan.recommended.host_memory_bytes["total"])
+    saved = next(row for row in answer.rows if row["moment"] == "save")
+    assert saved["gathered_weights_bytes"] == 2 * planner.load_model("llama-3-8b").num_params
+
+
+def test_what_leaves_a_node_is_counted_by_hand() -> None:
+    """ZeRO-1 of one replica a device: gradients reduced, weights gathered, each over all nodes."""
+    job = SHORT.replaced(global_batch=64)
+    answer = ask.network("gpt2-xl", "polaris", nodes=4, workload=job, frameworks="megatron-lm")
+    rows = [row for row in answer.rows if row["what"] == "recommended" and row["axis"] == "dp"]
+    [row] = rows
+    assert row["least_time_s"] == pytest.approx(row["leaves_node_bytes"] / 50e9)
+    alone = [row for row in answer.rows if row["what"] == "one node"]
+    assert all(row["nodes"] == 1 and not row.get("leaves_node_bytes") for row in alone)
+
+
+def test_one_node_has_no_network() -> None:
+    with pytest.raises(LayoutError, match="nothing leaves one node"):
+        ask.network("gpt2", "polaris", nodes=1, workload=SHORT)
+
+
+def test_the_highest_moment_is_the_peak() -> None:
+    answer = ask.memory("llama-3-8b", "polaris", nodes=2, workload=SHORT)
+    plan = planner.plan("llama-3-8b", "polaris", nodes=2, workload=SHORT)
+    one = plan.recommended
+    assert one is not None
+    *moments, allocated, reserved, device = answer.rows
+    highest = max(moments, key=lambda row: row["memory_bytes"])
+    assert highest["what"] == one.peak_moment
+    assert highest["memory_bytes"] == pytest.approx(allocated["memory_bytes"])
+    assert device["memory_bytes"] == one.memory_bytes["total"]
+    kept, driver = (one.memory_bytes[n] for n in ("allocator_reserve", "runtime_context"))
+    assert reserved["memory_bytes"] == pytest.approx(allocated["memory_bytes"] + kept)
+    assert device["memory_bytes"] == pytest.approx(reserved["memory_bytes"] + driver)
+    for row in moments:
+        parts = [value for name, value in row.items() if name.endswith("_bytes")]
+        assert row["memory_bytes"] == pytest.approx(sum(parts) / 2)
+
+
+def test_what_does_not_fit_has_a_peak_too() -> None:
+    answer = ask.memory("llama-3.1-70b", "workstation-1x4090", workload=SHORT)
+    assert not answer.found
+    assert "does not fit; nearest to it is" in answer.verdict
+    assert answer.rows[-1]["memory_bytes"] > 0

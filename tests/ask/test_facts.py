@@ -1,0 +1,131 @@
+"""Facts: changes are plans of their own, elasticities those of estimates moved by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import planner
+from planner import Layout, ask
+from planner.ask.facts.known import facts_of, measured_by
+from planner.errors import LayoutError
+from tests.ask.jobs import SHORT
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_change_is_planned_anew() -> None:
+    answer = ask.change("gpt2-xl", "polaris", nodes=2, workload=SHORT)
+    rows = {row["change"]: row for row in answer.rows}
+    now = rows["as it is"]
+    for name, override in (
+        ("network twice as fast", "node.nic_bytes_per_s=50e9"),
+        ("device memory twice as large", f"device.memory_bytes={2 * 39.5 * 2**30!r}"),
+    ):
+        machine = planner.load_machine("polaris", (override,))
+        one = planner.plan("gpt2-xl", machine, nodes=2, workload=SHORT).recommended
+        assert one is not None
+        assert rows[name]["step_time_s"] == pytest.approx(one.step_time_s, rel=1e-6), name
+        assert rows[name]["gain"] == pytest.approx(now["step_time_s"] / one.step_time_s - 1, 1e-5)
+    batch = planner.plan(
+        "gpt2-xl", "polaris", nodes=2, workload=SHORT.replaced(global_batch=128)
+    ).recommended
+    assert batch is not None
+    assert rows["a batch of 128"]["tokens_per_s"] == pytest.approx(batch.tokens_per_s)
+
+
+def test_faster_parts_make_nothing_slower() -> None:
+    answer = ask.change("gpt2-xl", "polaris", nodes=2, workload=SHORT, tolerance=0.0)
+    rows = [row for row in answer.rows if row["kind"] == "machine"]
+    assert len(rows) >= 6
+    assert all(row["gain"] >= -1e-9 for row in rows)
+    gains = [row["gain"] for row in answer.rows if row["kind"] != "now" and "gain" in row]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_a_change_of_ones_own_and_one_that_is_none() -> None:
+    answer = ask.change("gpt2", "polaris", workload=SHORT, also=("device.launch_s=9us",))
+    assert "device.launch_s=9us" in [row["change"] for row in answer.rows[1:]]
+    with pytest.raises(planner.PlannerError, match="not of the form"):
+        ask.change("gpt2", "polaris", workload=SHORT, also=("faster",))
+
+
+@pytest.fixture(scope="module")
+def found() -> planner.ask.Answer:
+    return ask.sensitivity("gpt2-xl", "polaris", nodes=2, workload=SHORT, by=0.1, replan=0)
+
+
+def test_an_elasticity_is_that_of_estimates(found: planner.ask.Answer) -> None:
+    layout = Layout.described(found.asked["layout"])
+    place = planner.load_machine("polaris")
+    for name, value in (
+        ("device.peak_flop_per_s.bf16", place.device.peak_flop_per_s["bf16"].value),
+        ("node.fabric.efficiency", place.node.fabric.efficiency.value),
+        ("node.nic_bytes_per_s", 25e9),
+    ):
+        times, memories = [], []
+        for factor in (0.999, 1.001):
+            moved = planner.load_machine("polaris", (f"{name}={factor * value!r}",))
+            one = planner.estimate(
+                "gpt2-xl", moved, layout, workload=SHORT, framework=found.asked["framework"]
+            )
+            times.append(one.step_time_s)
+            memories.append(one.memory_bytes["total"])
+        row = next((row for row in found.rows if row["fact"] == f"machine.{name}"), None)
+        slope = math.log(times[1] / times[0]) / math.log(1.001 / 0.999)
+        assert row is not None or abs(slope) < 1e-4
+        if row is not None:
+            assert row["step_elasticity"] == pytest.approx(slope, abs=1e-6)
+            assert memories[0] == memories[1]
+
+
+def test_times_scale_with_rates_and_latencies(found: planner.ask.Answer) -> None:
+    """Euler: with all rates twice as high and all latencies half as long, so is a step."""
+    rows = [row for row in found.rows if row["fact"].startswith("machine.")]
+    rates = sum(row["step_elasticity"] for row in rows if "_per_s" in row["fact"])
+    waits = sum(
+        row["step_elasticity"] for row in rows if row["fact"].endswith(("launch_s", "latency_s"))
+    )
+    assert rates - waits == pytest.approx(-1, abs=0.02)
+
+
+def test_rows_fall_and_what_is_assumed_says_what_measures_it(found: planner.ask.Answer) -> None:
+    slopes = [abs(row["step_elasticity"]) for row in found.rows]
+    assert slopes == sorted(slopes, reverse=True)
+    for row in found.rows:
+        if row["fact"].startswith("machine.") and row["kind"] == "assumed":
+            assert row["measure_next"].startswith("planner "), row["fact"]
+        if row["kind"] != "assumed":
+            assert row["measure_next"] == ""
+
+
+def test_a_layout_may_be_given() -> None:
+    layout = Layout(dp=4, tp=2, zero_stage=1, micro_batch=2, grad_accumulation=8)
+    answer = ask.sensitivity(
+        "llama-3.2-1b", "polaris", nodes=2, layout=layout, framework="megatron-lm", workload=SHORT,
+        replan=0,
+    )  # fmt: skip
+    assert Layout.described(answer.asked["layout"]) == layout
+    facts = {row["fact"] for row in answer.rows}
+    assert "machine.node.fabric.efficiency" in facts
+
+
+def test_another_recommendation_is_said() -> None:
+    answer = ask.sensitivity("gpt2-xl", "polaris", workload=SHORT, by=50, replan=2)
+    told = [row["recommendation"] for row in answer.rows if row["recommendation"]]
+    assert len(told) == 2
+
+
+def test_every_quantity_of_a_machine_is_a_fact() -> None:
+    machine = planner.load_machine("aurora")
+    names = {fact.name for fact in facts_of(machine.model_dump())}
+    assert {"device.launch_s", "network.efficiency.fraction", "node.nic_bytes_per_s"} <= names
+    assert not any("scheduler" in name or "num_nodes" in name for name in names)
+    assert all(measured_by(f) == "" for f in facts_of({"layers": 3}))
+
+
+@pytest.mark.parametrize("by", [0.0, 60.0])
+def test_numbers_move_by_some_percent(by: float) -> None:
+    with pytest.raises(LayoutError, match=r"by = .* must lie between 0\.1 and 50"):
+        ask.sensitivity("gpt2", "polaris", workload=SHORT, by=by)

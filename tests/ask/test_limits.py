@@ -1,0 +1,166 @@
+"""Limits: the largest model, sequence and batch, against plans and estimates one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner import Layout, Workload, ask
+from planner.ask.limits.batch import near
+from planner.ask.limits.model import families
+from planner.choose.search import RISK
+from planner.errors import LayoutError, UnknownNameError
+from tests.ask.jobs import SHORT, small_machine
+
+pytestmark = pytest.mark.slow
+
+
+def sensible(answer: planner.ask.Answer | planner.Plan, most_tp: int) -> bool:
+    one = answer.recommended  # type: ignore[union-attr]
+    return (
+        one is not None
+        and one.out_of_memory_probability <= RISK
+        and one.layout.offload == "none"
+        and one.layout.tp <= most_tp
+        and one.layout.pp <= 16
+    )
+
+
+# --- models -----------------------------------------------------------------------------------
+
+
+def test_the_largest_model_is_that_of_all_plans() -> None:
+    machine = small_machine()
+    answer = ask.model("gpt2", machine, nodes=1, workload=SHORT)
+    sizes = {}
+    for one in families()["gpt2"]:
+        plan = planner.plan(one, machine, nodes=1, workload=SHORT)
+        if sensible(plan, 2):
+            sizes[one.num_params] = one.name
+    assert f" is {sizes[max(sizes)]} (" in answer.verdict
+    assert [row["num_params"] for row in answer.rows] == sorted(
+        (one.num_params for one in families()["gpt2"]), reverse=True
+    )
+
+
+def test_days_leave_smaller_models() -> None:
+    job = SHORT.replaced(tokens=3e9)
+    answer = ask.model("gpt2", "polaris", workload=job, days=0.4)
+    able = [row for row in answer.rows if row["days"] <= 0.4]
+    assert 0 < len(able) < len(answer.rows)
+    assert f" is {able[0]['model']} (" in answer.verdict
+
+
+def test_models_may_be_named() -> None:
+    answer = ask.model("gpt2", "polaris", workload=SHORT, among=("gpt2-xl", "gpt2", "gpt2"))
+    assert [row["model"] for row in answer.rows] == ["gpt2-xl", "gpt2"]
+    other = ask.model("gpt2", "polaris", workload=SHORT, family="bert")
+    assert [row["model"] for row in other.rows] == ["bert-large"]
+
+
+def test_ones_own_model_is_of_its_family(tmp_path: Path) -> None:
+    text = Path("models/gpt2-xl.toml").read_text().replace("num_layers = 48", "num_layers = 52")
+    path = tmp_path / "longer.toml"
+    path.write_text(text)
+    answer = ask.model(str(path), "polaris", workload=SHORT)
+    assert [row["model"] for row in answer.rows][:2] == ["longer", "gpt2-xl"]
+
+
+def test_unknown_families_and_what_is_no_transformer() -> None:
+    with pytest.raises(UnknownNameError, match="unknown family 'lama': did you mean llama"):
+        ask.model("gpt2", "polaris", family="lama", workload=SHORT)
+    answer = ask.model("gpt2", "polaris", family="cnn", workload=SHORT)
+    assert not answer.found
+    assert answer.rows[0]["reason"] == "only transformers can be planned"
+
+
+# --- sequences --------------------------------------------------------------------------------
+
+
+def test_the_longest_sequence_fits_and_a_longer_does_not() -> None:
+    job, machine = Workload(sequence_length=4096, global_batch=8), small_machine()
+    answer = ask.sequence("llama-3.2-3b", machine, workload=job)
+    longest = answer.asked["longest"]
+    assert longest["safe"] >= longest["sensible"] >= 4096
+    for length, fits in ((longest["safe"], True), (int(1.1 * longest["safe"]), False)):
+        plan = planner.plan(
+            "llama-3.2-3b", machine, nodes=1, workload=job.replaced(sequence_length=length)
+        )
+        one = plan.recommended
+        assert (one is not None and one.out_of_memory_probability <= RISK) == fits
+
+
+def test_more_nodes_hold_longer_sequences() -> None:
+    job = Workload(sequence_length=4096, global_batch=8)
+    lengths = [
+        ask.sequence("llama-3.2-3b", "vsc-5", nodes=n, workload=job).asked["longest"]["safe"]
+        for n in (1, 2)
+    ]
+    assert lengths[0] < lengths[1]
+
+
+def test_a_table_of_positions_is_a_limit() -> None:
+    answer = ask.sequence("gpt2", "polaris", workload=SHORT)
+    assert answer.asked["longest"] == {"safe": 1024, "sensible": 1024}
+    assert any("learned positions" in row["reason"] for row in answer.rows)
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def test_the_best_batch_is_near_and_about_the_fastest() -> None:
+    job = SHORT.replaced(global_batch=250)
+    answer = ask.batch("gpt2-xl", "polaris", nodes=3, workload=job, within=1.2)
+    rates = {}
+    for size in near(250, 12, 1.2):
+        plan = planner.plan("gpt2-xl", "polaris", nodes=3, workload=job.replaced(global_batch=size))
+        assert plan.recommended is not None
+        if plan.workload.global_batch == size:
+            rates[size] = plan.recommended.tokens_per_s
+    rows = {row["global_batch"]: row for row in answer.rows}
+    for size, rate in rates.items():
+        assert rows[size]["tokens_per_s_per_device"] == pytest.approx(rate / 12)
+        assert rows[size]["gain"] == pytest.approx(rate / rates[250] - 1)
+    fast = [size for size, rate in rates.items() if rate >= max(rates.values()) / 1.05]
+    assert answer.asked["best"] == min(fast, key=lambda size: (abs(size - 250), size))
+
+
+@pytest.mark.parametrize(("size", "ranks", "within"), [(512, 12, 1.25), (7, 64, 4.0), (100, 1, 1)])
+def test_near_batches_are_near_and_shared(size: int, ranks: int, within: float) -> None:
+    found = near(size, ranks, within)
+    assert size in found
+    assert len(found) <= 12
+    assert all(size / within <= other <= size * within for other in found)
+    assert found == sorted(set(found))
+
+
+def test_a_factor_below_one_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"within = 0.5 must lie between 1 and 64"):
+        ask.batch("gpt2", "polaris", workload=SHORT, within=0.5)
+
+
+def test_one_more_than_the_largest_micro_batch_is_not_safe() -> None:
+    answer = ask.largest_batch("gpt2-xl", "vsc-5", workload=SHORT, frameworks="deepspeed")
+    for row in answer.rows:
+        layout = next(
+            layout
+            for stage in range(4)
+            if str(
+                layout := Layout(
+                    dp=2,
+                    zero_stage=stage,
+                    micro_batch=row["micro_batch"],
+                    recompute=row["recompute"],
+                )
+            )
+            == row["layout"]
+        )
+        more = layout.replaced(micro_batch=row["micro_batch"] + 1)
+        risks = [
+            planner.estimate("gpt2-xl", "vsc-5", each, framework="deepspeed", workload=job)
+            for each in (layout, more)
+            for job in [SHORT.replaced(global_batch=each.global_batch)]
+        ]
+        assert risks[0].out_of_memory_probability <= RISK < risks[1].out_of_memory_probability

@@ -1,0 +1,316 @@
+"""Nodes, deadlines, cost, scaling and machines, against plans made one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import planner
+from planner import Workload, ask
+from planner.ask.asked import Points, asked_of
+from planner.ask.fewest import doublings, fewest, largest
+from planner.ask.resources.deadline import admitted, finished
+from planner.choose.plan import Plan
+from planner.choose.search import RISK
+from planner.describe.machine import Machine
+from planner.errors import LayoutError
+from tests.ask.jobs import SHORT, small_machine
+
+pytestmark = pytest.mark.slow
+
+JOB = Workload(sequence_length=2048, global_batch=64, tokens=2e9)
+MODEL = "llama-2-13b"
+
+
+def plans(machine: Machine, most: int, **more: Any) -> dict[int, Plan]:
+    """A plan for every number of nodes."""
+    return {
+        n: planner.plan(MODEL, machine, nodes=n, workload=JOB, **more) for n in range(1, most + 1)
+    }
+
+
+@pytest.fixture(scope="module")
+def every() -> dict[int, Plan]:
+    return plans(small_machine(), 10)
+
+
+def safe(answer: Plan) -> bool:
+    one = answer.recommended
+    return one is not None and one.out_of_memory_probability <= RISK
+
+
+def sensible(answer: Plan) -> bool:
+    one = answer.recommended
+    if one is None or not safe(answer):
+        return False
+    layout = one.layout
+    return layout.offload == "none" and layout.tp <= 2 and layout.pp <= 16 and layout.cp == 1
+
+
+def first(every: dict[int, Plan], holds: Any) -> int | None:
+    return next((n for n, answer in every.items() if holds(answer)), None)
+
+
+def test_fewest_nodes_are_those_of_all_plans(every: dict[int, Plan]) -> None:
+    answer = ask.nodes(MODEL, small_machine(), workload=JOB)
+    assert answer.asked["fewest"] == {
+        "fits": first(every, lambda plan: plan.fits),
+        "safe": first(every, safe),
+        "sensible": first(every, sensible),
+    }
+    assert answer.asked["fewest"]["sensible"] > 1
+
+
+def test_rows_are_the_plans(every: dict[int, Plan]) -> None:
+    answer = ask.nodes(MODEL, small_machine(), workload=JOB)
+    for row in answer.rows:
+        plan = every[row["nodes"]]
+        one = plan.recommended
+        assert one is not None
+        assert row["step_time_s"] == one.step_time_s
+        assert row["layout"] == str(one.layout)
+        assert row["node_hours"] == pytest.approx(plan.node_hours(one))
+        assert row["days"] == pytest.approx(plan.duration_s(one) / 86400)
+
+
+def test_where_nothing_fits_it_is_said_by_how_much() -> None:
+    answer = ask.nodes("llama-3.1-405b", "vsc-5", most=2, workload=SHORT)
+    assert not answer.found
+    assert "fits on none of up to 2 nodes" in answer.verdict
+    assert "TiB more than it holds" in answer.verdict
+
+
+def test_more_nodes_than_there_are_is_refused() -> None:
+    with pytest.raises(LayoutError, match="most = 99 exceeds the 10 nodes"):
+        ask.nodes(MODEL, small_machine(), most=99, workload=JOB)
+
+
+@pytest.mark.parametrize("count", [1, 7, 16, 17, 40, 560])
+def test_fewest_finds_any_threshold(count: int) -> None:
+    for threshold in range(1, count + 1):
+        asked: list[int] = []
+
+        def holds(n: int, least: int = threshold, seen: list[int] = asked) -> bool:
+            seen.append(n)
+            return n >= least
+
+        assert fewest(range(1, count + 1), holds) == threshold
+    assert fewest(range(1, count + 1), lambda n: n > count) is None
+    assert fewest([], lambda n: True) is None
+
+
+def test_fewest_sees_holes_in_small_numbers() -> None:
+    for holes in ({3, 8}, {5, 7, 16}, {1}, {9, 16, 12}):
+        assert fewest(range(1, 17), lambda n, holes=holes: n in holes) == min(holes)
+
+
+def test_doublings_are_of_the_values() -> None:
+    assert doublings([]) == []
+    assert doublings([5, 6, 7]) == [5, 7]
+
+
+def test_largest_finds_any_threshold() -> None:
+    for threshold in range(1, 60):
+        for start in (1, 7, 64):
+            assert largest(start, 1000, 1, lambda n, most=threshold: n <= most) == threshold
+    assert largest(8, 64, 8, lambda n: True) == 64
+    assert largest(8, 64, 8, lambda n: False) is None
+
+
+# --- deadlines --------------------------------------------------------------------------------
+
+
+def days_of(plan: Plan) -> float:
+    """Days of all jobs, worked out from the queue that is known to be the only one."""
+    one = plan.recommended
+    assert one is not None
+    steps_a_job = int((72 * 3600 - 600) / one.interval_step_time_s[1])
+    every = max(int(min(steps_a_job / 10, 3600 / one.interval_step_time_s[1])), 1)
+    steps_a_job -= steps_a_job % every
+    jobs = -(-JOB.steps // steps_a_job)
+    if JOB.steps * one.interval_step_time_s[1] + 600 <= 72 * 3600:
+        jobs = 1
+    return (plan.duration_s(one) + 600 * jobs) / 86400
+
+
+@pytest.mark.parametrize("days", [3.0, 6.0])
+def test_a_deadline_is_kept_by_the_fewest_nodes(every: dict[int, Plan], days: float) -> None:
+    answer = ask.deadline(MODEL, small_machine(), days=days, workload=JOB)
+    inside = [n for n, plan in every.items() if plan.fits and days_of(plan) <= days]
+    assert answer.asked["fewest"]["likely"] == min(inside)
+    rows = {row["nodes"]: row for row in answer.rows}
+    for count, row in rows.items():
+        assert row["days"] == pytest.approx(days_of(every[count]))
+        assert row["late_probability"] == pytest.approx(0.5) or (
+            (row["days"] > days) == (row["late_probability"] > 0.5)
+        )
+
+
+def test_the_interval_is_the_chance_to_be_late() -> None:
+    run = finished(asked_of("gpt2", "polaris", {"workload": SHORT}).on(1))
+    assert run is not None
+    expected, low, high = run.days
+    assert run.late(expected) == pytest.approx(0.5)
+    assert run.late(high) == pytest.approx(0.05)
+    assert run.late(low) == pytest.approx(0.95)
+    assert run.late(run.starting_s / 86400) == 1.0
+    chances = [run.late(expected * factor) for factor in (0.5, 0.8, 1.0, 1.3, 3.0)]
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_an_impossible_deadline_names_the_best(every: dict[int, Plan]) -> None:
+    answer = ask.deadline(MODEL, small_machine(), days=0.5, workload=JOB)
+    assert not answer.found
+    assert "No number of nodes that was searched" in answer.verdict
+    fastest = min(row["days"] for row in answer.rows if row["fits"])
+    assert f"takes {float(f'{fastest:.3g}'):g} days" in answer.verdict
+    assert answer.rows[-1]["nodes"] == 10
+
+
+def test_fewer_jobs_in_a_row_take_more_nodes_or_cannot_be(every: dict[int, Plan]) -> None:
+    free = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB)
+    jobs = {row["nodes"]: row["jobs"] for row in free.rows}
+    taken = jobs[free.asked["fewest"]["likely"]]
+    assert taken > 1
+    fewer = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB, most_jobs=taken - 1)
+    found = fewer.asked["fewest"]["likely"]
+    assert found > free.asked["fewest"]["likely"]
+    assert {row["nodes"]: row["jobs"] for row in fewer.rows}[found] < taken
+
+
+def test_only_counts_that_queues_admit_are_taken() -> None:
+    asked = asked_of("gpt2", "polaris", {"workload": SHORT})
+    counts = admitted(asked, 560)
+    assert counts[-1] == 496
+    assert 497 not in counts
+    assert list(admitted(replace(asked, machine=planner.load_machine("laptop")), 1)) == [1]
+
+
+@pytest.mark.parametrize("days", [0.0, -1.0])
+def test_a_deadline_in_the_past_is_refused(days: float) -> None:
+    with pytest.raises(LayoutError, match=r"days = .* must be "):
+        ask.deadline("gpt2", "polaris", days=days, workload=SHORT)
+
+
+@pytest.mark.parametrize("late", [0.0, 60.0])
+def test_a_chance_to_be_late_is_at_most_even(late: float) -> None:
+    with pytest.raises(LayoutError, match=r"late = .* must lie between 0\.1 and 50"):
+        ask.deadline("gpt2", "polaris", days=1, late=late, workload=SHORT)
+
+
+def test_where_all_queues_are_by_request_that_is_said() -> None:
+    machine = planner.load_machine("polaris")
+    queues = [q.replaced(on_request=True).model_dump() for q in machine.scheduler.queues]
+    closed = machine.replaced(scheduler={**machine.scheduler.model_dump(), "queues": queues})
+    for answer in (
+        ask.deadline("gpt2", closed, days=1, workload=SHORT),
+        ask.cheapest("gpt2", closed, workload=SHORT),
+    ):
+        assert not answer.found
+        assert answer.verdict.endswith("no queue admits any.")
+
+
+def test_without_tokens_there_is_no_deadline() -> None:
+    with pytest.raises(LayoutError, match=r"tokens = 0.*set tokens"):
+        ask.deadline("gpt2", "polaris", days=1, workload=SHORT.replaced(tokens=0.0))
+
+
+# --- cost -------------------------------------------------------------------------------------
+
+
+def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
+    answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
+    costs = {
+        n: plan.node_hours(plan.recommended)
+        for n, plan in every.items()
+        if plan.recommended and safe(plan)
+    }
+    rows = {row["nodes"]: row["node_hours"] for row in answer.rows if row["fits"]}
+    assert rows == pytest.approx({n: costs[n] for n in rows})
+    assert min(rows.values()) <= 1.05 * min(costs.values())
+
+
+def test_price_and_energy_are_node_hours_times_what_was_said() -> None:
+    answer = ask.cheapest(
+        "gpt2", "polaris", most=2, workload=SHORT, price_per_node_hour=2.5, node_power="1.2 kW"
+    )
+    for row in answer.rows:
+        assert row["price"] == pytest.approx(2.5 * row["node_hours"])
+        assert row["energy_kWh"] == pytest.approx(1.2 * row["node_hours"])
+
+
+def test_a_deadline_may_cost_node_hours() -> None:
+    free = ask.cheapest(MODEL, small_machine(), workload=JOB)
+    bound = ask.cheapest(MODEL, small_machine(), workload=JOB, days=2.5)
+    assert bound.found
+    assert "late_probability" in bound.rows[0]
+    best = {
+        name: min(row["node_hours"] for row in each.rows if row.get("late_probability", 0.0) <= 0.5)
+        for name, each in (("free", free), ("bound", bound))
+    }
+    assert best["free"] <= best["bound"]
+    assert not ask.cheapest(MODEL, small_machine(), workload=JOB, days=0.1).found
+
+
+@pytest.mark.parametrize("power", ["0W", "-1kW"])
+def test_a_power_of_nothing_is_refused(power: str) -> None:
+    with pytest.raises(LayoutError, match="node_power"):
+        ask.cheapest("gpt2", "polaris", most=1, workload=SHORT, node_power=power)
+
+
+# --- scaling and machines ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+def test_efficiency_is_tokens_per_second_and_node(kind: Any) -> None:
+    answer = ask.scaling("gpt2", "polaris", workload=SHORT, most=32, kind=kind)
+    first = answer.rows[0]
+    for row in answer.rows:
+        per_node = row["tokens_per_s"] / row["nodes"]
+        assert row["efficiency"] == pytest.approx(per_node / first["tokens_per_s"])
+        assert row["global_batch"] == 64 * (row["nodes"] if kind == "weak" else 1)
+
+
+def test_the_knee_is_the_last_that_is_efficient_enough() -> None:
+    for percent in (20.0, 60.0, 95.0):
+        answer = ask.scaling("gpt2", "polaris", workload=SHORT, most=32, efficiency=percent)
+        efficient = []
+        for row in answer.rows:
+            if row["efficiency"] < percent / 100:
+                break
+            efficient.append(row["nodes"])
+        assert answer.asked["knee"] == efficient[-1]
+
+
+def test_the_best_machine_is_that_of_its_plans() -> None:
+    names = ("dgx-h100", "vsc-5")
+    answer = ask.machine(MODEL, "polaris", against=names, nodes=4, workload=JOB)
+    for row in answer.rows:
+        machine = planner.load_machine(row["machine"])
+        assert row["nodes"] == -(-16 // machine.node.num_devices)
+        plan = planner.plan(MODEL, machine, nodes=row["nodes"], workload=JOB)
+        assert plan.recommended is not None
+        assert row["step_time_s"] == plan.recommended.step_time_s
+    times = [row["step_time_s"] for row in answer.rows]
+    assert times == sorted(times)
+    cheap = ask.machine(
+        MODEL, "polaris", against=names, nodes=4, workload=JOB, by="node-hours", same="nodes"
+    )
+    hours = [row["node_hours"] for row in cheap.rows]
+    assert hours == sorted(hours)
+    assert {row["nodes"] for row in cheap.rows} == {4}
+
+
+def test_a_machine_without_the_precision_is_a_row_with_the_reason() -> None:
+    answer = ask.machine("gpt2", "polaris", against=("vsc-4",), workload=SHORT)
+    assert [row["machine"] for row in answer.rows] == ["polaris", "vsc-4"]
+    assert "bf16" in answer.rows[1]["reason"]
+
+
+def test_points_are_worked_out_once() -> None:
+    points = Points(asked_of("gpt2", "polaris", {"workload": SHORT}))
+    assert points(1) is points(1)
+    assert points(561).best is None
+    assert "exceeds the 560 nodes" in points(561).reason
