@@ -42,6 +42,10 @@ class Arrays:
         """A selection, as numpy indexing."""
         return self.map(lambda values: values[index])
 
+    def spread(self, index: Int) -> Self:
+        """As `take`, but an array of one value alone becomes that number, which fits any shape."""
+        return self.map(lambda values: _spread(values, index))
+
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
@@ -56,6 +60,11 @@ def _joined(values: Sequence[Any]) -> Any:
     if isinstance(first, dict):
         return {name: _joined([value[name] for value in values]) for name in first}
     return np.concatenate(values) if isinstance(first, np.ndarray) else first
+
+
+def _spread(values: Any, index: Int) -> Any:
+    one = values.ravel()[:1]
+    return one.reshape(()) if np.size(values) and np.all(values == one) else values[index]
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -92,29 +101,43 @@ def among(column: Int, few: Collection[int]) -> Mask:
     return found
 
 
-def distinct(*columns: Int) -> tuple[Int, Int]:
+def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
-    Columns are whole numbers from 0 of one shape; the second result has that shape. Counted: every
-    column. Left out: the rows' order, the distinct ones stand by value. Definition.
+    Columns are whole numbers of one shape; the second result has that shape. Counted: every column.
+    Left out: nothing; the distinct rows stand in the order in which they come. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
     >>> first, which
-    (array([1, 3, 0]), array([2, 0, 2, 1]))
+    (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
-    shape = np.shape(columns[0])
-    key = np.zeros(int(np.prod(shape)), dtype=np.int64)
-    values = 1
-    for column in columns:
-        width = int(np.max(column, initial=0)) + 1
-        key, values = key * width + np.ravel(column), values * width
+    shape, size = np.shape(columns[0]), int(np.size(columns[0]))
+    key, values = np.zeros(size, dtype=np.int64), 1
+    for column in columns if size > 1 else ():
+        least, most = int(np.min(column)), int(np.max(column))
+        if least == most:
+            continue
+        one, width = np.ravel(column) - least, most - least + 1
+        if values * width > _COUNTED * size:
+            # products of whole numbers stay small where those that do not occur are left out
+            first, key = _numbered(key, values)
+            values = len(first)
+        key, values = key * width + one, values * width
+    first, which = _numbered(key, values)
+    return first, which.reshape(shape)
+
+
+def _numbered(key: Int, values: int) -> tuple[Int, Int]:
+    """Where each of the keys below `values` stands first, and their numbers in that order [1]."""
+    order = np.arange(len(key))
     if values > _COUNTED * len(key):
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        return first, inverse.reshape(shape)
-    present = np.flatnonzero(np.bincount(key, minlength=1))
-    place = np.zeros(values, dtype=np.int64)
-    place[present] = np.arange(len(present))
-    inverse = place[key]
-    first = np.zeros(len(present), dtype=np.int64)
-    first[inverse[::-1]] = np.arange(len(key))[::-1]
-    return first, inverse.reshape(shape)
+        earliest = first[inverse]
+    else:
+        # what is read here has been written: the last to write is the first to stand there
+        place = np.empty(values, dtype=np.int64)
+        place[key[::-1]] = order[::-1]
+        earliest = place[key]
+    stands = earliest == order
+    number = np.cumsum(stands) - 1
+    return np.flatnonzero(stands), number[earliest]

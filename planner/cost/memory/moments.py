@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import Activations, LayerActivations, stage_activations
 from planner.cost.memory.deferred import Deferred, deferred
-from planner.cost.memory.gradients import Reduction, reduction
+from planner.cost.memory.gradients import Reduction, Unreduced
 from planner.cost.memory.weights import (
     GatheredWeights,
     Resident,
@@ -45,6 +45,26 @@ class Alive(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
+class _Held(Arrays):
+    """What of a worksheet no activations decide [B]."""
+
+    resident: Resident
+    weights: ResidentWeights
+    unreduced: Unreduced
+    temporaries: Float
+
+
+def _held(stages: Stages) -> _Held:
+    stay = resident(stages)
+    return _Held(
+        stay,
+        unfreed(stages, stay.weights),
+        Unreduced.of(stages, stay.gradients),
+        _optimizer_temporaries(stages),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Worksheet:
     """What the moments share, worked out once [B]."""
 
@@ -55,15 +75,19 @@ class Worksheet:
     kept: Activations
     reduction: Reduction
     deferred: Deferred
+    temporaries: Float
+    """Copies that the optimizer step makes of what a rank updates."""
 
     @classmethod
     def of(cls, stages: Stages) -> Worksheet:
         """The worksheet of stages."""
-        stay, kept = resident(stages), stage_activations(stages)
-        reduce = reduction(stages, kept, stay.gradients)
+        held, kept = stages.of_states(_held), stages.of_work(stage_activations)
+        reduce = held.unreduced.beside(stages, kept)
         window = gathered(stages, kept.first.working + reduce.in_first_layer)
         late = deferred(stages)
-        return cls(stages, stay, unfreed(stages, stay.weights), window, kept, reduce, late)
+        return cls(
+            stages, held.resident, held.weights, window, kept, reduce, late, held.temporaries
+        )
 
     @property
     def without_one_layer(self) -> Float:
@@ -226,11 +250,11 @@ def optimizer(w: Worksheet) -> Alive:
         weights=w.weights.in_optimizer,
         gradients=w.resident.gradients,
         communication_buffers=w.kept.buffers.receive + w.reduction.gather_bucket,
-        optimizer_temporaries=optimizer_temporaries(w.stages),
+        optimizer_temporaries=w.temporaries,
     )
 
 
-def optimizer_temporaries(stages: Stages) -> Float:
+def _optimizer_temporaries(stages: Stages) -> Float:
     """Copies that the optimizer step makes of what a rank updates [B]."""
     size, params, updated = stages.states, stages.params, stages.updated_at_once
     largest = np.minimum(np.maximum(params.embedding, params.head), updated)

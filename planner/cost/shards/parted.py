@@ -146,7 +146,7 @@ def distinct_parts(
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
     >>> few, stages, which = distinct_parts(llama, some, 1)
     >>> few.pp.tolist(), stages.tolist(), which.tolist()
-    ([2, 4], [1, 1], [1, 0, 1])
+    ([4, 2], [1, 1], [0, 1, 0])
     """
     repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
     columns = np.broadcast_arrays(*deal_columns(layouts), *repeated, np.asarray(column))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int
+from planner.cost.arrays import Arrays, Float, Int, distinct
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
 from planner.cost.question import Question
@@ -94,6 +94,23 @@ class Pass(Arrays):
         return 1 + self.host_s / busy
 
 
+_SHAPES = (
+    "micro_batch",
+    "tp",
+    "cp",
+    "ulysses",
+    "ep",
+    "etp",
+    "sequence_parallel",
+    "recompute",
+    "recompute_layers",
+    "recompute_every",
+    "recompute_span",
+    "recompute_modules",
+)
+"""Columns that decide what a rank does in one pass of a block."""
+
+
 def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
     """Time of each block, worked out once per distinct shape of a rank's work [s].
 
@@ -112,22 +129,14 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """
-    names = [
-        "micro_batch",
-        "tp",
-        "cp",
-        "ulysses",
-        "ep",
-        "etp",
-        "sequence_parallel",
-        "recompute",
-        "dp",
-        "pp",
-    ]
-    if question.framework.communication.overlap_experts or np.any(layouts.paired):
-        names += ["vpp", "grad_accumulation", "schedule"]
-    names += ["recompute_layers", "recompute_every", "recompute_span", "recompute_modules"]
-    few, index = layouts.settled(question.framework).distinct(*names)
+    settled = layouts.settled(question.framework)
+    columns = [getattr(settled, name) for name in _SHAPES]
+    # of the pipeline and the number of passes no more than this
+    several = settled.num_microbatches > 1
+    first, index = distinct(
+        *columns, settled.piped, several, settled.merges_passes(question.framework)
+    )
+    few = settled.map(np.ravel).take(first)
     groups = Groups.of(few, question.machine)
     kept = few.keeping() if any(block.kept_whole for block in blocks) else few
     return [

@@ -6,17 +6,18 @@ The slowest stage sets the pace, the pipeline adds its bubble.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float, Int
+from planner.cost.arrays import Arrays, Float, Int, Mask
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
 from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.communication import data_traffic
+from planner.cost.step.communication import DataTraffic, data_traffic
 from planner.cost.step.offload import offload_step_s
 from planner.cost.step.optimizer import device_optimizer_s
 from planner.cost.step.overlap import exposed_traffic
@@ -40,70 +41,115 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
     14.2
     """
-    question, layouts = stages.question, stages.layouts.take((..., 0))
-    passes = block_passes(question, stages.blocks, layouts)
-    slowest, pace_s = _slowest(stages, passes)
-    m, groups = layouts.num_microbatches, Groups.of(layouts, question.machine)
-    compute = [work.compute for work in passes]
-    forward = slowest.total([work.forward_s for work in compute])
-    backward = slowest.total([work.backward_s for work in compute])
-    recompute = slowest.total([work.recompute_s for work in compute])
-    weights = slowest.total([work.weight_gradient_s for work in compute])
-    host = slowest.total([work.host_s for work in passes])
-    free_s = pace_s - slowest.total([work.behind_s for work in passes])
-    transfer = stage_transfer(question, layouts, groups, free_s)
-    # traffic also runs while the devices wait for the host, but not where other traffic is on the
-    # interfaces of its nodes
-    longer = 1 + host / (forward + backward + recompute)
-    ahead, back = _behind(slowest, groups, passes, transfer)
+    pace = stages.of_work(_pace)
+    slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(stages.layouts.dp)[:-1])[..., None])
+    sent = slowest.of_states(_sent)
     exposed = exposed_traffic(
         slowest,
-        data_traffic(slowest, groups),
-        np.maximum(forward * longer - ahead, 0.0),
-        np.maximum((backward + recompute) * longer - back, 0.0),
-    )
-    own = Passes(pace_s, slowest.total([work.drawn_forward_s for work in passes]), weights)
-    every = Passes(
-        slowest.of_model([work.total_s for work in passes]),
-        slowest.of_model([work.drawn_forward_s for work in passes]),
-        slowest.of_model([work.weight_gradient_s for work in compute]),
+        sent.traffic,
+        np.maximum(pace.forward_s - np.where(sent.gathers, pace.behind_forward_s, 0.0), 0.0),
+        np.maximum(pace.backward_s - np.where(sent.reduces, pace.behind_backward_s, 0.0), 0.0),
     )
     found = {
-        "forward": m * forward,
-        "backward": m * backward,
-        "recompute": m * recompute,
-        "host_overhead": m * host,
-        "tensor_parallel": m * slowest.total([work.tensor_s for work in passes]),
-        "context_parallel": m * slowest.total([work.context_s for work in passes]),
-        "expert_parallel": m * slowest.total([work.expert_s for work in passes]),
+        **pace.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, own, every),
-        "pipeline_transfer": _transfers(layouts, transfer),
         "gradient_reduction": exposed.gradients_s,
-        "optimizer": device_optimizer_s(slowest),
+        "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
-        "offload": offload_step_s(slowest) + exposed.offload_s,
+        "offload": sent.offload_s + exposed.offload_s,
     }
     return recorded(found, TIME_PARTS)
 
 
-def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:
-    """The stage that sets the pace, and the time of one micro-batch on it [s]."""
+@dataclass(frozen=True, slots=True)
+class _Pace(Arrays):
+    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+
+    slowest: Int
+    """The place of this stage among the candidates."""
+    parts_s: dict[str, Float]
+    """Of a step."""
+    forward_s: Float
+    """One micro-batch's computation, and its share of waiting for the host: traffic also runs
+    while the devices wait."""
+    backward_s: Float
+    behind_forward_s: Float
+    """Traffic of layers and stages that leaves the node behind it."""
+    behind_backward_s: Float
+
+
+def _pace(candidates: Stages) -> _Pace:
+    question, layouts = candidates.question, candidates.layouts.take((..., 0))
+    passes = block_passes(question, candidates.blocks, layouts)
+    index, pace_s = _slowest(candidates, passes)
+    stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
+    forward, backward, recompute, weights = (
+        stages.total([getattr(work, f"{name}_s") for work in compute])
+        for name in ("forward", "backward", "recompute", "weight_gradient")
+    )
+    host, drawn, ahead, back = (
+        stages.total([getattr(work, f"{name}_s") for work in passes])
+        for name in ("host", "drawn_forward", "behind_forward", "behind_backward")
+    )
+    free_s = pace_s - stages.total([work.behind_s for work in passes])
+    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free_s)
+    every = Passes(
+        stages.of_model([work.total_s for work in passes]),
+        stages.of_model([work.drawn_forward_s for work in passes]),
+        stages.of_model([work.weight_gradient_s for work in compute]),
+    )
+    chunks, m = transfer.behind_s * layouts.vpp, layouts.num_microbatches
+    longer = 1 + host / (forward + backward + recompute)
+    parts = {
+        "forward": m * forward,
+        "backward": m * backward,
+        "recompute": m * recompute,
+        "host_overhead": m * host,
+        "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
+        "context_parallel": m * stages.total([work.context_s for work in passes]),
+        "expert_parallel": m * stages.total([work.expert_s for work in passes]),
+        "pipeline_bubble": bubble_s(layouts, Passes(pace_s, drawn, weights), every),
+        "pipeline_transfer": _transfers(layouts, transfer),
+    }
+    return _Pace(
+        index,
+        parts,
+        forward * longer,
+        (backward + recompute) * longer,
+        ahead + chunks,
+        back + chunks,
+    )
+
+
+def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
+    """Which stage sets the pace, and the time of one micro-batch on it [s]."""
     per_stage = stages.total([work.total_s[..., None] for work in passes])
-    index: Int = np.argmax(per_stage, axis=-1)[..., None]
-    return stages.at(index), np.take_along_axis(per_stage, index, axis=-1)[..., 0]
+    index: Int = np.argmax(per_stage, axis=-1)
+    return index, np.take_along_axis(per_stage, index[..., None], axis=-1)[..., 0]
 
 
-def _behind(
-    stages: Stages, groups: Groups, passes: list[Pass], transfer: Transfer
-) -> tuple[Float, Float]:
-    """Traffic of layers and stages that leaves the node behind one micro-batch's forward and
-    backward pass, where data-parallel traffic has to leave it too [s]."""
-    chunks = transfer.behind_s * stages.layouts.vpp
-    ahead = stages.total([work.behind_forward_s for work in passes]) + chunks
-    back = stages.total([work.behind_backward_s for work in passes]) + chunks
-    gathers, reduces = groups.shard.nodes > 1, groups.data.nodes > 1
-    return np.where(gathers, ahead, 0.0), np.where(reduces, back, 0.0)
+@dataclass(frozen=True, slots=True)
+class _Sent(Arrays):
+    """What a stage sends of its parameters, and its update [s]."""
+
+    traffic: DataTraffic
+    gathers: Mask
+    """Whether gathers have to leave the node, where other traffic is on its interfaces too."""
+    reduces: Mask
+    """Whether reductions have to."""
+    optimizer_s: Float
+    offload_s: Float
+
+
+def _sent(stages: Stages) -> _Sent:
+    groups = Groups.of(stages.layouts, stages.question.machine)
+    return _Sent(
+        data_traffic(stages, groups),
+        groups.shard.nodes > 1,
+        groups.data.nodes > 1,
+        device_optimizer_s(stages),
+        offload_step_s(stages),
+    )
 
 
 def _transfers(layouts: Layouts, transfer: Transfer) -> Float:
