@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_TOGETHER = 16_384
+_TOGETHER = 32_768
 # rows that are worked out at once: more take more memory and longer, because numpy gives arrays
 # beyond a few MiB back to the system after every operation
 _NUM_THREADS = min(os.cpu_count() or 1, 8)
@@ -34,9 +35,7 @@ class Arrays:
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
-        return type(self)(
-            **{field.name: _mapped(getattr(self, field.name), change) for field in fields(self)}
-        )
+        return type(self)(*[_mapped(getattr(self, name), change) for name in _names(type(self))])
 
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
@@ -49,8 +48,13 @@ class Arrays:
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
-        columns = {f.name: [getattr(one, f.name) for one in several] for f in fields(cls)}
+        columns = {name: [getattr(one, name) for one in several] for name in _names(cls)}
         return cls(**{name: _joined(values) for name, values in columns.items()})
+
+
+@functools.cache
+def _names(kind: type[Arrays]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _joined(values: Sequence[Any]) -> Any:
@@ -83,7 +87,8 @@ def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Res
     """What `work` makes of `count` rows, done some thousands at a time on the machine's threads."""
     if count <= _TOGETHER:
         return work(rows)
-    pieces = [rows.take(slice(start, start + _TOGETHER)) for start in range(0, count, _TOGETHER)]
+    each = -(-count // -(-count // _TOGETHER))
+    pieces = [rows.take(slice(start, start + each)) for start in range(0, count, each)]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         done = list(threads.map(work, pieces))
     return type(done[0]).joined(done)
@@ -113,7 +118,9 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """
     shape, size = np.shape(columns[0]), int(np.size(columns[0]))
     key, values = np.zeros(size, dtype=np.int64), 1
-    for column in columns if size > 1 else ():
+    if size == 1:
+        return key, key.reshape(shape)
+    for column in columns if size else ():
         least, most = int(np.min(column)), int(np.max(column))
         if least == most:
             continue

@@ -17,12 +17,11 @@ from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
-    column_backward_s,
+    StreamTraffic,
     context_s,
     heads_s,
     repeated_tensor_s,
     send_stage_s,
-    tensor_s,
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
@@ -132,22 +131,27 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     settled = layouts.settled(question.framework)
     columns = [getattr(settled, name) for name in _SHAPES]
     # of the pipeline and the number of passes no more than this
-    several = settled.num_microbatches > 1
-    first, index = distinct(
-        *columns, settled.piped, several, settled.merges_passes(question.framework)
-    )
-    few = settled.map(np.ravel).take(first)
+    columns += [settled.piped, settled.num_microbatches > 1]
+    parted = any(block.kept_whole for block in blocks)
+    seen = (settled, settled.keeping()) if parted else (settled,)
+    merges = [each.merges_passes(question.framework) for each in seen]
+    first, index = distinct(*columns, *merges)
+    few = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
     groups = Groups.of(few, question.machine)
-    kept = few.keeping() if any(block.kept_whole for block in blocks) else few
-    return [
-        _block_pass(question, block, kept if block.kept_whole else few, groups).take(index)
+    kept = few.keeping() if parted else few
+    stream = StreamTraffic.of(question, few, groups)
+    passes = [
+        _block_pass(question, block, kept if block.kept_whole else few, groups, stream)
         for block in blocks
     ]
+    return passes if few is settled else [work.take(index) for work in passes]
 
 
-def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
+def _block_pass(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, stream: StreamTraffic
+) -> Pass:
     compute = block_time(question, block, layouts)
-    tensor = _tensor(question, block, layouts, groups, compute)
+    tensor = _tensor(question, block, layouts, groups.tensor, stream, compute)
     ring = _ring(question, block, layouts, groups, compute)
     expert = _expert(question, block, layouts, groups, compute)
     axes = (tensor, ring, expert)
@@ -175,6 +179,12 @@ class _Axis(Arrays):
     behind_backward_s: Float
 
     @classmethod
+    def nothing(cls, compute: BlockTime) -> _Axis:
+        """That of an axis which sends nothing."""
+        none = np.zeros_like(compute.forward_s)
+        return cls(none, none, none, none)
+
+    @classmethod
     def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> _Axis:
         """Of what is `sent` forward and backward, what is `left` over beside computation."""
         across = group.nodes > 1
@@ -185,22 +195,27 @@ class _Axis(Arrays):
 
 
 def _tensor(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+    question: Question,
+    block: Block,
+    layouts: Layouts,
+    group: GroupView,
+    stream: StreamTraffic,
+    compute: BlockTime,
 ) -> _Axis:
     """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
     rest where the framework overlaps it otherwise."""
     rules = question.framework.communication
     visible = 1 - rules.overlap_tensor.value
-    forward, backward = tensor_s(question, block, layouts, groups)
+    forward, backward = stream.tensor_s(question, block, layouts)
     backward = backward + repeated_tensor_s(question, block, layouts, forward)
     left = backward
     if rules.overlap_tensor_backward:
-        gather, reduce = column_backward_s(question, block, layouts, groups)
+        gather, reduce = stream.column_backward_s(question, block, layouts)
         hidden = np.minimum(gather, compute.column_input_s)
         hidden = hidden + np.minimum(reduce, compute.column_weight_s)
         left = backward - (1 - rules.contention.value) * hidden
     both = (visible * forward, visible * left)
-    return _Axis.split(groups.tensor, (forward, backward), both)
+    return _Axis.split(group, (forward, backward), both)
 
 
 def _ring(
@@ -209,6 +224,8 @@ def _ring(
     """Keys and values that pass around behind attention to those that are there: all but one of
     the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
     tokens for heads has nothing to hide behind."""
+    if not np.any(layouts.cp > 1):
+        return _Axis.nothing(compute)
     sent = context_s(question, block, layouts, groups)
     one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
@@ -239,8 +256,7 @@ def _expert(
     """Dispatch and combine, with what ranks that split an expert gather, behind another
     micro-batch's computation or behind none."""
     if not block.dispatch_top_k:
-        nothing = np.zeros_like(compute.forward_s)
-        return _Axis(nothing, nothing, nothing, nothing)
+        return _Axis.nothing(compute)
     ahead, back = expert_s(question, block, layouts, groups)
     inside = split_expert_s(question, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]
