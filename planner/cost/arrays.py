@@ -35,7 +35,9 @@ class Arrays:
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
-        return type(self)(*[_mapped(getattr(self, name), change) for name in _names(type(self))])
+        kind: Any = type(self)
+        made: Self = kind(*[_mapped(getattr(self, name), change) for name in _names(kind)])
+        return made
 
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
@@ -48,12 +50,13 @@ class Arrays:
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
-        columns = {name: [getattr(one, name) for one in several] for name in _names(cls)}
+        kind: Any = cls
+        columns = {name: [getattr(one, name) for one in several] for name in _names(kind)}
         return cls(**{name: _joined(values) for name, values in columns.items()})
 
 
 @functools.cache
-def _names(kind: type[Arrays]) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
@@ -124,7 +127,8 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
         least, most = int(np.min(column)), int(np.max(column))
         if least == most:
             continue
-        one, width = np.ravel(column) - least, most - least + 1
+        one: Int = np.ravel(column).astype(np.int64, copy=False) - least
+        width = most - least + 1
         if values * width > _COUNTED * size:
             # products of whole numbers stay small where those that do not occur are left out
             first, key = _numbered(key, values)
@@ -146,5 +150,5 @@ def _numbered(key: Int, values: int) -> tuple[Int, Int]:
         place[key[::-1]] = order[::-1]
         earliest = place[key]
     stands = earliest == order
-    number = np.cumsum(stands) - 1
+    number: Int = np.cumsum(stands) - 1
     return np.flatnonzero(stands), number[earliest]

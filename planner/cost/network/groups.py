@@ -132,15 +132,14 @@ class Groups:
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
         kinds = next(kinds for kinds in _TOGETHER if kind in kinds)
+        places = zip(*(self._places[one] for one in kinds), strict=True)
         seen = self._view(
-            *(
-                np.array([np.broadcast_to(self._places[one][i], self._shape) for one in kinds])
-                for i in range(2)
-            )
+            *(np.array([np.broadcast_to(x, self._shape) for x in figures]) for figures in places)
         )
         for number, one in enumerate(kinds):
-            setattr(self, one, seen.take(number))
-        return seen.take(kinds.index(kind))
+            vars(self).setdefault(one, seen.take(number))
+        found: GroupView = vars(self)[kind]
+        return found
 
 
 def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:

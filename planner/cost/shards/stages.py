@@ -134,13 +134,13 @@ class Stages:
     def _chosen(self, values: Any, index: Int) -> Any:
         return np.take_along_axis(np.broadcast_to(values, self.shape), index, axis=-1)[..., 0]
 
-    def of_work(self, figures: Callable[[Self], _Figures]) -> _Figures:
+    def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what passes compute, keep and send, and on nothing that ranks
         hold of parameters: worked out once for the layouts that do not differ there."""
         few = self._by_work
         return figures(few.stages).spread(few.which) if few else figures(self)
 
-    def of_states(self, figures: Callable[[Self], _Figures]) -> _Figures:
+    def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what ranks hold of parameters, and on nothing that passes do but
         whether a step has several: worked out once for the stages that do not differ there."""
         few = self._by_states
