@@ -5,6 +5,9 @@
 True
 """
 
+import importlib
+import typing
+
 from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
@@ -21,6 +24,7 @@ from planner.emitters import emit
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 from planner.evidence.learning import learn_from as learn
+from planner.show.html import html
 
 __version__ = "0.1.0"
 
@@ -38,6 +42,7 @@ __all__ = [
     "emit",
     "estimate",
     "estimate_configuration",
+    "html",
     "learn",
     "load_framework",
     "load_machine",
@@ -45,3 +50,16 @@ __all__ = [
     "plan",
     "read_configuration",
 ]
+
+if typing.TYPE_CHECKING:
+    from planner import figures as figures
+else:
+
+    def __getattr__(name: str) -> object:
+        """`planner.figures`, loaded when it is first asked for."""
+        if name == "figures":
+            return importlib.import_module("planner.figures")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), "figures"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+# no test asks the network for a model; those of the hub have one of their own
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # examples are drawn the same way on every machine, and slow machines are no failure
 settings.register_profile(

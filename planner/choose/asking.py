@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.choose.batches import NEAR, Batch, offered
 from planner.choose.legality import check
 from planner.choose.recommending import deep, recommended
-from planner.choose.search import Found, search
+from planner.choose.search import FEW, Found, search
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
@@ -41,6 +41,7 @@ def answered(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
     experience: Experience = Experience(),
+    few: int = FEW,
 ) -> Answered:
     """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
 
@@ -52,7 +53,7 @@ def answered(
     found: dict[str, Found] = {}
     for stage in _stages(model, machine, workload, chosen):
         asked = {name: replace(question, experience=experience) for name, question in stage.items()}
-        found |= {name: search(question, world) for name, question in asked.items()}
+        found |= {name: search(q, world, few=few) for name, q in asked.items()}
         one = recommended(found.values())
         if one is not None and not deep(model, one.layout.pp):
             break
@@ -66,7 +67,8 @@ def answered(
         if near:
             nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
             again = {name: replace(question, workload=nearest) for name, question in asked.items()}
-            return Answered(nearest, {n: search(q, world) for n, q in again.items()}, others)
+            found = {name: search(q, world, few=few) for name, q in again.items()}
+            return Answered(nearest, found, others)
         if one is not None:
             break
     return Answered(workload, found)
@@ -79,9 +81,10 @@ def searched(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
     experience: Experience = Experience(),
+    few: int = FEW,
 ) -> dict[str, Found]:
-    """Every layout of a job as it is answered, by framework."""
-    return answered(model, machine, nodes, workload, chosen, experience).found
+    """Every layout of a job as it is answered, by framework; `few` as of `search`."""
+    return answered(model, machine, nodes, workload, chosen, experience, few).found
 
 
 def _stages(

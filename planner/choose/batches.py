@@ -21,6 +21,7 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.frames import Record
 
 __all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
 
@@ -39,6 +40,14 @@ class Batch:
     estimate: Estimate
     speedup: float | None
     """Its sequences per second over those of the batch asked for; None where that has no layout."""
+
+    def record(self) -> Record:
+        """The batch as one flat row, with that of its estimate."""
+        return {
+            "global_batch": self.global_batch,
+            "speedup": self.speedup,
+            **self.estimate.record(),
+        }
 
 
 def nearest_batches(batch: int, ranks: int) -> list[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 from planner.choose.batches import Batch
 from planner.choose.verdicts.judging import Verdict
@@ -17,6 +17,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
+from planner.frames import Framed, Record, no_table
 
 __all__ = ["Dropped", "Plan", "estimate_dict"]
 
@@ -29,8 +30,12 @@ class Dropped:
     count: int
 
 
+PlanTable = Literal["ranked", "strategies", "batches", "dropped"]
+"""Tables of a plan: layouts that fit, classic strategies, other batches, why candidates fell."""
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Framed[PlanTable]):
     """The answer to "which strategy fits, how much memory, how long a step"."""
 
     model: str
@@ -56,6 +61,8 @@ class Plan:
     simpler, or the only way."""
     asked_batch: int = 0
     """The global batch asked for; `workload` has the nearest one where that has no layout."""
+    num_estimated: int = 0
+    """Candidates that were estimated in full; bounds decided the others."""
 
     @property
     def fits(self) -> bool:
@@ -112,6 +119,27 @@ class Plan:
         seconds = self.duration_s(estimate) or 1000 * estimate.step_time_s
         return self.nodes * seconds / 3600
 
+    def records(self, table: PlanTable | None = None) -> list[Record]:
+        """The rows of a table, `ranked` unless another is named; estimates as in their CSV.
+
+        >>> import planner
+        >>> job = planner.Workload(global_batch=64, sequence_length=1024)
+        >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=job)
+        >>> answer.records()[0]["step_time_s"] == answer.best.step_time_s
+        True
+        >>> [row["strategy"] for row in answer.records("strategies")][:2]
+        ['single device', 'DDP']
+        """
+        if table in (None, "ranked"):
+            return [one.record() for one in self.ranked]
+        if table == "strategies":
+            return [verdict.record() for verdict in self.strategies]
+        if table == "batches":
+            return [batch.record() for batch in self.batches]
+        if table == "dropped":
+            return [asdict(reason) for reason in self.dropped]
+        raise no_table(table, get_args(PlanTable))
+
     def to_json(self) -> str:
         """The plan as JSON text.
 
@@ -139,6 +167,7 @@ class Plan:
             "node_hours": self.node_hours(self.recommended) if self.recommended else None,
             "duration_s": self.duration_s(self.recommended) if self.recommended else None,
             "num_candidates": self.num_candidates,
+            "num_estimated": self.num_estimated,
             "ranked": ranked,
             "strategies": [
                 {
@@ -196,6 +225,7 @@ class Plan:
                     for b in data["batches"]
                 ),
                 data["asked_batch"],
+                data["num_estimated"],
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(

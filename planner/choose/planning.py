@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, overload
 
 from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
@@ -30,9 +31,43 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 
+if TYPE_CHECKING:
+    from planner.describe.names import FrameworkName, MachineName, ModelName
+
 __all__ = ["estimate", "plan"]
 
 _TOP = 20
+
+
+# the first of two signatures is for editors, which complete the names of a catalogue from it
+
+
+@overload
+def plan(
+    model: ModelName | Model,
+    machine: MachineName | Machine,
+    *,
+    nodes: int,
+    workload: Workload | None = None,
+    frameworks: FrameworkName | Framework | Sequence[FrameworkName | Framework] = (),
+    top: int = _TOP,
+    tolerance: float | None = None,
+    experience: Experience = Experience(),
+) -> Plan: ...
+
+
+@overload
+def plan(
+    model: str | Model,
+    machine: str | Machine,
+    *,
+    nodes: int,
+    workload: Workload | None = None,
+    frameworks: str | Framework | Sequence[str | Framework] = (),
+    top: int = _TOP,
+    tolerance: float | None = None,
+    experience: Experience = Experience(),
+) -> Plan: ...
 
 
 def plan(
@@ -48,7 +83,9 @@ def plan(
 ) -> Plan:
     """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
-    `model` and `machine` are catalogue names, paths or descriptions; recommended is the simplest
+    `model` and `machine` are names (a model's also on the Hugging Face hub), paths or descriptions;
+    `nodes` of it are used, `workload` says what is trained, `frameworks` which are searched (the
+    usual ones unless named), `top` how many layouts are ranked. Recommended is the simplest
     layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. A batch that
     no layout shares is answered with the nearest one within a quarter. `experience` is what
     measured runs teach, as `planner.learn("runs.csv").experience`: times, memory, ranking follow.
@@ -84,7 +121,8 @@ def plan(
         nodes=nodes,
         num_devices=nodes * place.node.num_devices,
         workload=workload,
-        num_candidates=sum(len(part.footprints) for part in found.values()),
+        num_candidates=sum(part.num_decided for part in found.values()),
+        num_estimated=sum(len(part.footprints) for part in found.values()),
         ranked=ranked,
         recommended=best,
         strategies=tuple(verdicts),
@@ -102,6 +140,30 @@ def plan(
         queued=bool(place.scheduler.queues),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
     )
+
+
+@overload
+def estimate(
+    model: ModelName | Model,
+    machine: MachineName | Machine,
+    layout: Layout,
+    *,
+    workload: Workload | None = None,
+    framework: FrameworkName | Framework | None = None,
+    experience: Experience = Experience(),
+) -> Estimate: ...
+
+
+@overload
+def estimate(
+    model: str | Model,
+    machine: str | Machine,
+    layout: Layout,
+    *,
+    workload: Workload | None = None,
+    framework: str | Framework | None = None,
+    experience: Experience = Experience(),
+) -> Estimate: ...
 
 
 def estimate(

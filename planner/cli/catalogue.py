@@ -109,6 +109,10 @@ def _kind_of_file(name: str) -> str | None:
     # unlike Path.is_dir this takes any text
     if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
         return "model"
+    if "/" in name and not name.endswith(".toml"):
+        from planner.describe.model.hub import spelled
+
+        return "model" if spelled(name) else None
     if not name.endswith(".toml"):
         return None
     content = read_toml(Path(name))
@@ -133,7 +137,11 @@ def _show_constants(as_json: bool) -> int:
 
 def show_command(
     name: Annotated[
-        str, typer.Argument(help="Machine, model, framework[+SWITCH...] or `constants`.")
+        str,
+        typer.Argument(
+            help="Machine, model (also org/name of the Hugging Face hub), framework[+SWITCH...] or "
+            "`constants`."
+        ),
     ],
     as_json: AsJson = False,
     overrides: Overrides = None,

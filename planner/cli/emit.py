@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+_LONGEST = 120
+"""Letters of a model in the name of a folder: those of the hub have up to 96, and a revision."""
 _LEAST_TOP = 200
 """Layouts to look through for one that can be written, where the asked one cannot."""
 
@@ -128,7 +130,7 @@ def _files(
 def _folder(model: str, machine: str) -> str:
     from planner.emitters.batch_job import slug
 
-    return f"{slug(model)}-{slug(machine)}"
+    return f"{slug(model, _LONGEST)}-{slug(machine)}"
 
 
 def _hand_over(files: dict[str, str], folder: Path, force: bool, dry_run: bool) -> None:

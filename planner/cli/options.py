@@ -59,7 +59,13 @@ __all__ = [
 
 FITS, NOTHING_FITS, WRONG_USE, REFUSED_ROWS = 0, 1, 2, 3
 
-ModelName = Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        help="Model: its name, a TOML file, a config.json, or its name on the Hugging Face hub "
+        "(org/name, org/name@revision)."
+    ),
+]
 MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name or TOML file.")]
 Overrides = Annotated[
     list[str] | None,

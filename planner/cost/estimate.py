@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ from planner.cost.arrays import Float, in_pieces
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.operators.operations import model_flop
-from planner.cost.parts import TIME_PARTS
+from planner.cost.parts import TIME_PARTS, part
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import kept_share
@@ -25,12 +26,17 @@ from planner.cost.step.step import time_parts
 from planner.cost.uncertainty.memory import exceeding_probability, memory_outlook
 from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.layout import Layout
+from planner.frames import Framed, Record, no_table
 
 __all__ = ["Estimate", "Estimates", "estimate_layouts", "step_times", "timed"]
 
 
+EstimateTable = Literal["estimate", "parts"]
+"""Tables of an estimate: one row of all its figures, or a row for every part of them."""
+
+
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Framed[EstimateTable]):
     """One layout's estimate, in plain numbers."""
 
     layout: Layout
@@ -57,6 +63,59 @@ class Estimate:
     """Parts per node, and `total`."""
     network: str = ""
     """Name of the network that it is of, where the machine has several."""
+
+    def record(self) -> Record:
+        """The estimate as one flat row, as CSV and frames have it: units stand in the names."""
+        layout = self.layout.model_dump(mode="json")
+        return {
+            "framework": self.framework,
+            **{k: "+".join(v) if isinstance(v, list) else v for k, v in layout.items()},
+            "fits": self.fits,
+            "tight": self.tight,
+            "out_of_memory_probability": self.out_of_memory_probability,
+            "step_time_s": self.step_time_s,
+            "step_time_low_s": self.interval_step_time_s[0],
+            "step_time_high_s": self.interval_step_time_s[1],
+            "memory_low_bytes": self.interval_memory_bytes[0],
+            "memory_high_bytes": self.interval_memory_bytes[1],
+            "mfu": self.mfu,
+            "tokens_per_s": self.tokens_per_s,
+            "network": self.network,
+            **{f"time_{k}_s": v for k, v in self.step_time_parts_s.items()},
+            **{f"memory_{k}_bytes": v for k, v in self.memory_bytes.items()},
+            **{f"host_{k}_bytes": v for k, v in self.host_memory_bytes.items()},
+        }
+
+    def records(self, table: EstimateTable | None = None) -> list[Record]:
+        """Its one row; of the table `parts` a row for every part of time and memory that is there.
+
+        >>> import planner
+        >>> one = planner.estimate("llama-3-8b", "polaris", planner.Layout(dp=4))
+        >>> times = [row["value"] for row in one.records("parts") if row["unit"] == "s"]
+        >>> sum(times) == one.step_time_s
+        True
+        """
+        if table in (None, "estimate"):
+            return [self.record()]
+        if table != "parts":
+            raise no_table(table, get_args(EstimateTable))
+        kinds = {
+            "step time": ("s", self.step_time_parts_s),
+            "device memory": ("B", self.memory_bytes),
+            "host memory": ("B", self.host_memory_bytes),
+        }
+        return [
+            {
+                "figure": figure,
+                "part": name,
+                "label": part(name).label,
+                "value": value,
+                "unit": unit,
+            }
+            for figure, (unit, parts) in kinds.items()
+            for name, value in parts.items()
+            if value and name != "total"
+        ]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Catalogues: models, machines and frameworks by name, each a TOML file.
 
-A path to a user's own file works wherever a name does. The two folders at the top of the
-repository ship inside the wheel as `planner/_catalogue/`.
+A path to a user's own file works wherever a name does, and for a model its name on the Hugging Face
+hub. The two folders at the top of the repository ship inside the wheel as `planner/_catalogue/`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from planner.describe.base import Description, shown
 from planner.describe.files import read_toml
@@ -20,6 +20,10 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_quantity
+
+if TYPE_CHECKING:
+    from planner.describe.framework.framework import Framework
+    from planner.describe.names import FrameworkName, MachineName, ModelName
 
 __all__ = [
     "MOST_FREE",
@@ -76,8 +80,22 @@ def _is_path(kind: str, name: object) -> bool:
     return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
 
 
+# the first of two signatures is for editors, which complete the names of a catalogue from it
+
+
+@overload
+def load_model(name: ModelName) -> Model: ...
+
+
+@overload
+def load_model(name: str) -> Model: ...
+
+
 def load_model(name: str) -> Model:
-    """A model by catalogue name, TOML path, or path to a Hugging Face config.json (or its folder).
+    """A model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
+
+    A path is that of a TOML file, of a Hugging Face config.json or its folder; one that exists wins
+    over a name. Of the hub only config.json is read (extra `hub`).
 
     >>> load_model("llama-3-8b").num_params
     8030261248
@@ -86,6 +104,11 @@ def load_model(name: str) -> Model:
     path = Path(os.path.expanduser(name))
     is_folder = os.path.isdir(path) and name != ""
     if is_path or (is_folder and name not in names("model")):
+        from planner.describe.model import hub
+
+        # asked this way a text that no path can be is no error
+        if hub.spelled(name) and not os.path.exists(path):
+            return hub.load_from_hub(name)
         if is_folder:
             path = path / "config.json"
         if path.suffix == ".json":
@@ -94,6 +117,24 @@ def load_model(name: str) -> Model:
             return read_config(path)
         return _load(Model, path)
     return _named(Model, "model", name)
+
+
+@overload
+def load_machine(
+    name: MachineName,
+    overrides: tuple[str, ...] = (),
+    free_percent: float = 0.0,
+    devices: int | None = None,
+) -> Machine: ...
+
+
+@overload
+def load_machine(
+    name: str,
+    overrides: tuple[str, ...] = (),
+    free_percent: float = 0.0,
+    devices: int | None = None,
+) -> Machine: ...
 
 
 def load_machine(
@@ -129,7 +170,15 @@ def aliases() -> dict[str, str]:
     }
 
 
-def load_framework(name: str) -> Any:
+@overload
+def load_framework(name: FrameworkName) -> Framework: ...
+
+
+@overload
+def load_framework(name: str) -> Framework: ...
+
+
+def load_framework(name: str) -> Framework:
     """A framework description by name or TOML path, with switches behind it.
 
     >>> load_framework("fsdp2").name, load_framework("fsdp2+compile").name
@@ -141,7 +190,7 @@ def load_framework(name: str) -> Any:
     plain, switches = split_name(name)
     if is_path or plain.endswith(".toml"):
         path = Path(os.path.expanduser(plain))
-        found: Framework = _load(Framework, path).with_checked_switches()
+        found = _load(Framework, path).with_checked_switches()
     else:
         found = _named(Framework, "framework", plain)
     return found.with_switches(*switches) if switches else found

@@ -13,6 +13,7 @@ from typing import Any
 from planner.errors import CatalogueError, WriteError, shorten
 
 __all__ = [
+    "MAX_FILE_BYTES",
     "check_description_file",
     "has_endless_keys",
     "parse_json",
@@ -23,7 +24,8 @@ __all__ = [
     "write_atomically",
 ]
 
-_MAX_FILE_BYTES = 1_000_000
+MAX_FILE_BYTES = 1_000_000
+"""Bytes of a description; a file that is larger is none."""
 _REMEDY = "give the description itself, not weights"
 _LONGEST_NAME = 200
 _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\.[ \t]*+){64}""")
@@ -35,7 +37,7 @@ _DOTTED = re.compile(r"""(?<![\w.-])(?:(?:"[^"\n]*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\
 
 def read_bytes(
     path: Path,
-    limit: int = _MAX_FILE_BYTES,
+    limit: int = MAX_FILE_BYTES,
     remedy: str = _REMEDY,
 ) -> bytes:
     """A regular file of at most `limit` bytes; CatalogueError where it is missing or larger.
@@ -64,7 +66,7 @@ def read_bytes(
     return data
 
 
-def read_text(path: Path, limit: int = _MAX_FILE_BYTES, remedy: str = _REMEDY) -> str:
+def read_text(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) -> str:
     """Text of a small file, line ends as `\\n`; CatalogueError where it cannot be read."""
     try:
         text = read_bytes(path, limit, remedy).decode("utf-8")

@@ -11,6 +11,7 @@ from planner.describe.catalogue import load_machine, load_model, names, part_of_
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.model.hub import is_of_hub
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import shorten
@@ -102,6 +103,8 @@ class BatchJob:
     @property
     def model_is_catalogued(self) -> bool:
         """Whether the model's name suffices to find it again."""
+        if is_of_hub(self.model):
+            return True
         return self.model.name in names("model") and load_model(self.model.name) == self.model
 
     @property

@@ -7,8 +7,9 @@ layouts and models on the same machine with the same software most, to other mac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from planner.evidence.measured import read_measured
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
+from planner.frames import Framed, Record, no_table
 
 __all__ = [
     "Change",
@@ -44,8 +46,12 @@ MOST_RUNS = 60
 """Measured figures that count: more say the same again, and every search asks them."""
 
 
+LearnedTable = Literal["runs", "refused"]
+"""Tables of what was learned: runs beside their estimates, and runs that taught nothing."""
+
+
 @dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Framed[LearnedTable]):
     """What some measured runs taught."""
 
     experience: Experience
@@ -56,6 +62,14 @@ class Learned:
     """Probability that the site is not what it is described as [1]."""
     odd_runs: dict[str, float]
     """The same of every timed run, by its row."""
+
+    def records(self, table: LearnedTable | None = None) -> list[Record]:
+        """The rows of a table, `runs` unless another is named."""
+        if table in (None, "runs"):
+            return [{**s.record(), "odd": self.odd_runs.get(s.run.row_id)} for s in self.scores]
+        if table == "refused":
+            return [asdict(run) for run in self.refused]
+        raise no_table(table, get_args(LearnedTable))
 
     @property
     def num_timed(self) -> int:

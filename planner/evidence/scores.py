@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
 from planner.evidence.runs.run import Run
+from planner.frames import Record
 
 __all__ = ["Interval", "Score"]
 
@@ -30,6 +31,21 @@ class Score:
         """Estimated over measured step time, minus one; None where no time was measured."""
         measured = self.run.step_time_s
         return None if measured is None else self.estimate.step_time_s / measured - 1
+
+    def record(self) -> Record:
+        """The run as one flat row: what was measured, how far the estimate is off, its own row."""
+        run = self.run
+        return {
+            "run": run.row_id,
+            "source": run.source,
+            "model": run.model.name,
+            "machine": run.machine.name,
+            "measured_step_time_s": run.step_time_s,
+            "step_time_error": self.error,
+            "measured_memory_bytes": run.memory_bytes,
+            "memory_error": self.memory_error,
+            **self.estimate.record(),
+        }
 
     @property
     def covered(self) -> bool:

@@ -17,10 +17,11 @@ from planner.choose.search import RISK
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
-from planner.describe.base import Description, Quantity
+from planner.describe.base import Description
 from planner.describe.machine import Machine
 from planner.show import words
-from planner.units import counted, format_amount, format_bytes, format_rate, format_seconds
+from planner.show.quantities import format_quantity, quantities
+from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = [
     "console",
@@ -53,7 +54,7 @@ def verdict(plan: Plan) -> Text:
     if found is None:
         lines = Text(f"Nothing fits: {words.job(plan)}.\n", style="bold red")
         return lines.append(f"{words.nearest(plan)}\n", style="not bold default")
-    lines = Text(f"{_fits(found)}: {words.job(plan)}.\n", style=_STYLES[_fits(found)])
+    lines = Text(f"{words.fits(found)}: {words.job(plan)}.\n", style=_STYLES[words.fits(found)])
     if instead := words.instead(plan):
         lines.append(f"{instead}\n", style="yellow")
     lines.append(f"Recommended: {found.layout}  [{found.framework}]\n", style="default")
@@ -77,12 +78,6 @@ def verdict(plan: Plan) -> Text:
 
 
 _STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit": "bold red"}
-
-
-def _fits(estimate: Estimate) -> str:
-    if not estimate.fits:
-        return "Does not fit"
-    return "Fits, but tight" if estimate.tight else "Fits"
 
 
 def _ranked(plan: Plan) -> Table:
@@ -155,7 +150,7 @@ def show_plan(plan: Plan, out: Console, learned: Sequence[str] = ()) -> None:
     show_notes(plan.notes, out)
     fell = ", ".join(f"{d.reason} {d.count:,}" for d in plan.dropped)
     out.print(
-        f"\n{plan.num_candidates:,} layouts evaluated. Dropped: {fell or 'none'}.",
+        f"\n{words.decided(plan)}. Dropped: {fell or 'none'}.",
         style="dim",
         highlight=False,
     )
@@ -186,7 +181,7 @@ def show_estimate(
     """Print one estimate: verdict, time by part, memory by part and by stage."""
     limit = machine.device.memory_bytes.value
     room = machine.node.host_memory_bytes.value
-    head = Text(words.fate(estimate, machine), _STYLES[_fits(estimate)])
+    head = Text(words.fate(estimate, machine), _STYLES[words.fits(estimate)])
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(
         f"step {format_seconds(estimate.step_time_s)} ({words.interval(estimate)}), "
@@ -218,39 +213,6 @@ def show_reading(
     lines = [f"- {note}" for note in notes]
     text = "\n".join(["How the files were read:", *lines]) if lines else "The files say it all."
     out.print(Text(f"{text}\n{words.alternative(estimate, better)}"), highlight=False)
-
-
-def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str, Quantity]]:
-    """Every quantity of a description with its dotted name."""
-    for name in type(description).model_fields:
-        value = getattr(description, name)
-        key = f"{prefix}{name}"
-        if isinstance(value, Quantity):
-            yield key, value
-        elif isinstance(value, Description):
-            yield from quantities(value, f"{key}.")
-        elif isinstance(value, dict):
-            for inner, item in value.items():
-                if isinstance(item, Quantity):
-                    yield f"{key}.{inner}", item
-        elif isinstance(value, tuple):
-            for index, item in enumerate(value):
-                if isinstance(item, Description):
-                    yield from quantities(item, f"{key}[{index}].")
-
-
-def format_quantity(name: str, value: float) -> str:
-    """A quantity in the unit that its name states."""
-    last = name.rsplit(".", 1)[-1]
-    if "flop_per_s" in name:
-        return format_rate(value, "FLOP/s")
-    if last.endswith("bytes_per_s"):
-        return format_rate(value)
-    if last.endswith("bytes"):
-        return format_bytes(value)
-    if last.endswith("_s"):
-        return format_seconds(value)
-    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 _KIND_STYLE = {"assumed": "yellow", "measured": "green", "calibrated": "cyan", "datasheet": ""}
@@ -330,27 +292,7 @@ def show_machine(machine: Machine, out: Console) -> None:
 
 def estimate_csv(estimates: Iterable[Estimate]) -> str:
     """Estimates as CSV, one row each."""
-    rows = []
-    for estimate in estimates:
-        row: dict[str, object] = {"framework": estimate.framework}
-        row.update(estimate.layout.model_dump(mode="json"))
-        row.update(
-            fits=estimate.fits,
-            tight=estimate.tight,
-            out_of_memory_probability=estimate.out_of_memory_probability,
-            step_time_s=estimate.step_time_s,
-            step_time_low_s=estimate.interval_step_time_s[0],
-            step_time_high_s=estimate.interval_step_time_s[1],
-            memory_low_bytes=estimate.interval_memory_bytes[0],
-            memory_high_bytes=estimate.interval_memory_bytes[1],
-            mfu=estimate.mfu,
-            tokens_per_s=estimate.tokens_per_s,
-            network=estimate.network,
-        )
-        row.update({f"time_{k}_s": v for k, v in estimate.step_time_parts_s.items()})
-        row.update({f"memory_{k}_bytes": v for k, v in estimate.memory_bytes.items()})
-        row.update({f"host_{k}_bytes": v for k, v in estimate.host_memory_bytes.items()})
-        rows.append(row)
+    rows = [estimate.record() for estimate in estimates]
     out = io.StringIO()
     if rows:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")

@@ -18,8 +18,10 @@ __all__ = [
     "beside_fastest",
     "closest",
     "cost",
+    "decided",
     "doubt",
     "fate",
+    "fits",
     "instead",
     "interval",
     "job",
@@ -236,6 +238,14 @@ def memory_interval(estimate: Estimate) -> str:
     return f"90 % of measured runs so estimated took {format_bytes(low)} to {format_bytes(high)}"
 
 
+def decided(plan: Plan) -> str:
+    """How many layouts were looked at, and how many of them bounds decided."""
+    count, full = plan.num_candidates, plan.num_estimated
+    if full == count:
+        return f"{count:,} layouts evaluated"
+    return f"{count:,} layouts decided, {full:,} of them estimated in full and the rest by bounds"
+
+
 def nearest(plan: Plan) -> str:
     """Of a plan that does not fit: what comes closest, and what would help."""
     entry = closest(plan)
@@ -311,6 +321,13 @@ def closest(plan: Plan) -> Verdict | None:
         if entry.estimate is not None and _fills(plan, entry)
     ]
     return min(found)[2] if found else None
+
+
+def fits(estimate: Estimate) -> str:
+    """Whether one layout fits, in a word or two."""
+    if not estimate.fits:
+        return "Does not fit"
+    return "Fits, but tight" if estimate.tight else "Fits"
 
 
 def fate(estimate: Estimate, machine: Machine) -> str:

@@ -46,7 +46,7 @@ app = typer.Typer(
 
 @app.command("trace")
 def trace_command(
-    model: Annotated[str, typer.Argument(help="Model name, TOML file or config.json.")],
+    model: Annotated[str, typer.Argument(help="Model: name, TOML file, config.json, org/name.")],
     world: Annotated[int, typer.Option(help="Ranks.")] = 8,
     machine: Annotated[str, typer.Option("--machine", "-m")] = "dgx-h100",
     tp: Annotated[int, typer.Option("--tp")] = 1,
@@ -124,7 +124,7 @@ def run_command(
     ] = None,
     sizes: Annotated[str, typer.Option(help='Such as {"mlp": {"width": 256}}.')] = "{}",
     model: Annotated[
-        str, typer.Option(help="Train this instead: model name, TOML file or config.json.")
+        str, typer.Option(help="Train this instead: model name, TOML file, config.json, org/name.")
     ] = "",
     exact: Annotated[
         bool, typer.Option("--exact", help="The model as it is, not reduced.")

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.hub import Hub, serving
 
 _FLAGS = [
     "--no-sandbox",
@@ -140,7 +141,14 @@ class Browsed:
 
 
 @pytest.fixture(scope="session")
-def address() -> Iterator[str]:
+def hub() -> Iterator[Hub]:
+    """The hub that the explorer asks for models."""
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def address(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The explorer as `planner app` starts it, on a free port of the loopback interface."""
     pytest.importorskip("streamlit", reason="no streamlit: pip install '.[app]'")
     with socket.socket() as probe:
@@ -149,7 +157,15 @@ def address() -> Iterator[str]:
     server = subprocess.Popen(
         [sys.executable, "-m", "planner.cli", "app", "--headless", "--port", str(port)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HF_ENDPOINT": hub.address,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(tmp_path_factory.mktemp("hub")),
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

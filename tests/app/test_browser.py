@@ -167,6 +167,32 @@ def test_own_model_is_named_changed_put_aside_and_removed(window: Callable[[], A
     assert here.asked == "?nodes=1"
 
 
+def test_model_of_the_hub_is_asked_by_its_name(window: Callable[[], Any]) -> None:
+    here = window().open("?nodes=1").pick("Model", "here/small")
+    verdict = here.says("here/small fits on 1 node")
+    assert here.settle().asked == "?model=here%2Fsmall&nodes=1"
+    # a copied link plans the same model in another window, and not that of another's last name
+    there = window().open(here.asked)
+    assert there.says("here/small fits") == verdict
+    assert there.value("Model") == "here/small"
+    assert there.open("?nodes=1&model=there/small@v2").says("there/small@v2 fits") != verdict
+    with there.page.expect_download() as download:
+        there.page.get_by_role("button", name="Plan (JSON)").click()
+    assert download.value.suggested_filename == "there-small-v2-polaris-1-plan.json"
+    # its numbers can be changed as those of the catalogue can
+    there.page.get_by_text("Your own model or machine").first.click()
+    there.page.get_by_role("button", name="Change its numbers").first.click()
+    text = there.page.get_by_role("textbox", name="Description")
+    text.wait_for()
+    assert json.loads(there.settle() and text.input_value())["num_hidden_layers"] == 6
+    # what cannot be had is said, and something else shown
+    here.pick("Model", "here/gated").says("here/gated is gated")
+    assert here.settle().value("Model") == "llama-3-8b"
+    here.pick("Model", "here/nothing").says("that you may read")
+    # a part of a name suffices, as in any list
+    here.settle().pick("Model", "gpt2-x").says("gpt2-xl fits")
+
+
 def test_wrong_uploads_are_answered_kindly(window: Callable[[], Any], tmp_path: Path) -> None:
     here = window().open("?nodes=1")
     _upload(here, "model", "config.json", b"this is not json")

@@ -6,6 +6,7 @@ where the device has none, no more nodes than there are. What was asked and cann
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from planner.app import link
 from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
+from planner.app.controls.hub import hub_model
 from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.recommending import TOLERANCE
 from planner.cost.question.experience import Experience
@@ -28,6 +30,7 @@ from planner.describe.catalogue import (
     part_of_node,
 )
 from planner.describe.machine import Machine
+from planner.describe.model.hub import spelled
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     PRECISIONS,
@@ -36,6 +39,7 @@ from planner.describe.workload import (
     parse_documents,
     parse_tokens,
 )
+from planner.emitters.batch_job import slug
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 
@@ -102,7 +106,7 @@ class Job:
     @property
     def file_name(self) -> str:
         """What its downloads are called."""
-        return f"{self.model.name}-{self.machine.name}-{self.nodes}"
+        return f"{slug(self.model.name)}-{self.machine.name}-{self.nodes}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,8 @@ def _workload(fields: dict[str, Any]) -> tuple[Workload | None, str]:
 
 def follow(wishes: Wishes, changed: set[str]) -> None:
     """What else changes with what the user changed."""
+    if "model" in changed and "model" in wishes:
+        wishes["model"] = _meant(wishes["model"], wishes)
     for kind, own in OWN.items():
         if kind not in changed:
             continue
@@ -176,6 +182,25 @@ def follow(wishes: Wishes, changed: set[str]) -> None:
     if changed & jobs:
         # a layout belongs to the job it was chosen for
         wishes.pop(_LAYOUT, None)
+
+
+def _meant(typed: str, wishes: Wishes) -> str:
+    """The choice of a model that was typed in part: the first that begins so, else that holds it.
+
+    >>> _meant("mistral", {}), _meant("org/name", {}), _meant("nobody", {})
+    ('mistral-7b', 'org/name', 'nobody')
+    """
+    labels = {name: name for name in names("model")}
+    packed = wishes.get(OWN["model"]) or wishes.get(f"kept_{OWN['model']}")
+    if packed:
+        with contextlib.suppress(PlannerError):
+            labels = {link.unpack_own(packed).name: YOURS, **labels}
+    if typed == YOURS or typed in labels.values() or spelled(typed):
+        return typed
+    text = typed.lower()
+    near = [name for name in labels if text in name.lower()]
+    first = sorted(near, key=lambda name: not name.lower().startswith(text))[:1]
+    return labels[first[0]] if first else typed
 
 
 def moved(job: Job, machine: Machine) -> tuple[Job, str]:
@@ -234,6 +259,14 @@ def _described(reading: Reading, kind: str, usual: str) -> Any:
     wishes, load = reading.wishes, load_model if kind == "model" else load_machine
     if kind == "machine" and wishes.get(kind, "").lower() in aliases():
         wishes[kind] = aliases()[wishes[kind].lower()]
+    if kind == "model" and spelled(wishes.get(kind, "")):
+        name = reading.text(kind, usual)
+        try:
+            return hub_model(name)
+        except PlannerError as error:
+            reading.said.append(f"{error.plain}; {usual} is shown.")
+            reading.values[kind] = usual
+            return load(usual)
     return load(reading.choice(kind, names(kind), usual))
 
 

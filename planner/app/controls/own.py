@@ -12,6 +12,8 @@ from planner.app.controls.job import OWN, YOURS, Job
 from planner.app.link import Own
 from planner.app.markdown import escape
 from planner.describe.catalogue import folder
+from planner.describe.model.hub import config_of, spelled
+from planner.emitters.batch_job import slug
 from planner.errors import PlannerError
 from planner.units import format_count
 
@@ -103,8 +105,10 @@ def _remove(kind: str) -> None:
 
 
 def _catalogued(kind: str) -> Own:
-    """The catalogue's own file, as a start for changes."""
+    """The catalogue's own file, or that of the hub, as a start for changes."""
     name = str(st.session_state[kind])
+    if kind == "model" and spelled(name):
+        return link.read_own(config_of(name).read_bytes(), f"{slug(name)}-changed.json")
     data = (folder(kind) / f"{name}.toml").read_bytes()
     return link.read_own(data, f"{name}-changed.toml")
 

@@ -61,6 +61,10 @@ _WRITTEN = {
 """Fields that are written: label, most characters, example, help."""
 _FIRST = ("global_batch", "sequence_length", "tokens")
 """Fields of the workload that stand in the first row."""
+_HUB = (
+    "One of the catalogue; or type a name on the Hugging Face hub, org/name or org/name@revision: "
+    "its config.json is read."
+)
 _MOST_NODES = 1_000_000
 _MOST_DEVICES = 1024
 
@@ -102,10 +106,13 @@ def machine_box(place: Any) -> None:
 def _box(place: Any, kind: str) -> None:
     own = owned(kind)
     options = (YOURS, *names(kind)) if own else names(kind)
+    now = str(st.session_state[kind])
     place.selectbox(
         kind.capitalize(),
-        options,
+        options if now in options else (now, *options),
         key=kind,
+        accept_new_options=kind == "model",
+        help=_HUB if kind == "model" else None,
         format_func=lambda name: f"{own.name} (yours)" if own and name == YOURS else name,
     )
 

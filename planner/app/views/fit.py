@@ -155,7 +155,7 @@ def _ranked(plan: Plan, job: Job) -> None:
         },
     )
     st.caption(
-        f"{plan.num_candidates:,} layouts were evaluated; of each framework, degrees and sharding "
+        f"{words.decided(plan)}; of each framework, degrees and sharding "
         "the fastest is here. Select one to study it below and on the page *One layout*."
     )
     with st.expander("How to read a layout"):

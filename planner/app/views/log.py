@@ -13,6 +13,7 @@ import streamlit as st
 from planner.app.controls.job import Job
 from planner.app.markdown import escape
 from planner.describe.catalogue import load_machine, names
+from planner.describe.model.hub import is_of_hub
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.logs.compare import compare
 from planner.evidence.logs.job import read_job
@@ -39,7 +40,9 @@ def log(job: Job | None) -> None:
     every = names("machine")
     usual = job.machine.name if job and job.machine.name in every else "polaris"
     machine = columns[0].selectbox("Machine", every, index=every.index(usual), key="log_on")
-    model = columns[1].selectbox("Model", (_AS_LOGGED, *names("model")), key="log_model")
+    asked = {job.model.name: job.model} if job and is_of_hub(job.model) else {}
+    options = (_AS_LOGGED, *asked, *names("model"))
+    model = columns[1].selectbox("Model", options, key="log_model")
     layout = columns[2].text_input(
         "Layout, where the log does not say",
         key="log_layout",
@@ -67,7 +70,7 @@ def log(job: Job | None) -> None:
             found,
             load_machine(machine),
             _object(layout),
-            model=None if model == _AS_LOGGED else model,
+            model=None if model == _AS_LOGGED else asked.get(model, model),
         )
         st.code(comparison_text(compare(found, logged)), language=None, wrap_lines=True)
     except PlannerError as error:

@@ -19,7 +19,7 @@ from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import compare
 from planner.show.figures import machines as figures
-from planner.show.report import format_quantity, quantities
+from planner.show.quantities import format_quantity, quantities
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ def space(
     experience: Experience = Experience(),
 ) -> Space:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
-    everything = searched(model, machine, nodes, workload, frameworks, experience)
+    everything = searched(model, machine, nodes, workload, frameworks, experience, sys.maxsize)
     found = [part for part in everything.values() if len(part.footprints)]
     if not found:
         return Space((), (), (), 0)

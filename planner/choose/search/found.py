@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -36,12 +36,38 @@ class Found:
     estimates: Estimates
     """Of those that fit, in the same order."""
     dropped: dict[str, int]
+    too_large: int = 0
+    """Further candidates of which a bound says that they cannot fit."""
+    too_slow: int = 0
+    """Those of which a bound says that others of their kind are faster."""
+
+    @property
+    def num_decided(self) -> int:
+        """Candidates that were estimated in full or ruled out by a bound."""
+        return len(self.footprints) + self.too_large + self.too_slow
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Found]) -> Found:
+        """Parts of the candidates of one framework together; what fell is said by the first."""
+        if len(parts) == 1:
+            return parts[0]
+        return replace(
+            parts[0],
+            footprints=Footprints.joined([part.footprints for part in parts]),
+            estimates=Estimates.joined([part.estimates for part in parts]),
+        )
 
     def joined(self, more: Found) -> Found:
         """It with what was tried besides."""
-        footprints = Footprints.joined([self.footprints, more.footprints])
-        estimates = Estimates.joined([self.estimates, more.estimates])
-        return replace(self, footprints=footprints, estimates=estimates)
+        return Found.of_parts([self, more])
+
+    def reordered(self, order: Int) -> Found:
+        """The same with its layouts in another order."""
+        place = np.cumsum(self.footprints.fits) - 1
+        fitting = place[order[self.footprints.fits[order]]]
+        return replace(
+            self, footprints=self.footprints.take(order), estimates=self.estimates.take(fitting)
+        )
 
     @property
     def fastest_s(self) -> float:

@@ -1,10 +1,11 @@
 """Search: every legal layout of a world size, evaluated by the one implementation.
 
-Memory comes first, and only what fits is timed.
+Memory comes first, and only what fits is timed; of very many, what bounds do not rule out.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from planner.choose.job import check_routing, check_sequence
 from planner.choose.search.candidates import candidates
 from planner.choose.search.found import Found
 from planner.choose.search.further import FURTHER
+from planner.choose.search.promising import FEW, promising
 from planner.cost.arrays import Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import footprints
@@ -23,28 +25,40 @@ __all__ = ["search"]
 
 
 def search(
-    question: Question, world: int, within: Callable[[Layouts], Mask] | None = None
+    question: Question,
+    world: int,
+    within: Callable[[Layouts], Mask] | None = None,
+    few: int = FEW,
 ) -> Found:
     """Every legal layout of `world` ranks under one framework, and the step time of what fits.
 
     With `within`, of one kind of layouts: what is tried further is then what could be the fastest
-    of that kind and not of all, and comes of layouts of that kind.
+    of that kind and not of all, and comes of layouts of that kind. Of more than `few` candidates
+    those are estimated that by bounds can matter.
     """
     check_sequence(question)
     check_routing(question)
     layouts, dropped = candidates(question, world)
-    found = _found(question, _kept(layouts, within), dropped)
+    layouts = _kept(layouts, within)
+    estimating = functools.partial(_found, question, dropped)
+    found, sieve = promising(question, layouts, estimating, few)
     for further in FURTHER:
         more = _kept(further(found), within)
+        more = more if sieve is None else sieve.passed(more)
         if len(more):
-            found = found.joined(_found(question, more, {}))
+            tried = estimating(more)
+            found = found.joined(tried)
+            if sieve is not None:
+                sieve.learn(tried)
     taken = found.footprints
-    device = int(np.count_nonzero(~taken.fits_device))
+    device = int(np.count_nonzero(~taken.fits_device)) + found.too_large
     host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
     if device:
         dropped["device memory is exceeded"] = device
     if host:
         dropped["host memory is exceeded"] = host
+    if found.too_slow:
+        dropped["by its bound slower than others of its kind"] = found.too_slow
     return found
 
 
@@ -52,7 +66,7 @@ def _kept(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts
     return layouts if within is None else layouts.take(np.flatnonzero(within(layouts)))
 
 
-def _found(question: Question, layouts: Layouts, dropped: dict[str, int]) -> Found:
+def _found(question: Question, dropped: dict[str, int], layouts: Layouts) -> Found:
     """What all layouts take, and how long those take that fit."""
     taken = footprints(question, layouts)
     return Found(question, taken, timed(question, taken.take(np.flatnonzero(taken.fits))), dropped)

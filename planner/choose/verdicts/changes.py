@@ -55,9 +55,8 @@ def nearest(found: Found) -> tuple[float, Footprints]:
     Device, host and disk count alike, each by its part of what there is.
     """
     taken = found.footprints
-    over = sum(np.maximum(used / max(room, 1.0) - 1, 0.0) for used, room in _pairs(taken))
-    index = int(np.argmin(over))
-    return float(np.ravel(over)[index]), taken.take(np.array([index]))
+    index = int(np.argmin(taken.excess))
+    return float(taken.excess[index]), taken.take(np.array([index]))
 
 
 def slack(estimate: Estimate, limit_bytes: float) -> str:

@@ -25,6 +25,7 @@ from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import family
 from planner.describe.layout import Layout
+from planner.frames import Record
 from planner.units import counted
 
 __all__ = ["Verdict", "judge"]
@@ -48,6 +49,13 @@ class Verdict:
     """Where nothing fits: nodes on which it does, with this batch; None where none was found."""
     batch: int | None = None
     """Where it has no legal layout: the batch with which it has one that fits, on these nodes."""
+
+    def record(self) -> Record:
+        """The verdict as one flat row, with that of its estimate."""
+        said = {"strategy": self.name, "fits": self.fits, "why": self.why, "fix": self.fix}
+        elsewhere = {"enough_nodes": self.nodes, "possible_batch": self.batch}
+        found = {} if self.estimate is None else self.estimate.record()
+        return {**said, **elsewhere, **{k: v for k, v in found.items() if k not in said}}
 
 
 @dataclass(frozen=True, slots=True)

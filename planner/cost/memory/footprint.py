@@ -67,6 +67,17 @@ class Footprints(Arrays):
         """Whether device and host both suffice."""
         return self.fits_device & self.fits_host
 
+    @functools.cached_property
+    def excess(self) -> Float:
+        """By which parts of what there is of device, host and disk they are exceeded, added up."""
+        pairs = (
+            (self.memory_bytes, self.device_limit_bytes),
+            (self.host_memory_bytes, self.host_limit_bytes),
+            (self.disk_bytes, self.disk_limit_bytes),
+        )
+        over = (np.maximum(used / max(room, 1.0) - 1, 0.0) for used, room in pairs)
+        return np.asarray(sum(over))
+
     def __len__(self) -> int:
         return len(self.layouts)
 

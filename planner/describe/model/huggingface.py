@@ -36,11 +36,14 @@ _TEXT_TOWERS = {
 _TOWER_NOTE = "only the text tower of a multimodal model is described"
 
 
-def read_config(path: Path) -> Model:
-    """The model that a config.json describes; CatalogueError where it cannot be read."""
-    where = _printable(str(path))
+def read_config(path: Path, name: str = "") -> Model:
+    """The model that a config.json describes; CatalogueError where it cannot be read.
+
+    Without a name it is called after its folder.
+    """
+    where = _printable(name or str(path))
     text = read_text(path)
-    model = from_config(_parsed(text, where), _name(path))
+    model = from_config(_parsed(text, where), name or _name(path))
     return model.replaced(source=where)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.found import Found, fits, fits_safely
+from planner.choose.search.least import least_memory_bytes, least_step_s
 from planner.cost.arrays import Mask, among
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
@@ -21,6 +22,8 @@ from planner.describe.layout import RECOMPUTE, Layout
 __all__ = ["on_the_host", "with_less_recompute"]
 
 
+_MANY = 4096
+# layouts from which on bounds are asked first
 _NEAR = 1.1
 # of the fastest so far: what is recommended may be slower than the fastest by less
 _Enough = Callable[[Question, Footprints], Mask]
@@ -47,8 +50,11 @@ def _ways(found: Found, enough: _Enough) -> list[Layouts]:
     short = taken.layouts.take(np.flatnonzero(_short(taken, enough(question, taken))))
     none = replace(short, recompute=np.full_like(short.recompute, RECOMPUTE.index("none")))
     done = found.estimates.step_time_s[enough(question, found.estimates)]
-    near = step_times(question, none) < _NEAR * np.min(done, initial=np.inf)
-    short = short.take(np.flatnonzero(near))
+    near = _NEAR * np.min(done, initial=np.inf)
+    if len(none) > _MANY:
+        rows = np.flatnonzero(least_step_s(question, none, alone=True) < near)
+        short, none = short.take(rows), none.take(rows)
+    short = short.take(np.flatnonzero(step_times(question, none) < near))
     ways = [_fewest_layers(question, short, name, enough) for name in ("layers", "every")]
     return [*ways, _fewest_modules(question, short, enough)]
 
@@ -106,19 +112,30 @@ def _fewest_modules(question: Question, short: Layouts, enough: _Enough) -> Layo
     if not len(short) or not sets:
         return found[0]
     # where all that can be named is too little, nothing else suffices
-    short = short.take(
-        np.flatnonzero(_suffices(question, short, np.bitwise_or.reduce(sets), enough))
-    )
+    all_named = _repeating(short, np.bitwise_or.reduce(sets))
+    short = short.take(np.flatnonzero(_allowed(question, all_named, enough)))
     known: dict[int, Mask] = {}
-    for bits in sets:
-        covered = np.zeros(len(short), dtype=np.bool_)
-        for other, suffices in known.items():
-            covered |= suffices & (other & bits == other)
-        rows = np.flatnonzero(~covered)
-        known[bits] = np.zeros(len(short), dtype=np.bool_)
-        known[bits][rows] = _suffices(question, short.take(rows), bits, enough)
-        found.append(_repeating(short.take(np.flatnonzero(known[bits])), bits))
+    for _, group in itertools.groupby(sets, int.bit_count):
+        # sets of as many modules are no parts of each other: their layouts are looked at together
+        rows = {bits: np.flatnonzero(~_covered(bits, known, len(short))) for bits in group}
+        some = [_repeating(short.take(each), bits) for bits, each in rows.items()]
+        suffices = _allowed(question, Layouts.joined(some), enough)
+        ends = np.cumsum([len(each) for each in rows.values()])[:-1]
+        for (bits, each), holds in zip(rows.items(), np.split(suffices, ends), strict=True):
+            known[bits] = np.zeros(len(short), dtype=np.bool_)
+            known[bits][each] = holds
+    for bits, mask in known.items():
+        found.append(_repeating(short.take(np.flatnonzero(mask)), bits))
     return Layouts.joined(found)
+
+
+def _covered(bits: int, known: Mapping[int, Mask], count: int) -> Mask:
+    """Where a part of a set of modules is known to suffice."""
+    covered = np.zeros(count, dtype=np.bool_)
+    for other, suffices in known.items():
+        if other & bits == other:
+            covered |= suffices
+    return covered
 
 
 def _repeating(layouts: Layouts, bits: int) -> Layouts:
@@ -127,12 +144,17 @@ def _repeating(layouts: Layouts, bits: int) -> Layouts:
     return replace(layouts, recompute=mode, recompute_modules=np.full_like(mode, bits))
 
 
-def _suffices(question: Question, layouts: Layouts, bits: int, enough: _Enough) -> Mask:
-    tried = _repeating(layouts, bits)
+def _allowed(question: Question, tried: Layouts, enough: _Enough) -> Mask:
+    """Which layouts are legal and have memory enough."""
     if not len(tried):
         return np.zeros(0, dtype=np.bool_)
     allowed, _ = legal(question, tried, set(Layout.model_fields))
-    return enough(question, footprints(question, tried)) & allowed
+    if len(tried) > _MANY:
+        room = question.machine.device.memory_bytes.value
+        allowed &= least_memory_bytes(question, tried) <= room
+    rows = np.flatnonzero(allowed)
+    allowed[rows] = enough(question, footprints(question, tried.take(rows)))
+    return allowed
 
 
 def _sets_of_modules(question: Question) -> list[int]:

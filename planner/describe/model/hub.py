@@ -1,0 +1,168 @@
+"""Hub: a model by its name on the Hugging Face hub, read from its config.json alone.
+
+`huggingface_hub` fetches and keeps the file, so its cache, token and settings (HF_HOME, HF_TOKEN,
+HF_ENDPOINT, HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT) count here, too. Weights are never asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from planner.describe.files import MAX_FILE_BYTES
+from planner.describe.model.huggingface import read_config
+from planner.describe.model.model import Model
+from planner.errors import CatalogueError, shorten
+
+__all__ = ["HUB", "config_of", "is_of_hub", "load_from_hub", "spelled"]
+
+HUB = "Hugging Face hub"
+"""How the source of a model begins that was read from there."""
+
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
+_TIMEOUT_S = 5.0
+"""Patience with the hub where HF_HUB_ETAG_TIMEOUT says none: nodes of a cluster often cannot
+reach it."""
+_CONFIG, _ADAPTER = "config.json", "adapter_config.json"
+_BUSY = (429, 500, 502, 503, 504)
+"""Statuses after which the library tries again, for longer than anybody waits."""
+_REMEDY = "name a model of the catalogue or the path of a config.json"
+
+
+def spelled(name: str) -> tuple[str, str | None] | None:
+    """Repository and revision of a name such as org/name or org/name@revision; None for another.
+
+    >>> spelled("org/name@v1.0"), spelled("org/name"), spelled("./name"), spelled("a/b/c")
+    (('org/name', 'v1.0'), ('org/name', None), None, None)
+    """
+    found = _NAME.fullmatch(name)
+    if found is None or found[1].endswith((".json", ".toml")):
+        return None
+    return found[1], found[2]
+
+
+def is_of_hub(model: Model) -> bool:
+    """Whether a model was read from the hub, where its name suffices to find it again."""
+    return model.source.startswith(HUB) and spelled(model.name) is not None
+
+
+def load_from_hub(name: str) -> Model:
+    """The model of a name on the hub; CatalogueError in one sentence where it cannot be had."""
+    path = config_of(name)
+    commit = path.parent.name
+    return read_config(path, name).replaced(source=f"{HUB}: {name}, commit {shorten(commit)}")
+
+
+@functools.lru_cache(maxsize=64)
+def config_of(name: str) -> Path:
+    """The file config.json of a name on the hub, in the cache of `huggingface_hub`.
+
+    Asked once a process. CatalogueError where it cannot be had.
+    """
+    repository, revision = spelled(name) or (name, None)
+    try:
+        from huggingface_hub import constants, errors
+    except ImportError:
+        raise CatalogueError(
+            f"model {shorten(name)!r} is no file here, and to look for it on the {HUB} needs "
+            "huggingface_hub, which is not installed; run pip install 'parallelism-planner[hub]', "
+            f"or {_REMEDY}"
+        ) from None
+    try:
+        return _fetched(repository, _CONFIG, revision)
+    except errors.LocalEntryNotFoundError as error:
+        raise _unreachable(name, error.__cause__ or error.__context__) from None
+    except errors.EntryNotFoundError:
+        raise _without_config(name, repository, revision) from None
+    except errors.GatedRepoError:
+        page = f"{constants.ENDPOINT}/{repository}"
+        raise CatalogueError(
+            f"{name} is gated on the {HUB}; accept its licence on {page} and set HF_TOKEN to a "
+            "token of yours"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise CatalogueError(
+            f"{repository} has no revision {revision or 'main'} on the {HUB}; name a branch, a tag "
+            "or a commit of it"
+        ) from None
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        raise CatalogueError(
+            f"model {shorten(name)!r} is neither a file here nor a name on the {HUB} that you may "
+            f"read; correct its spelling, set HF_TOKEN where it is private, or {_REMEDY}"
+        ) from None
+    except errors.HfHubHTTPError as error:
+        raise _unreachable(name, error) from None
+    except OSError as error:
+        raise CatalogueError(
+            f"cannot keep {_CONFIG} of {name}: {shorten(str(error))}; set HF_HOME to a folder that "
+            "you may write to"
+        ) from None
+
+
+def _fetched(repository: str, file: str, revision: str | None) -> Path:
+    """A small file of a repository; out of the cache where the hub cannot be reached."""
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    stated = constants.HF_HUB_ETAG_TIMEOUT != constants.DEFAULT_ETAG_TIMEOUT
+    patience = float(constants.HF_HUB_ETAG_TIMEOUT) if stated else _TIMEOUT_S
+    fetched = functools.partial(
+        hf_hub_download, repository, file, revision=revision, etag_timeout=patience
+    )
+    url, size = hf_hub_url(repository, file, revision=revision), 0
+    try:
+        # asked first: where nobody answers, the library would try again for minutes
+        size = get_hf_file_metadata(url, timeout=patience).size or 0
+    except errors.HfHubHTTPError as error:
+        # what is refused may be in the cache; else the library says why it is
+        if error.response.status_code in _BUSY:
+            return Path(fetched(local_files_only=True))
+    except Exception:
+        # no network, no answer in time, or offline; which errors say so depends on the library's
+        # HTTP client, which changes with its version
+        return Path(fetched(local_files_only=True))
+    if size > MAX_FILE_BYTES:
+        raise CatalogueError(
+            f"{file} of {repository} has {size / 1e6:.0f} MB, which is no configuration; {_REMEDY}"
+        )
+    return Path(fetched())
+
+
+def _without_config(name: str, repository: str, revision: str | None) -> CatalogueError:
+    """What a repository without config.json holds instead, as far as that helps."""
+    from huggingface_hub import errors
+
+    try:
+        fields: Any = json.loads(_fetched(repository, _ADAPTER, revision).read_bytes())
+        base, rank = shorten(str(fields["base_model_name_or_path"])), int(fields["r"])
+    except (errors.EntryNotFoundError, errors.HfHubHTTPError):
+        return CatalogueError(
+            f"{name} has no {_CONFIG} on the {HUB}, as where its weights are for another program; "
+            f"name the model that it was made from, or {_REMEDY}"
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return CatalogueError(
+            f"{name} is an adapter without a readable {_ADAPTER}, not a model; name its base model"
+        )
+    return CatalogueError(
+        f"{name} is an adapter of rank {rank} for {base}, not a model; name {base} and give the "
+        f"rank (--lora-rank {rank})"
+    )
+
+
+def _unreachable(name: str, cause: BaseException | None) -> CatalogueError:
+    """Why a name that is in no cache could not be looked for."""
+    from huggingface_hub import constants
+
+    why, remedy = f"{constants.ENDPOINT} does not answer", "check the network and HF_ENDPOINT"
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    if constants.HF_HUB_OFFLINE:
+        why, remedy = "HF_HUB_OFFLINE forbids to ask", "fetch it once where there is a network"
+    elif status:
+        why, remedy = f"{constants.ENDPOINT} answers {status}", "check HF_TOKEN and HF_ENDPOINT"
+    return CatalogueError(
+        f"model {shorten(name)!r} is neither a file here nor in the cache of the {HUB}, and {why}; "
+        f"{remedy}, or {_REMEDY}"
+    )

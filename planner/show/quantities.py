@@ -1,0 +1,47 @@
+"""Quantities: the numbers of a description with their sources, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planner.describe.base import Description, Quantity
+from planner.units import format_bytes, format_rate, format_seconds
+
+__all__ = ["format_quantity", "quantities"]
+
+
+def quantities(description: Description, prefix: str = "") -> Iterable[tuple[str, Quantity]]:
+    """Every quantity of a description with its dotted name."""
+    for name in type(description).model_fields:
+        value = getattr(description, name)
+        key = f"{prefix}{name}"
+        if isinstance(value, Quantity):
+            yield key, value
+        elif isinstance(value, Description):
+            yield from quantities(value, f"{key}.")
+        elif isinstance(value, dict):
+            for inner, item in value.items():
+                if isinstance(item, Quantity):
+                    yield f"{key}.{inner}", item
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Description):
+                    yield from quantities(item, f"{key}[{index}].")
+
+
+def format_quantity(name: str, value: float) -> str:
+    """A quantity in the unit that its name states.
+
+    >>> format_quantity("device.memory_bytes", 2.0**30), format_quantity("network.latency_s", 3e-6)
+    ('1.00 GiB', '3 us')
+    """
+    last = name.rsplit(".", 1)[-1]
+    if "flop_per_s" in name:
+        return format_rate(value, "FLOP/s")
+    if last.endswith("bytes_per_s"):
+        return format_rate(value)
+    if last.endswith("bytes"):
+        return format_bytes(value)
+    if last.endswith("_s"):
+        return format_seconds(value)
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,137 @@
+"""Figures by name: all there are, drawn from an answer, with what they say."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import planner
+from planner.errors import PlannerError
+from planner.evidence.learning import Learned, learn_from_text
+from planner.units import format_bytes, format_seconds
+from tests.test_architecture import PACKAGE
+
+go = pytest.importorskip("plotly.graph_objects", reason="no plotly")
+
+_LEFT_OUT = {"spread"}
+"""Of published runs, which no answer holds."""
+_OF_PLAN = (
+    *("strategy_bars", "heatmap", "pareto", "waterfall", "time_bars", "memory_bars"),
+    *("stage_bars", "host_bars", "rank_map", "link_loads", "gantt", "memory_over_step"),
+)
+_OF_MACHINE = ("topology", "times", "bandwidth")
+_OF_RUNS = ("parity", "errors")
+_RUNS = (
+    "system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,micro_batch,global_batch,"
+    "step_time_s\n"
+    "Polaris,A100,16,Llama-3-8B,8192,Megatron-LM,4,4,1,1,64,60\n"
+)
+
+
+@pytest.fixture(scope="module")
+def answer() -> planner.Plan:
+    job = planner.Workload(global_batch=64, sequence_length=1024)
+    return planner.plan("gpt2-xl", "polaris", nodes=2, workload=job)
+
+
+@pytest.fixture(scope="module")
+def learned() -> Learned:
+    return learn_from_text(_RUNS, "runs.csv")
+
+
+def _drawn(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(planner.figures, name)
+    return found
+
+
+def _alt(figure: Any) -> str:
+    assert isinstance(figure, go.Figure)
+    assert len(figure.data) > 0
+    return str(figure.layout.meta["alt"])
+
+
+def test_every_figure_of_the_explorer_has_its_name() -> None:
+    drawings = set()
+    for path in (PACKAGE / "show" / "figures").glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.returns is not None:
+                public = not node.name.startswith("_")
+                if public and ast.unparse(node.returns) == "Drawing":
+                    drawings.add(node.name)
+    assert drawings - _LEFT_OUT == set(planner.figures.__all__) == set(dir(planner.figures))
+    named = {*_OF_PLAN, *_OF_MACHINE, *_OF_RUNS, "scaling", "data_picture"}
+    assert named == set(planner.figures.__all__)
+    assert all(inspect.getdoc(_drawn(name)) for name in named)
+
+
+@pytest.mark.parametrize("name", _OF_PLAN)
+def test_figures_are_drawn_of_a_plan(answer: planner.Plan, name: str) -> None:
+    assert len(_alt(_drawn(name)(answer))) > 20
+
+
+@pytest.mark.parametrize("name", _OF_MACHINE)
+def test_figures_are_drawn_of_a_machine(name: str) -> None:
+    assert _alt(_drawn(name)("polaris")) == _alt(_drawn(name)(planner.load_machine("polaris")))
+
+
+@pytest.mark.parametrize("name", _OF_RUNS)
+def test_figures_are_drawn_of_measured_runs(learned: Learned, name: str) -> None:
+    assert _alt(_drawn(name)(learned))
+
+
+def test_figures_say_the_numbers_of_the_answer(answer: planner.Plan) -> None:
+    found, best = answer.recommended, answer.best
+    assert found is not None
+    assert best is not None
+    figures = planner.figures
+    assert format_seconds(found.step_time_s) in _alt(figures.waterfall(answer))
+    assert format_seconds(best.step_time_s) in _alt(figures.waterfall(best))
+    assert format_seconds(best.step_time_s) in _alt(figures.gantt(answer, best))
+    both = {"mine": found, "the fastest": best}
+    assert "mine" in _alt(figures.time_bars(both))
+    said = _alt(figures.memory_bars(both, machine="polaris"))
+    assert format_bytes(best.memory_bytes["total"]) in said
+    assert format_seconds(best.step_time_s) in _alt(figures.scaling([answer]))
+    assert "sum" in _alt(figures.data_picture("reduce-scatter"))
+
+
+def test_words_and_lines_can_be_seen_on_light_and_dark_pages(answer: planner.Plan) -> None:
+    from planner.show.figures.palette import contrast
+
+    figure = planner.figures.waterfall(answer)
+    assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    for ground in ("#FFFFFF", "#111111"):
+        # WCAG 2.1, 1.4.11: 3 for what is no running text
+        assert contrast(figure.layout.font.color, ground) > 4
+
+
+def test_what_cannot_be_drawn_is_said(answer: planner.Plan) -> None:
+    best = answer.best
+    assert best is not None
+    with pytest.raises(PlannerError, match="does not know its machine"):
+        planner.figures.host_bars(best)
+    job = planner.Workload(global_batch=8, sequence_length=8192)
+    nothing = planner.plan("llama-3.1-405b", "polaris", nodes=1, workload=job)
+    with pytest.raises(PlannerError, match="nothing fits on 1 nodes"):
+        planner.figures.gantt(nothing)
+    assert _alt(planner.figures.strategy_bars(nothing))
+
+
+def test_without_plotly_one_sentence_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['plotly'] = sys.modules['plotly.graph_objects'] = None\n"
+        "import planner\n"
+        "assert 'planner.figures' not in sys.modules and 'figures' in dir(planner)\n"
+        "assert 'topology' in dir(planner.figures)\n"
+        "try: planner.figures.topology('polaris')\n"
+        "except planner.PlannerError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("figures need plotly")
+    assert "pip install 'parallelism-planner[app]'" in done.stdout

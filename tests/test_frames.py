@@ -1,0 +1,144 @@
+"""Frames: rows as pandas and polars have them, and the CSV of the command line."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from typing import Any
+
+import pytest
+
+import planner
+from planner.errors import PlannerError
+from planner.frames import frame
+from planner.show.report import estimate_csv
+
+pandas = pytest.importorskip("pandas", reason="no pandas")
+
+_JOB = planner.Workload(global_batch=66, sequence_length=1024)
+_RUNS = (
+    "system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,micro_batch,global_batch,"
+    "step_time_s\n"
+    "Polaris,A100,16,Llama-3-8B,8192,Megatron-LM,4,4,1,1,64,60\n"
+    "Polaris,A100,16,nobody-knows,8192,Megatron-LM,4,4,1,1,64,60\n"
+)
+
+
+@pytest.fixture(scope="module")
+def answer() -> planner.Plan:
+    return planner.plan("gpt2", "polaris", nodes=1, workload=_JOB)
+
+
+def test_a_frame_of_estimates_is_their_csv(answer: planner.Plan) -> None:
+    written = pandas.read_csv(io.StringIO(estimate_csv(answer.ranked)), keep_default_na=False)
+    found = answer.to_frame()
+    assert list(found.columns) == list(written.columns)
+    assert len(found) == len(answer.ranked) > 1
+    for name in found.columns:
+        assert list(found[name]) == list(written[name]), name
+
+
+def test_figures_of_a_frame_are_those_of_the_estimate(answer: planner.Plan) -> None:
+    best = answer.best
+    assert best is not None
+    (row,) = best.to_frame().to_dict("records")
+    assert row["framework"] == best.framework
+    assert {name: row[name] for name in ("dp", "tp", "micro_batch")} == {
+        name: getattr(best.layout, name) for name in ("dp", "tp", "micro_batch")
+    }
+    times = [row[f"time_{part}_s"] for part in best.step_time_parts_s]
+    assert sum(times) == pytest.approx(row["step_time_s"], rel=1e-12)
+    memory = [row[f"memory_{part}_bytes"] for part in best.memory_bytes if part != "total"]
+    assert sum(memory) == pytest.approx(row["memory_total_bytes"], rel=1e-12)
+    assert all(not isinstance(value, (list, dict, tuple)) for value in row.values())
+    parts = best.to_frame("parts")
+    sums = parts.groupby("figure")["value"].sum()
+    assert sums["step time"] == pytest.approx(best.step_time_s)
+    assert sums["device memory"] == pytest.approx(best.memory_bytes["total"])
+    assert sums["host memory"] == pytest.approx(best.host_memory_bytes["total"])
+
+
+@pytest.mark.parametrize("table", ["ranked", "strategies", "batches", "dropped"])
+def test_polars_holds_what_pandas_holds(answer: planner.Plan, table: Any) -> None:
+    pytest.importorskip("polars", reason="no polars")
+    one, other = answer.to_frame(table), answer.to_frame(table, library="polars")
+    assert list(one.columns) == other.columns
+    for name in other.columns:
+        values = [row.get(name) for row in answer.records(table)]
+        assert other[name].to_list() == values, name
+        assert [None if pandas.isna(value) else value for value in one[name]] == values, name
+
+
+def test_tables_of_a_plan_say_what_the_plan_says(answer: planner.Plan) -> None:
+    strategies = answer.to_frame("strategies").set_index("strategy")
+    assert list(strategies.index) == [verdict.name for verdict in answer.strategies]
+    for verdict in answer.strategies:
+        row = strategies.loc[verdict.name]
+        assert (row["fits"], row["why"]) == (verdict.fits, verdict.why)
+        if verdict.estimate is not None:
+            assert row["step_time_s"] == verdict.estimate.step_time_s
+            assert row["dp"] == verdict.estimate.layout.dp
+    # a missing degree makes no fraction of the others
+    assert str(strategies["dp"].dtype) == "Int64"
+    dropped = answer.to_frame("dropped")
+    assert dict(zip(dropped["reason"], dropped["count"], strict=True)) == {
+        reason.reason: reason.count for reason in answer.dropped
+    }
+
+
+def test_offered_batches_are_rows() -> None:
+    answer = planner.plan(
+        "gpt2",
+        "polaris",
+        nodes=3,
+        workload=planner.Workload(global_batch=512, sequence_length=1024),
+    )
+    assert answer.batches
+    found = answer.to_frame("batches")
+    assert list(found["global_batch"]) == [batch.global_batch for batch in answer.batches]
+    assert list(found["step_time_s"]) == [batch.estimate.step_time_s for batch in answer.batches]
+
+
+def test_runs_that_were_learned_from_are_rows() -> None:
+    from planner.evidence.learning import learn_from_text
+
+    learned = learn_from_text(_RUNS, "runs.csv")
+    (row,) = learned.to_frame().to_dict("records")
+    assert (row["model"], row["machine"], row["measured_step_time_s"]) == (
+        "llama-3-8b",
+        "polaris",
+        60.0,
+    )
+    assert row["step_time_error"] == pytest.approx(row["step_time_s"] / 60 - 1)
+    assert len(learned.to_frame("refused")) == len(learned.refused) == 1
+
+
+def test_an_unknown_table_or_library_is_said(answer: planner.Plan) -> None:
+    with pytest.raises(PlannerError, match="use one of ranked, strategies, batches, dropped"):
+        answer.to_frame("best")  # type: ignore[call-overload]
+    with pytest.raises(PlannerError, match="use pandas or polars"):
+        answer.to_frame(library="arrow")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_missing_library_is_said_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, library: Any
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == library:
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(PlannerError, match=f"run pip install {library}$"):
+        frame([{"a": 1}], library)
+
+
+def test_rows_that_differ_share_their_columns() -> None:
+    rows = [{"a": 1}, {"a": None, "b": 0.5, "c": True}, {"c": None}]
+    found = frame(rows)
+    assert list(found.columns) == ["a", "b", "c"]
+    assert [str(found[name].dtype) for name in "abc"] == ["Int64", "float64", "boolean"]
+    assert frame([]).empty
