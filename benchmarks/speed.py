@@ -90,9 +90,9 @@ def calculon(folder: Path) -> None:
     """One evaluation of GPT-3 175B by Calculon and by this planner, in seconds of this run."""
     sys.path.insert(0, str(folder))
     # what is looked for is there only with a clone
-    import calculon as theirs  # type: ignore[import-not-found]  # noqa: PLC0415
-    from calculon.llm import Llm  # type: ignore[import-not-found]  # noqa: PLC0415
-    from calculon.system import System  # type: ignore[import-not-found]  # noqa: PLC0415
+    import calculon as theirs  # type: ignore[import-not-found]
+    from calculon.llm import Llm  # type: ignore[import-not-found]
+    from calculon.system import System  # type: ignore[import-not-found]
 
     read = theirs.io.read_json_file
     application = Llm.Application(read(str(folder / "models" / "gpt3-175B.json")))
