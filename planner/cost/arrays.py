@@ -47,6 +47,11 @@ class Arrays:
         """As `take`, but an array of one value alone becomes that number, which fits any shape."""
         return self.map(lambda values: _spread(values, index))
 
+    def of_each(self, index: Int, count: int) -> Self:
+        """Rows of flat places [1] among `count` of them, where every row stands for as many places
+        that follow each other, such as the stages of its layout."""
+        return self.map(lambda values: values.ravel()[index // (count // values.size)])
+
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
@@ -75,11 +80,13 @@ def _spread(values: Any, index: Int) -> Any:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if type(value) is np.ndarray:
+        return change(value)
     if isinstance(value, Arrays):
         return value.map(change)
     if isinstance(value, dict):
         return {name: _mapped(part, change) for name, part in value.items()}
-    return change(value) if isinstance(value, np.ndarray | np.generic) else value
+    return change(value) if isinstance(value, np.generic) else value
 
 
 _Rows = TypeVar("_Rows", bound=Arrays)

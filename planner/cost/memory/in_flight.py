@@ -59,7 +59,7 @@ def in_flight_on(stages: Stages) -> InFlight:
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
     columns = (*counted, *parts_columns(layouts), *layouts.dealing, stages.stage)
     first, which = distinct(*np.broadcast_arrays(*columns, merged))
-    pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
+    pairs = layouts.of_each(first, which.size)
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
     counts = chunk_parts(stages.blocks, pairs, stage, stages.question.framework)
     kinds = zip(stages.blocks, counts, strict=True)

@@ -151,8 +151,7 @@ def distinct_parts(
     repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
     columns = np.broadcast_arrays(*deal_columns(layouts), *repeated, np.asarray(column))
     first, which = distinct(*columns)
-    few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
-    return few, columns[-1].ravel()[first], which
+    return layouts.of_each(first, which.size), columns[-1].ravel()[first], which
 
 
 def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:

@@ -72,22 +72,22 @@ class Stages:
     blocks: tuple[Block, ...]
     layouts: Layouts
     """With what they leave to the framework settled."""
-    stated: Layouts
-    """As they were stated."""
+    stated_etp: Int
+    """What they stated of it."""
     stage: Int
     """Index of the stage in its pipeline."""
     _by_work: _Few | None = None
     """Those that differ in what passes do; by layout, each with all its stages."""
     _by_states: _Few | None = None
     """Those that differ in what ranks hold of parameters."""
-    _whole: _Few | None = None
+    _whole: tuple[Stages, tuple[Int, ...]] | None = None
     """All stages of the same layouts, and which of each layout it is."""
 
     @classmethod
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, settled = _blocks_of(question, layouts), layouts.settled(question.framework)
-        return cls(question, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
+        return cls(question, blocks, settled, layouts.etp, np.asarray(stage, dtype=np.int64))
 
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
@@ -107,10 +107,10 @@ class Stages:
         spread = work.take((..., None))
         return made(
             settled.take((..., None)),
-            layouts.take((..., None)),
+            layouts.etp[:, None],
             stage,
-            _Few(made(spread, spread, few), row),
-            _Few(made(states, states, stage.ravel()[first]), which),
+            _Few(made(spread, spread.etp, few), row),
+            _Few(made(states, states.etp, stage.ravel()[first]), which),
         )
 
     @classmethod
@@ -120,19 +120,25 @@ class Stages:
 
     def at(self, index: Int) -> Self:
         """Of (L, S) stages the one at `index` (L, 1) of each layout: (L,)."""
+        places = (*np.indices(np.shape(index)[:-1], sparse=True), index[..., 0])
         states = self._by_states
         return replace(
             self,
             layouts=self.layouts.take((..., 0)),
-            stated=self.stated.take((..., 0)),
-            stage=self._chosen(self.stage, index),
+            stated_etp=self.stated_etp[..., 0],
+            stage=self._chosen(self.stage, places),
             _by_work=None,
-            _by_states=states and _Few(states.stages, self._chosen(states.which, index)),
-            _whole=_Few(self, index),
+            _by_states=states and _Few(states.stages, self._chosen(states.which, places)),
+            _whole=(self, places),
         )
 
-    def _chosen(self, values: Any, index: Int) -> Any:
-        return np.take_along_axis(np.broadcast_to(values, self.shape), index, axis=-1)[..., 0]
+    def _chosen(self, values: Any, places: tuple[Int, ...]) -> Any:
+        return np.broadcast_to(values, self.shape)[places]
+
+    @property
+    def stated(self) -> Layouts:
+        """The layouts as they were stated."""
+        return replace(self.layouts, etp=self.stated_etp)
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what passes compute, keep and send, and on nothing that ranks
@@ -150,7 +156,7 @@ class Stages:
     def counts(self) -> tuple[Float, ...]:
         """How many of each block the stage holds, in the order of `blocks`."""
         if self._whole:
-            whole, index = self._whole.stages, self._whole.which
+            whole, index = self._whole
             return tuple(whole._chosen(count, index) for count in whole.counts)
         if self._by_work:
             return tuple(count[self._by_work.which] for count in self._by_work.stages.counts)
@@ -173,7 +179,7 @@ class Stages:
             found: StageParams = getattr(self._by_states.stages, name)
             return found.take(self._by_states.which)
         if self._whole:
-            whole, index = self._whole.stages, self._whole.which
+            whole, index = self._whole
             found = getattr(whole, name)
             return found.map(lambda values: whole._chosen(values, index))
         return stage_params(self.question, blocks, self.layouts, self.counts)
