@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -119,14 +120,20 @@ def among(column: Int, few: Collection[int]) -> Mask:
 def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
-    Columns are whole numbers of one shape; the second result has that shape. Counted: every column.
-    Left out: nothing; the distinct rows stand in the order in which they come. Definition.
+    Columns are whole numbers that broadcast; the second result has their common shape. Counted:
+    every column. Left out: nothing; distinct rows stand in the order in which they come. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
     >>> first, which
     (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
-    shape, size = np.shape(columns[0]), int(np.size(columns[0]))
+    shape = np.broadcast_shapes(*map(np.shape, columns))
+    size = math.prod(shape)
+    smaller = [column for column in columns if np.size(column) < size]
+    if smaller and size > 1:
+        # few numbers for what is the same along an axis
+        _, number = distinct(*smaller)
+        columns = (np.broadcast_to(number, shape), *(c for c in columns if np.size(c) == size))
     key, values = np.zeros(size, dtype=np.int64), 1
     if size == 1:
         return key, key.reshape(shape)

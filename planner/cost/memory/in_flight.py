@@ -58,7 +58,7 @@ def in_flight_on(stages: Stages) -> InFlight:
     merged = layouts.merges_passes(stages.question.framework) & ~layouts.paired
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
     columns = (*counted, *parts_columns(layouts), *layouts.dealing, stages.stage)
-    first, which = distinct(*np.broadcast_arrays(*columns, merged))
+    first, which = distinct(*columns, merged)
     pairs = layouts.of_each(first, which.size)
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
     counts = chunk_parts(stages.blocks, pairs, stage, stages.question.framework)

@@ -65,7 +65,8 @@ class Peak:
         for number, (name, parts) in enumerate(zip(MOMENTS, alive, strict=True)):
             # the optimizer's step is the last of them
             before = most.copy() if name == "optimizer" else before
-            total = np.asarray(sum(parts.values()))
+            # of what nothing is there, nothing is added up
+            total = np.asarray(sum(part for part in parts.values() if part.ndim or part))
             np.copyto(moment, number, where=total > most)
             np.maximum(most, total, out=most)
         apart, context = before + sheet.temporaries, _context_bytes(stages)

@@ -149,9 +149,8 @@ def distinct_parts(
     ([4, 2], [1, 1], [0, 1, 0])
     """
     repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
-    columns = np.broadcast_arrays(*deal_columns(layouts), *repeated, np.asarray(column))
-    first, which = distinct(*columns)
-    return layouts.of_each(first, which.size), columns[-1].ravel()[first], which
+    first, which = distinct(*deal_columns(layouts), *repeated, np.asarray(column))
+    return layouts.of_each(first, which.size), np.broadcast_to(column, which.shape).ravel()[first], which
 
 
 def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:

@@ -101,7 +101,7 @@ class Stages:
         few = candidate_stages(blocks, work, framework)
         stage = few[row]
         first, of_states = distinct(*_states_columns(question, settled))
-        first, which = distinct(np.broadcast_to(of_states[:, None], stage.shape), stage)
+        first, which = distinct(of_states[:, None], stage)
         states = settled.take(first // stage.shape[1])
         made = functools.partial(cls, question, blocks)
         spread = work.take((..., None))
