@@ -77,7 +77,7 @@ def _joined(values: Sequence[Any]) -> Any:
 
 def _spread(values: Any, index: Int) -> Any:
     one = values.ravel()[:1]
-    return one.reshape(()) if np.size(values) and np.all(values == one) else values[index]
+    return one.reshape(()) if np.size(values) and np.all(values == one) else values.take(index, 0)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -99,7 +99,7 @@ class Stages:
         settled = layouts.settled(framework)
         work, row = settled.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
         few = candidate_stages(blocks, work, framework)
-        stage = few[row]
+        stage = few.take(row, axis=0)
         first, of_states = distinct(*_states_columns(question, settled))
         first, which = distinct(of_states[:, None], stage)
         states = settled.take(first // stage.shape[1])
@@ -159,7 +159,7 @@ class Stages:
             whole, index = self._whole
             return tuple(whole._chosen(count, index) for count in whole.counts)
         if self._by_work:
-            return tuple(count[self._by_work.which] for count in self._by_work.stages.counts)
+            return tuple(c.take(self._by_work.which, 0) for c in self._by_work.stages.counts)
         framework = self.question.framework
         return tuple(stage_parts(self.blocks, self.layouts, self.stage, framework))
 
