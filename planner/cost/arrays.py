@@ -19,7 +19,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_TOGETHER = 32_768
+_TOGETHER = 24_576
 # rows that are worked out at once: more take more memory and longer, because numpy gives arrays
 # beyond a few MiB back to the system after every operation
 _NUM_THREADS = min(os.cpu_count() or 1, 8)
@@ -51,6 +51,8 @@ class Arrays:
     def of_each(self, index: Int, count: int) -> Self:
         """Rows of flat places [1] among `count` of them, where every row stands for as many places
         that follow each other, such as the stages of its layout."""
+        if not count:
+            return self.map(np.ravel)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 
     @classmethod
@@ -121,7 +123,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
     Columns are whole numbers that broadcast; the second result has their common shape. Counted:
-    every column. Left out: nothing; distinct rows stand in the order in which they come. Definition.
+    every column. Left out: nothing; distinct rows stand in the order they come in. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
     >>> first, which
@@ -129,11 +131,11 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """
     shape = np.broadcast_shapes(*map(np.shape, columns))
     size = math.prod(shape)
-    smaller = [column for column in columns if np.size(column) < size]
-    if smaller and size > 1:
-        # few numbers for what is the same along an axis
-        _, number = distinct(*smaller)
-        columns = (np.broadcast_to(number, shape), *(c for c in columns if np.size(c) == size))
+    alike = [column for column in columns if np.shape(column) == np.shape(columns[0])]
+    if len(alike) < len(columns) and np.size(alike[0]) < size:
+        # one column of numbers for all that are the same along an axis
+        others = [column for column in columns if np.shape(column) != np.shape(columns[0])]
+        columns = (distinct(*alike)[1], *others)
     key, values = np.zeros(size, dtype=np.int64), 1
     if size == 1:
         return key, key.reshape(shape)
@@ -141,7 +143,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
         least, most = int(np.min(column)), int(np.max(column))
         if least == most:
             continue
-        one: Int = np.ravel(column).astype(np.int64, copy=False) - least
+        one: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
         width = most - least + 1
         if values * width > _COUNTED * size:
             # products of whole numbers stay small where those that do not occur are left out

@@ -224,7 +224,7 @@ def cooling_down(w: Worksheet) -> Alive:
     late, nothing = w.deferred, np.zeros(())
     if not np.any(late.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
-        return Alive(activations=late.kept, **none)
+        return Alive(activations=late.kept + np.zeros(w.stages.shape), **none)
     turned = np.where(late.waiting > 0, 1.0, 0.0)
     summed = w.reduction.summed + np.maximum(late.one_pending - late.one_waiting, 0.0)
     return Alive(

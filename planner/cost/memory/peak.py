@@ -77,17 +77,20 @@ class Peak:
 
     def parts(self, *places: Int) -> dict[str, Float]:
         """The parts of the stages at some places, by DEVICE_PARTS."""
-        stages, moment = self.sheet.stages, self.moment[places]
+        stages, moment = self.sheet.stages, np.asarray(self.moment[places])
 
         def there(values: Float) -> Float:
             return np.broadcast_to(values, self.moment.shape)[places]
 
         found = {"optimizer_states": there(self.sheet.resident.optimizer_states)}
         found |= {name: np.zeros(moment.shape) for name in self.alive[0]}
-        for number in np.flatnonzero(np.bincount(moment.ravel())):
-            here = moment == number
-            for name, values in self.alive[number].items():
-                found[name][here] = there(values)[here]
+        flat = [np.broadcast_to(place, moment.shape).ravel() for place in places]
+        for number, parts in enumerate(self.alive):
+            here = np.flatnonzero(moment == number)
+            some = tuple(place[here] for place in flat)
+            for name, values in parts.items() if len(here) else ():
+                if values.ndim or values:
+                    found[name].reshape(-1)[here] = np.broadcast_to(values, self.moment.shape)[some]
         allocated = np.asarray(sum(found.values()))
         apart, context = found["optimizer_states"] + there(self.apart), there(self.context)
         found["runtime_context"] = context

@@ -150,7 +150,11 @@ def distinct_parts(
     """
     repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
     first, which = distinct(*deal_columns(layouts), *repeated, np.asarray(column))
-    return layouts.of_each(first, which.size), np.broadcast_to(column, which.shape).ravel()[first], which
+    return (
+        layouts.of_each(first, which.size),
+        np.broadcast_to(column, which.shape).ravel()[first],
+        which,
+    )
 
 
 def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:
