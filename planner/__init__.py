@@ -25,6 +25,7 @@ from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 from planner.evidence.learning import learn_from as learn
 from planner.show.html import html
+from planner.sweeps import Swept, sweep
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "Model",
     "Plan",
     "PlannerError",
+    "Swept",
     "Workload",
     "emit",
     "estimate",
@@ -49,6 +51,7 @@ __all__ = [
     "load_model",
     "plan",
     "read_configuration",
+    "sweep",
 ]
 
 if typing.TYPE_CHECKING:

@@ -69,3 +69,16 @@ def test_the_tour_shows_plans_frames_and_figures(run: Any) -> None:
     assert "set by the user" in machine["text/html"]
     assert float(gain["text/plain"]) >= 1
     assert "job.sh" in files["printed"]
+
+
+def test_the_sweep_is_read_and_plotted(run: Any) -> None:
+    _, swept, plans, scaling, shares, refused, best, heat, fastest = run("sweep")
+    assert "24 questions: 24 rows, 24 fit, 0 refused." in swept["text/html"]
+    assert "step_time_s" in plans["text/html"]
+    # two machines, each as it is and with more memory
+    assert scaling["application/vnd.plotly.v1+json"].count("'name': ") == 4
+    assert "polaris" in shares["text/plain"]
+    assert "tp * pp * cp = 3 does not divide the 16 devices" in refused["printed"]
+    assert "micro_batch" in best["text/plain"]
+    assert "'heatmap'" in heat["application/vnd.plotly.v1+json"]
+    assert len(fastest["text/plain"].splitlines()) == 6

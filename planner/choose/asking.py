@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.choose.batches import NEAR, Batch, offered
 from planner.choose.legality import check
 from planner.choose.recommending import deep, recommended
-from planner.choose.search import FEW, Found, search
+from planner.choose.search import Found, Needed, search
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
@@ -41,7 +41,7 @@ def answered(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
     experience: Experience = Experience(),
-    few: int = FEW,
+    needed: Needed = Needed(),
 ) -> Answered:
     """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
 
@@ -53,7 +53,7 @@ def answered(
     found: dict[str, Found] = {}
     for stage in _stages(model, machine, workload, chosen):
         asked = {name: replace(question, experience=experience) for name, question in stage.items()}
-        found |= {name: search(q, world, few=few) for name, q in asked.items()}
+        found |= _search_all(asked, world, needed)
         one = recommended(found.values())
         if one is not None and not deep(model, one.layout.pp):
             break
@@ -67,11 +67,24 @@ def answered(
         if near:
             nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
             again = {name: replace(question, workload=nearest) for name, question in asked.items()}
-            found = {name: search(q, world, few=few) for name, q in again.items()}
-            return Answered(nearest, found, others)
+            return Answered(nearest, _search_all(again, world, needed), others)
         if one is not None:
             break
     return Answered(workload, found)
+
+
+def _search_all(asked: dict[str, Question], world: int, needed: Needed) -> dict[str, Found]:
+    """What is found for every framework.
+
+    In any order the answer is the same; those of most axes are often the fastest and spare most
+    estimates of others.
+    """
+    found: dict[str, Found] = {}
+    for name in sorted(reversed(asked), key=lambda name: -len(asked[name].framework.axes)):
+        found[name] = search(asked[name], world, needed=needed)
+        enough_s = min(needed.enough_s, found[name].enough_s)
+        needed = replace(needed, enough_s=enough_s)
+    return {name: found[name] for name in asked}
 
 
 def searched(
@@ -81,10 +94,10 @@ def searched(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
     experience: Experience = Experience(),
-    few: int = FEW,
+    needed: Needed = Needed(),
 ) -> dict[str, Found]:
-    """Every layout of a job as it is answered, by framework; `few` as of `search`."""
-    return answered(model, machine, nodes, workload, chosen, experience, few).found
+    """Every layout of a job as it is answered, by framework; `needed` as of `search`."""
+    return answered(model, machine, nodes, workload, chosen, experience, needed).found
 
 
 def _stages(

@@ -19,7 +19,13 @@ from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 from planner.frames import Framed, Record, no_table
 
-__all__ = ["Dropped", "Plan", "estimate_dict"]
+__all__ = [
+    "Dropped",
+    "Plan",
+    "estimate_dict",
+    "node_hours",
+    "training_time",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +110,11 @@ class Plan(Framed[PlanTable]):
 
         Steps of a ramp are those of the same layout with fewer passes.
         """
-        job = self.workload
-        if not job.all_tokens:
-            return 0.0
-        seconds, rest = 0.0, job.all_tokens
-        for batch, steps in job.ramp_steps:
-            share = batch / job.global_batch
-            seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
-            rest -= steps * share * job.tokens_per_step
-        return seconds + max(rest, 0.0) / estimate.tokens_per_s
+        return training_time(self.workload, estimate)
 
     def node_hours(self, estimate: Estimate) -> float:
         """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""
-        seconds = self.duration_s(estimate) or 1000 * estimate.step_time_s
-        return self.nodes * seconds / 3600
+        return node_hours(self.nodes, self.workload, estimate)
 
     def records(self, table: PlanTable | None = None) -> list[Record]:
         """The rows of a table, `ranked` unless another is named; estimates as in their CSV.
@@ -237,6 +234,46 @@ def estimate_dict(value: Estimate) -> dict[str, Any]:
     """An estimate as plain data, as in the plan's JSON."""
     plain = {field.name: getattr(value, field.name) for field in fields(value)}
     return {**plain, "layout": value.layout.model_dump(mode="json")}
+
+
+def training_time(job: Workload, estimate: Estimate) -> float:
+    """Time for a workload's tokens at an estimate's rate; 0 where none are asked [s].
+
+    Counted: steps of a ramp as those of the same layout with fewer passes. Left out: evaluation,
+    checkpoints, restarts. Definition.
+
+    >>> import planner
+    >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
+    >>> layout = planner.Layout(dp=4, micro_batch=16)
+    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job)
+    >>> round(training_time(job, one) / one.step_time_s, 6)
+    1000.0
+    """
+    if not job.all_tokens:
+        return 0.0
+    seconds, rest = 0.0, job.all_tokens
+    for batch, steps in job.ramp_steps:
+        share = batch / job.global_batch
+        seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
+        rest -= steps * share * job.tokens_per_step
+    return seconds + max(rest, 0.0) / estimate.tokens_per_s
+
+
+def node_hours(nodes: int, job: Workload, estimate: Estimate) -> float:
+    """Node-hours for a workload's tokens, or of one thousand steps where none are asked [1].
+
+    Counted: all nodes for as long as the training takes. Left out: what `training_time` leaves out,
+    and time in a queue. Definition.
+
+    >>> import planner
+    >>> job = planner.Workload(global_batch=64, sequence_length=1024)
+    >>> layout = planner.Layout(dp=4, micro_batch=16)
+    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job)
+    >>> round(node_hours(2, job, one) * 3600 / one.step_time_s, 6)
+    2000.0
+    """
+    seconds = training_time(job, estimate) or 1000 * estimate.step_time_s
+    return nodes * seconds / 3600
 
 
 def _estimate_from(data: dict[str, Any]) -> Estimate:

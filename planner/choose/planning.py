@@ -16,6 +16,7 @@ from planner.choose.job import check_nodes, check_ramp
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
+from planner.choose.search import Needed
 from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
 from planner.choose.verdicts.switching import switch_notes
@@ -103,10 +104,11 @@ def plan(
     check_ramp(workload)
     place.peak(workload.base_precision)
     asked = workload.global_batch
-    answer = answered(described, place, nodes, workload, frameworks, experience)
+    near = TOLERANCE if tolerance is None else tolerance
+    needed = Needed(near=1 + near, listed=top)
+    answer = answered(described, place, nodes, workload, frameworks, experience, needed)
     found, workload = answer.found, answer.workload
     questions = {name: part.question for name, part in found.items()}
-    near = TOLERANCE if tolerance is None else tolerance
     best = recommended(found.values(), near)
     ranked = tuple(ideas(found.values(), top))
     verdicts = judge(found, questions, nodes, bool(frameworks), near)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FITS",
+    "INTERRUPTED",
     "NOTHING_FITS",
     "OWN_SEQUENCE",
     "REFUSED_ROWS",
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 FITS, NOTHING_FITS, WRONG_USE, REFUSED_ROWS = 0, 1, 2, 3
+INTERRUPTED = 130
 
 ModelName = Annotated[
     str,

@@ -25,6 +25,7 @@ from planner.frames import html
 from planner.show import words
 from planner.show.lessons import corrected
 from planner.show.quantities import format_quantity, quantities
+from planner.sweeps import Swept
 from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "learned",
     "machine",
     "plan",
+    "swept",
 ]
 
 _SHOWN = 8
@@ -140,6 +142,29 @@ def estimate(value: Estimate) -> str:
         *tables,
         "</div>",
     )
+
+
+@html.register(Swept)
+def swept(value: Swept) -> str:
+    """A sweep: what became of its questions, and the first of their rows."""
+    said = (
+        f"{counted(value.num_questions, 'question')}: {counted(len(value.rows), 'row')}, "
+        f"{value.num_fitting:,} fit, {value.num_refused:,} refused."
+    )
+    columns = ("model", "machine", "set", "nodes", "layout", "step", "refused")
+    rows = [
+        (
+            row["model"],
+            row["machine"],
+            row["set"],
+            "" if row["nodes"] is None else f"{row['nodes']:,}",
+            row["layout"] or "",
+            format_seconds(seconds) if (seconds := row.get("step_time_s")) else "",
+            row["error"] or "",
+        )
+        for row in value.rows[:_SHOWN]
+    ]
+    return _page(_line(said), _table(columns, rows, right=(3, 5)))
 
 
 @html.register(Learned)

@@ -9,7 +9,7 @@ import pytest
 from planner.choose.asking import searched
 from planner.choose.planning import plan
 from planner.choose.recommending import ideas, recommended
-from planner.choose.search import Found, candidates, search
+from planner.choose.search import Found, Needed, candidates, search
 from planner.choose.verdicts.judging import judge
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model
@@ -33,7 +33,7 @@ JOBS = {
 def found_of(name: str, few: int) -> tuple[dict[str, Found], int]:
     model, machine, nodes, tokens, batch = JOBS[name]
     job = Workload(sequence_length=tokens, global_batch=batch)
-    found = searched(load_model(model), load_machine(machine), nodes, job, few=few)
+    found = searched(load_model(model), load_machine(machine), nodes, job, needed=Needed(few))
     return found, nodes
 
 
@@ -60,7 +60,10 @@ def test_bounds_change_no_answer(name: str) -> None:
 def test_every_candidate_is_decided_once() -> None:
     asked = descriptions.question("mixtral-8x7b", "megatron-lm", "dgx-a100", global_batch=512)
     layouts, fell = candidates(asked, 128)
-    found, everything = search(asked, 128, few=0), search(asked, 128, few=sys.maxsize)
+    found, everything = (
+        search(asked, 128, needed=Needed(0)),
+        search(asked, 128, needed=Needed(sys.maxsize)),
+    )
     tried = len(everything.footprints)
     assert len(layouts) <= found.num_decided <= everything.num_decided == tried
     assert len(found.footprints) < 0.6 * tried

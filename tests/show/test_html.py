@@ -141,3 +141,22 @@ def test_descriptions_show_what_is_not_as_usual() -> None:
     text = _read(files).text
     assert "<i>.json" in text
     assert "zero_stage" in text
+
+
+def test_a_sweep_shows_its_first_rows_and_what_became_of_all() -> None:
+    found = planner.sweep(
+        kind="estimate",
+        models="llama-3-8b",
+        machines="polaris",
+        nodes=[4, 9999],
+        layout={"tp": [1, 2, 4, 8, 16], "zero_stage": 3},
+        backend="sequential",
+    )
+    shown = found._repr_html_()
+    assert "10 questions: 10 rows, " in shown
+    assert f"{found.num_fitting} fit, {found.num_refused} refused." in shown
+    assert shown.count("<tr>") == 1 + 8
+    assert "exceeds the 560 nodes of polaris" in shown
+    # a thousand rows are no text for a prompt
+    assert len(repr(found)) < 100
+    assert found.to_frame().shape == (10, len(found.columns))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from planner.choose.asking import searched
-from planner.choose.search import Found
+from planner.choose.search import Found, Needed
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints
@@ -68,7 +68,9 @@ def space(
     experience: Experience = Experience(),
 ) -> Space:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
-    everything = searched(model, machine, nodes, workload, frameworks, experience, sys.maxsize)
+    everything = searched(
+        model, machine, nodes, workload, frameworks, experience, Needed(sys.maxsize)
+    )
     found = [part for part in everything.values() if len(part.footprints)]
     if not found:
         return Space((), (), (), 0)

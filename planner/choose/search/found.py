@@ -40,6 +40,8 @@ class Found:
     """Further candidates of which a bound says that they cannot fit."""
     too_slow: int = 0
     """Those of which a bound says that others of their kind are faster."""
+    enough_s: float = np.inf
+    """The time of the slowest of as many ideas as an answer lists, where bounds were asked."""
 
     @property
     def num_decided(self) -> int:

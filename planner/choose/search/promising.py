@@ -13,47 +13,56 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.choose.search.found import Found, fits_safely
+from planner.choose.search.kinds import (
+    IS_PREFERRED,
+    NUM_KINDS,
+    OF_NO_STRATEGY,
+    PREFERRED,
+    kinds_of,
+)
 from planner.choose.search.least import least_memory_bytes, least_step_s
 from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD
 
-__all__ = ["FEW", "Sieve", "promising"]
+__all__ = ["Needed", "Sieve", "promising"]
 
-FEW = 32_768
-"""Fewer candidates are estimated about as fast as they are told apart."""
 _AT_ONCE = 16_384
 _FIRST = 32
 # of each kind in the first round; twice as many in each that follows
-_NEAR = 1.05
-# times as long as the fastest of its kind is what may be recommended in its place
-_IDEAS = 40
-# twice as many as an answer lists: of two frameworks' some are twins
 _CLOSE = 256
 # candidates that miss the device by least: advice says what would make them fit
-
-_DEEP = 16
-_SLICE = 4096
-# stages above which, and tokens of a slice below which, a layout is of another kind
-_NUM_KINDS = 3 * 3 * 3 * 2 * 2 * 4 * len(OFFLOAD)
 
 Estimating = Callable[[Layouts], Found]
 
 
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What an answer needs of a search."""
+
+    few: int = 32_768
+    """Up to so many candidates all are estimated: about as fast as to tell them apart."""
+    near: float = 1.05
+    """Times as long as the fastest is what may be recommended in its place."""
+    listed: int = 20
+    """Ideas that an answer lists."""
+    enough_s: float = np.inf
+    """The time of as many that are known from elsewhere [s]."""
+
+
 def promising(
-    question: Question, layouts: Layouts, estimating: Estimating, few: int = FEW
+    question: Question, layouts: Layouts, estimating: Estimating, needed: Needed
 ) -> tuple[Found, Sieve | None]:
     """The candidates that can be the fastest of their kind, estimated in full, in their order; and
     what says the same of further ones.
 
-    All, and nothing that rules further ones out, where they are `few`, where measured runs correct
+    All, and nothing that rules further ones out, where they are few, where measured runs correct
     estimates, or where none can fit.
     """
     taught = question.experience.step_time is not None or question.experience.memory is not None
-    if len(layouts) <= few or taught:
+    if len(layouts) <= needed.few or taught:
         return estimating(layouts), None
-    sieve = Sieve(question)
+    sieve = Sieve(question, needed)
     race = _Race.of(sieve, layouts)
     if not np.any(race.over == 0):
         return estimating(layouts), None
@@ -61,36 +70,16 @@ def promising(
 
 
 class Sieve:
-    """What is known of every kind of layouts of a question, and what that rules out.
+    """What is known of every kind of layouts of a question, and what that rules out."""
 
-    A kind are the axes in use, how far they reach, what is sharded and what is offloaded.
-    """
-
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.fastest_s: Float = np.full(_NUM_KINDS, np.inf)
+    def __init__(self, question: Question, needed: Needed) -> None:
+        self.question, self.needed = question, needed
+        self.fastest_s: Float = np.full(NUM_KINDS, np.inf)
         """Of what fits safely."""
-        self.closest: Float = np.full(_NUM_KINDS, np.inf)
+        self.closest: Float = np.full(NUM_KINDS, np.inf)
         """By which part of its limits any layout exceeds them least."""
-        self.enough_s = np.inf
+        self.enough_s = needed.enough_s
         """The time of the slowest idea that an answer would list."""
-
-    def kinds(self, layouts: Layouts) -> Int:
-        """The kind of each layout."""
-        wired = self.question.machine.wired_devices
-        tensor = (layouts.tp > 1).astype(np.int64) + (layouts.tp > wired)
-        stages = layouts.piped.astype(np.int64) + (layouts.pp > _DEEP)
-        tokens = self.question.workload.sequence_length // layouts.cp
-        context = (layouts.cp > 1).astype(np.int64) + ((layouts.cp > 1) & (tokens < _SLICE))
-        kinds = (tensor * 3 + stages) * 3 + context
-        for column, values in (
-            (layouts.dp > 1, 2),
-            (layouts.ep > 1, 2),
-            (layouts.zero_stage, 4),
-            (layouts.offload, len(OFFLOAD)),
-        ):
-            kinds = kinds * values + column
-        return kinds
 
     def over(self, layouts: Layouts) -> Float:
         """By which part of the device layouts exceed it at least, be it with ends as layers."""
@@ -101,9 +90,19 @@ class Sieve:
             least = least * np.where(layouts.piped, 1 - 1 / each, 1.0)
         return np.maximum(least / max(question.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
-    def limits_s(self, kinds: Int) -> Float:
-        """Times above which layouts of these kinds do not matter; none of what is not known."""
-        return np.maximum(self.enough_s, _NEAR * self.fastest_s[kinds])
+    def limits_s(self) -> Float:
+        """Of every kind the times above which its layouts do not matter.
+
+        Endless where nothing is known of it, nor of what is preferred to it.
+        """
+        near = self.needed.near
+        own, preferred = near * self.fastest_s, self.fastest_s[PREFERRED]
+        limits = np.where(IS_PREFERRED, own, np.minimum(own, preferred))
+        usual = float(np.min(self.fastest_s[IS_PREFERRED]))
+        # what is of no classic strategy is only asked for where it is among the fastest of all
+        limits = np.where(OF_NO_STRATEGY, np.minimum(limits, near * usual), limits)
+        listed = max(self.enough_s, near * usual) if np.isfinite(usual) else 0.0
+        return np.maximum(limits, listed)
 
     def passed(self, layouts: Layouts) -> Layouts:
         """Those of further layouts that can fit and be fast enough, by bounds of their own."""
@@ -111,15 +110,16 @@ class Sieve:
         some = layouts.take(rows)
         if not len(rows):
             return some
-        fast = least_step_s(self.question, some, alone=True) <= self.limits_s(self.kinds(some))
+        limits_s = self.limits_s()[kinds_of(self.question, some)]
+        fast = least_step_s(self.question, some, alone=True) <= limits_s
         return some.take(np.flatnonzero(fast))
 
     def learn(self, found: Found) -> None:
         """Take note of what was estimated."""
         taken, estimates = found.footprints, found.estimates
-        np.minimum.at(self.closest, self.kinds(taken.layouts), taken.excess)
+        np.minimum.at(self.closest, kinds_of(self.question, taken.layouts), taken.excess)
         safe = fits_safely(self.question, estimates)
-        kinds = self.kinds(estimates.layouts)[safe]
+        kinds = kinds_of(self.question, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, kinds, estimates.step_time_s[safe])
 
 
@@ -150,7 +150,7 @@ class _Race:
             layouts,
             sieve.over(layouts),
             least_step_s(sieve.question, layouts),
-            sieve.kinds(layouts),
+            kinds_of(sieve.question, layouts),
             ideas,
             left=np.ones(len(layouts), dtype=np.bool_),
             fastest_idea_s=np.full(len(first), np.inf),
@@ -171,17 +171,18 @@ class _Race:
         found = Found.of_parts([part for _, part in self.parts]).reordered(np.argsort(rows))
         large = int(np.count_nonzero(self.left & (self.over > 0)))
         slow = int(np.count_nonzero(self.left)) - large
-        return replace(found, too_large=large, too_slow=slow)
+        enough_s = self.sieve.enough_s
+        return replace(found, too_large=large, too_slow=slow, enough_s=enough_s)
 
     def _faster(self, each: int) -> Int:
-        """What can be among the fastest, and some of every kind of which none is known to fit."""
+        """What can be among the fastest, and some of every kind of which too little is known."""
         able = np.flatnonzero(self.left & (self.over == 0))
-        least_s, kinds = self.least_s[able], self.kinds[able]
-        unknown = ~np.isfinite(self.sieve.fastest_s[kinds])
-        limit_s = np.where(unknown, self.sieve.enough_s, self.sieve.limits_s(kinds))
-        fast = _lowest(least_s, least_s <= limit_s, _AT_ONCE)
+        least_s, limits_s = self.least_s[able], self.sieve.limits_s()[self.kinds[able]]
+        unknown = ~np.isfinite(limits_s)
+        limits_s = np.where(unknown, self.sieve.enough_s, limits_s)
+        fast = _lowest(least_s, least_s <= limits_s, _AT_ONCE)
         some = np.flatnonzero(unknown)
-        some = some[_lowest_of_each(least_s[some], kinds[some], each)]
+        some = some[_lowest_of_each(least_s[some], self.kinds[able[some]], each)]
         return able[np.union1d(fast, some)]
 
     def _nearest(self) -> Int:
@@ -204,8 +205,10 @@ class _Race:
         self.sieve.learn(found)
         fitting = rows[found.footprints.fits]
         np.minimum.at(self.fastest_idea_s, self.ideas[fitting], found.estimates.step_time_s)
-        count = min(_IDEAS, len(self.fastest_idea_s)) - 1
-        self.sieve.enough_s = float(np.partition(self.fastest_idea_s, count)[count])
+        # twice as many: of those of two frameworks some are twins
+        count = min(2 * self.sieve.needed.listed, len(self.fastest_idea_s)) - 1
+        slowest_s = float(np.partition(self.fastest_idea_s, count)[count])
+        self.sieve.enough_s = min(self.sieve.enough_s, slowest_s)
 
 
 def _lowest(values: Float, able: Mask, count: int) -> Int:

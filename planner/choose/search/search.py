@@ -14,7 +14,7 @@ from planner.choose.job import check_routing, check_sequence
 from planner.choose.search.candidates import candidates
 from planner.choose.search.found import Found
 from planner.choose.search.further import FURTHER
-from planner.choose.search.promising import FEW, promising
+from planner.choose.search.promising import Needed, promising
 from planner.cost.arrays import Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import footprints
@@ -28,20 +28,20 @@ def search(
     question: Question,
     world: int,
     within: Callable[[Layouts], Mask] | None = None,
-    few: int = FEW,
+    needed: Needed = Needed(),
 ) -> Found:
     """Every legal layout of `world` ranks under one framework, and the step time of what fits.
 
     With `within`, of one kind of layouts: what is tried further is then what could be the fastest
-    of that kind and not of all, and comes of layouts of that kind. Of more than `few` candidates
-    those are estimated that by bounds can matter.
+    of that kind and not of all, and comes of layouts of that kind. Of very many candidates those
+    are estimated that by their bounds can be `needed`.
     """
     check_sequence(question)
     check_routing(question)
     layouts, dropped = candidates(question, world)
     layouts = _kept(layouts, within)
     estimating = functools.partial(_found, question, dropped)
-    found, sieve = promising(question, layouts, estimating, few)
+    found, sieve = promising(question, layouts, estimating, needed)
     for further in FURTHER:
         more = _kept(further(found), within)
         more = more if sieve is None else sieve.passed(more)

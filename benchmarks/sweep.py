@@ -1,0 +1,152 @@
+"""Sweep: ten thousand questions on cores and on a Dask cluster, and one that is killed half way.
+
+    python benchmarks/sweep.py                      # some minutes on two cores
+    python benchmarks/sweep.py --questions 1000     # the first of them
+
+Three tables of the same questions are written and compared byte by byte: on two cores, on a Dask
+cluster of two workers (processes of this machine), and on two cores by a sweep that is killed with
+SIGKILL once half of the answers are recorded and started again. Then some plans are asked, which
+take longer each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import planner
+
+LAYOUTS: dict[str, Any] = {
+    "kind": "estimate",
+    "models": ["llama-3-8b", "mistral-7b", "llama-2-13b", "qwen2.5-7b", "phi-3-mini"],
+    "machines": ["polaris", "leonardo", "juwels-booster", "perlmutter", "dgx-h100"],
+    "nodes": [4, 8, 12, 16],
+    "workload": {"sequence_length": 1024, "global_batch": 1024},
+    "layout": {
+        "tp": [1, 2, 4, 8, 16],
+        "zero_stage": [0, 1, 2, 3],
+        "micro_batch": [1, 2, 4, 8, 16],
+    },
+}
+"""10,000 stated layouts, some of them impossible."""
+
+PLANS: dict[str, Any] = {
+    "models": ["gpt2-xl", "llama-3-8b"],
+    "machines": ["polaris", "leonardo"],
+    "nodes": [1, 2, 4],
+    "sets": [[], ["device.memory_bytes=80GB"]],
+    "workload": {"sequence_length": 1024, "global_batch": 512},
+}
+"""24 plans."""
+
+
+def swept(sweep: Path, table: Path, *options: str) -> tuple[str, float]:
+    """What a sweep says at its end, and how long it took."""
+    began = time.monotonic()
+    line = [sys.executable, "-m", "planner.cli", "sweep", sweep, "--into", table, *options]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(ran.stderr)
+    return ran.stdout.splitlines()[0].partition(": ")[2], time.monotonic() - began
+
+
+def recorded(table: Path) -> list[str]:
+    """Keys of the answers that are on the disk, in their order."""
+    path = table.with_name(f"{table.name}.journal")
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json.loads(line)[0] for line in lines if line.startswith(b"[")]
+
+
+def killed(sweep: Path, table: Path, at: int, *options: str) -> list[str]:
+    """Keys that were recorded when a sweep was killed."""
+    line = [sys.executable, "-m", "planner.cli", "sweep", sweep, "--into", table, *options]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(recorded(table)) < at and process.poll() is None:
+        time.sleep(0.5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return recorded(table)
+
+
+@contextmanager
+def dask_cluster(folder: Path, workers: int) -> Any:
+    """A scheduler and its workers as processes of this machine; gives the scheduler's file."""
+    file = folder / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    here = os.pathsep.join(map(os.path.abspath, sys.path))
+    both = ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
+    scheduler, worker = ["scheduler", "--port", "0"], ["worker", "--nthreads", "1", "--no-nanny"]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options],
+            env={**os.environ, "PYTHONPATH": here},
+            **quiet,
+        )
+        for kind, *options in ([*scheduler, *both], *[[*worker, *both]] * workers)
+    ]
+    try:
+        while not file.exists():
+            time.sleep(0.1)
+        yield file
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+def report(what: str, said: str, took: float, questions: int) -> None:
+    print(f"{what}: {took:.1f} s, {1000 * took / questions:.1f} ms a question: {said}", flush=True)
+
+
+def main(
+    questions: Annotated[int, typer.Option(min=10, help="How many of the 10,000.")] = 10_000,
+    jobs: Annotated[int, typer.Option(min=1, help="Cores, and workers of the cluster.")] = 2,
+    plans: Annotated[bool, typer.Option(help="Ask some plans, too.")] = True,
+) -> None:
+    """Ask the same questions three times, and compare the tables."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        sweep = folder / "layouts.json"
+        sweep.write_text(json.dumps(LAYOUTS))
+        cores, cluster, again = (folder / f"{n}.parquet" for n in ("cores", "cluster", "again"))
+        some = ("--limit", str(questions))
+        local = ("--jobs", str(jobs))
+        said, took = swept(sweep, cores, *local, *some)
+        report(f"{jobs} cores", said, took, questions)
+        with dask_cluster(folder, jobs) as file:
+            options = ("--backend", "dask", "--address", str(file))
+            said, took = swept(sweep, cluster, *options, *some)
+        report(f"Dask, {jobs} workers", said, took, questions)
+        print(f"the same bytes: {cluster.read_bytes() == cores.read_bytes()}", flush=True)
+        before = killed(sweep, again, questions // 2, *local, *some)
+        rest = questions - len(before)
+        said, took = swept(sweep, again, *local, "--limit", str(rest))
+        report(f"killed after {len(before):,} answers, and again", said, took, rest)
+        after = recorded(again)
+        print(f"lost: {len(set(before) - set(after))}", flush=True)
+        print(f"asked twice: {len(after) - len(set(after))}", flush=True)
+        print(f"the same bytes: {again.read_bytes() == cores.read_bytes()}", flush=True)
+        sizes = [path.stat().st_size / 1e6 for path in (cores, Path(f"{cores}.journal"))]
+        print(f"table {sizes[0]:.1f} MB, journal {sizes[1]:.1f} MB", flush=True)
+        if plans:
+            asked = folder / "plans.json"
+            asked.write_text(json.dumps(PLANS))
+            said, took = swept(asked, folder / "plans.parquet", *local)
+            number = int(re.match(r"[\d,]+", said)[0].replace(",", ""))  # type: ignore[index]
+            report(f"plans, {jobs} cores", said, took, number)
+        print(f"planner {planner.__version__}, Python {sys.version.split()[0]}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,128 @@
+"""Command line: `planner sweep`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.options import FITS, INTERRUPTED
+from planner.errors import shorten
+from planner.units import counted
+
+if TYPE_CHECKING:
+    from planner.sweeps import Swept
+    from planner.sweeps.progress import Progress
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("sweep")(sweep_command)
+
+
+def sweep_command(
+    sweep: Annotated[Path, typer.Argument(help="What is asked: a TOML or JSON file.")],
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", "-o", help="Table to write, .parquet or .csv; else CSV is printed."),
+    ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            metavar="NAME",
+            help="loky (cores of this machine), sequential, dask, ray, or another of joblib's.",
+        ),
+    ] = "loky",
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", help="Processes.", show_default="all cores")
+    ] = -1,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="Of a Dask scheduler, tcp://host:8786 or its file, or of Ray."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, help="Questions to ask now; the others wait for the next call."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the questions, show the first, ask none.")
+    ] = False,
+) -> int:
+    """Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs.
+
+    With --into, a journal beside the table keeps what was answered: the same command goes on where
+    another was stopped. A question that is refused is a row that says why.
+    """
+    from planner.sweeps import sweep as ask
+    from planner.sweeps.progress import Progress as Shown
+
+    if dry_run:
+        return _show_first(sweep)
+    progress = Shown(shown=True)
+    try:
+        found = ask(
+            sweep,
+            into=into,
+            backend=backend,
+            jobs=jobs,
+            address=address,
+            limit=limit,
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        return _interrupted(progress, into)
+    if into is None:
+        from planner.sweeps.table import csv_text
+
+        print(csv_text(found.columns, found.rows), end="")
+    else:
+        print(_summary(found, into, progress))
+    return FITS
+
+
+def _show_first(path: Path) -> int:
+    from planner.sweeps import dry_run
+
+    found, first = dry_run(path)
+    print(f"{counted(len(found.asked), 'question')}: {_ONE[found.kind]} each. The first:")
+    for name, value in first.items():
+        print(f"  {name} = {value}")
+    if (twice := found.num_stated - len(found.asked)) > 0:
+        print(f"{counted(twice, 'question')} stated more than once, and asked once.")
+    return FITS
+
+
+_ONE = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}
+
+
+def _summary(found: Swept, into: Path, progress: Progress) -> str:
+    """What stands in the table now, and what this call did for it."""
+    waiting = progress.total - progress.done
+    fit = f"{found.num_fitting:,} fit, " if "fits" in found.columns else ""
+    said = (
+        f"{shorten(str(into))}: {counted(len(found.rows), 'row')}, {fit}"
+        f"{found.num_refused:,} refused (column error); {found.num_asked:,} asked now, "
+        f"{progress.known:,} answered before"
+    )
+    if waiting:
+        said += f"; {waiting:,} wait for the next call"
+    reasons = Counter(row["error"] for row in found.rows if row["error"])
+    for reason, times in reasons.most_common(1):
+        said += f"\nrefused most often ({times:,}): {reason}"
+    return said
+
+
+def _interrupted(progress: Progress, into: Path | None) -> int:
+    kept = f"{progress.done:,} of {counted(progress.total, 'question')} answered"
+    more = "are kept, and the same command goes on from there"
+    more = more if into else "and none kept; name a table with --into, and they are"
+    print(f"planner: interrupted: {kept} {more}", file=sys.stderr, flush=True)
+    return INTERRUPTED

@@ -1,0 +1,205 @@
+"""Backends: who answers tasks: this process, the cores of this machine, or a cluster, by joblib."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from planner.errors import PlannerError, shorten
+from planner.sweeps.answering import Answer, answer
+from planner.sweeps.questions import Task
+from planner.units import either
+
+__all__ = ["BACKENDS", "answered", "check_backend"]
+
+BACKENDS = ("loky", "sequential", "dask", "ray")
+"""Processes on the cores of this machine, this process, a Dask or a Ray cluster. Other backends
+that joblib knows, such as threading, are taken by their names."""
+
+_NEEDED = {"dask": ("joblib", "distributed"), "ray": ("joblib", "ray"), "sequential": ()}
+PATIENCE_S = 60.0
+"""How long a cluster may take to have its first worker."""
+_WAVE = 2
+"""Tasks a worker of a backend that returns all of them at once: what a stop would lose."""
+
+
+def check_backend(backend: str, jobs: int = -1, address: str | None = None) -> None:
+    """Raise PlannerError where a backend is unknown, lacks a package, or takes no address.
+
+    >>> check_backend("sequential")
+    """
+    for package in _NEEDED.get(backend, ("joblib",)):
+        if importlib.util.find_spec(package) is None:
+            extra = backend if backend in ("dask", "ray") else "sweep"
+            raise PlannerError(
+                f"the backend {shorten(backend)} needs {package}; install it with `pip install "
+                f"'parallelism-planner[{extra}]'`, or use --backend sequential"
+            )
+    if backend not in BACKENDS and backend not in (known := _of_joblib()):
+        raise PlannerError(
+            f"the backend {shorten(backend)} is not known; use {either((*BACKENDS, *known))}"
+        )
+    if jobs == 0:
+        raise PlannerError("jobs = 0 answers nothing; give 1 or more, or -1 for all cores")
+    if address is not None and backend not in ("dask", "ray"):
+        raise PlannerError(
+            f"address = {shorten(address)}: the backend {shorten(backend)} is on this machine; use "
+            "dask or ray, or leave it out"
+        )
+
+
+def _of_joblib() -> list[str]:
+    """Further backends that joblib knows, those included that were registered with it."""
+    from joblib.parallel import BACKENDS as known
+
+    return [name for name in sorted(known) if name not in BACKENDS]
+
+
+def answered(
+    tasks: Sequence[Task], backend: str, jobs: int, address: str | None
+) -> Generator[list[Answer]]:
+    """Answers of tasks as they come, in no order.
+
+    Raises PlannerError where a backend cannot be reached or fails.
+    """
+    if not tasks:
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            if backend == "sequential":
+                yield from map(answer, tasks)
+                return
+            options = stack.enter_context(_connected(backend, address))
+            yield from _parallel(tasks, backend, jobs, options)
+        except (PlannerError, GeneratorExit):
+            raise
+        except Exception as error:
+            # of joblib, a pool, a scheduler or the network: their classes have nothing in common
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise PlannerError(
+                f"the backend {shorten(backend)} failed ({shorten(said, 300)}); what was answered "
+                "is kept, and the same call goes on from there"
+            ) from error
+
+
+def _parallel(
+    tasks: Sequence[Task], backend: str, jobs: int, options: dict[str, Any]
+) -> Iterator[list[Answer]]:
+    import joblib
+    from joblib.parallel import get_active_backend
+
+    with joblib.parallel_config(backend, n_jobs=jobs, **options):
+        chosen, _ = get_active_backend()
+        if backend == "loky":
+            calls = (joblib.delayed(_answer_below)(os.getpid(), task) for task in tasks)
+        else:
+            calls = (joblib.delayed(answer)(task) for task in tasks)
+        if chosen.supports_return_generator:
+            # tasks are made of questions already: joblib is not to put them together
+            yield from joblib.Parallel(batch_size=1, return_as="generator_unordered")(calls)
+            return
+        with joblib.Parallel(batch_size=1) as parallel:
+            width = _WAVE * max(chosen.effective_n_jobs(jobs), 1)
+            while wave := list(itertools.islice(calls, width)):
+                yield from parallel(wave)
+
+
+def _answer_below(parent: int, task: Task) -> list[Answer]:
+    """Answers of a worker of a process, which ends with it: loky's would wait for minutes."""
+    if os.getppid() == parent:
+        _end_with(parent)
+    return answer(task)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Watch for the end of a parent, once in each worker."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _connected(backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+    """What joblib is to be told, while a cluster is connected."""
+    if backend == "dask":
+        with _dask_client(address) as client:
+            yield {"client": client}
+    elif backend == "ray":
+        with _ray(address):
+            yield {}
+    else:
+        yield {"inner_max_num_threads": 1} if backend == "loky" else {}
+
+
+@contextlib.contextmanager
+def _dask_client(address: str | None) -> Iterator[Any]:
+    """The client of a scheduler: at an address, in a scheduler file, or the one that there is."""
+    import dask
+    import distributed
+
+    address = address or dask.config.get("scheduler-address", None)
+    if address is None:
+        try:
+            yield distributed.default_client()
+        except ValueError:
+            raise PlannerError(
+                "the backend dask needs the address of its scheduler; give for example "
+                "--address tcp://host:8786, or the scheduler's file"
+            ) from None
+        return
+    where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
+    try:
+        if "scheduler_file" in where and not Path(address).is_file():
+            raise FileNotFoundError("no such file")  # for which Dask would wait
+        client = distributed.Client(**where, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise PlannerError(
+            f"no Dask scheduler answers at {shorten(address)} ({shorten(str(error))}); start one "
+            "with `dask scheduler`, or correct the address"
+        ) from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=PATIENCE_S)
+        except (TimeoutError, distributed.TimeoutError):
+            raise PlannerError(
+                f"the Dask scheduler at {shorten(address)} has no worker after {PATIENCE_S:g} s; "
+                "start some with `dask worker`"
+            ) from None
+        yield client
+
+
+@contextlib.contextmanager
+def _ray(address: str | None) -> Iterator[None]:
+    """A Ray cluster: the one that there is, or at an address."""
+    import ray
+    from ray.util.joblib import register_ray
+
+    register_ray()
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address or "auto", logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, OSError, ValueError, RuntimeError) as error:
+        raise PlannerError(
+            f"no Ray cluster answers at {shorten(address or 'auto')} ({shorten(str(error))}); "
+            "start one with `ray start --head`, or give its --address"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,112 @@
+"""Columns: names and types of a sweep's table, the same whatever its answers are."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from types import UnionType
+from typing import Any
+
+from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
+from planner.describe.base import Description
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.sweeps.stated import Kind
+
+__all__ = ["FASTEST", "Columns", "columns"]
+
+Columns = dict[str, type]
+"""Every column by its name: text, truth values, whole or real numbers."""
+
+
+def _types(kind: type[Description], names: Iterable[str] | None = None) -> Columns:
+    """Columns for fields of a description; lists are text."""
+    fields = kind.model_fields
+    return {name: _type(fields[name].annotation) for name in (fields if names is None else names)}
+
+
+def _type(annotation: Any) -> type:
+    """The type of a column for a field.
+
+    >>> _type(int), _type(float | None), _type(tuple[str, ...]), _type(typing.Literal["a"])
+    (<class 'int'>, <class 'float'>, <class 'str'>, <class 'str'>)
+    """
+    if typing.get_origin(annotation) in (UnionType, typing.Union):
+        return _type(next(a for a in typing.get_args(annotation) if a is not type(None)))
+    return annotation if annotation in (bool, int, float) else str
+
+
+_LAYOUT: Columns = {"layout": str, "framework": str, **_types(Layout)}
+_FIGURES: Columns = {
+    "fits": bool,
+    "tight": bool,
+    "out_of_memory_probability": float,
+    "step_time_s": float,
+    "step_time_low_s": float,
+    "step_time_high_s": float,
+    "memory_total_bytes": float,
+    "memory_low_bytes": float,
+    "memory_high_bytes": float,
+    "host_total_bytes": float,
+    "mfu": float,
+    "tokens_per_s": float,
+    "network": str,
+}
+_PARTS: Columns = {
+    **{f"time_{name}_s": float for name in TIME_PARTS},
+    **{f"memory_{name}_bytes": float for name in DEVICE_PARTS},
+    **{f"host_{name}_bytes": float for name in HOST_PARTS},
+}
+FASTEST = (*_LAYOUT, *_FIGURES)
+"""What is said of a plan's fastest layout besides its recommended one, behind `fastest_`."""
+_COST: Columns = {"duration_s": float, "node_hours": float}
+_TRACED = ("weights", "gradients", "optimizer_states", "activations", "logits_and_loss", "peak")
+
+_ANSWERS: dict[Kind, Columns] = {
+    "plan": {
+        "num_devices": int,
+        "num_candidates": int,
+        "answered_batch": int,
+        "enough_nodes": int,
+        **_COST,
+        **_LAYOUT,
+        **_FIGURES,
+        **{f"fastest_{name}": {**_LAYOUT, **_FIGURES}[name] for name in FASTEST},
+        **_PARTS,
+    },
+    "estimate": {"num_devices": int, **_COST, **_LAYOUT, **_FIGURES, **_PARTS},
+    "trace": {
+        "num_devices": int,
+        **_LAYOUT,
+        **{f"{how}_{part}_bytes": int for part in _TRACED for how in ("traced", "estimated")},
+        "collectives_agree": bool,
+        "torch": str,
+    },
+}
+
+
+def columns(kind: Kind, stated: Iterable[str]) -> Columns:
+    """Columns of a sweep: what is asked, with the fields of workloads that it states; the answer;
+    why there is none.
+
+    >>> found = list(columns("plan", ("precision", "tokens")))
+    >>> found[:2], found[-1], "asked_layout" in found
+    (['model', 'machine'], 'error', False)
+    """
+    asked = set(stated)
+    workload = _types(Workload, [name for name in Workload.model_fields if name in asked])
+    found: Columns = {
+        "model": str,
+        "machine": str,
+        "set": str,
+        "leave_free_percent": float,
+        "devices": int,
+        "nodes": int,
+        "asked_frameworks": str,
+        **workload,
+    }
+    if kind != "plan":
+        found["asked_layout"] = str
+    if kind == "trace":
+        found["stage"] = int
+    return {**found, **_ANSWERS[kind], "key": str, "error": str}

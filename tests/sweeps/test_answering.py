@@ -1,0 +1,206 @@
+"""Rows say what the planner says to the same question; what it refuses is a row, too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload
+from planner.errors import PlannerError
+from planner.sweeps import answering
+from planner.sweeps.columns import columns
+from planner.sweeps.questions import NAMED, questions, tasks
+from planner.sweeps.stated import stated
+from tests.sweeps.asking import FEW
+
+SHORT = {"sequence_length": 1024, "global_batch": 64}
+PLANS = {
+    "models": ["gpt2", "llama-3-8b"],
+    "machines": ["polaris"],
+    "sets": [[], ["device.memory_bytes=80GB"]],
+    "nodes": [1, 2],
+    "frameworks": ["ddp", ["ddp", "fsdp2"]],
+    "workload": {**SHORT, "tokens": 1e9},
+}
+
+
+def swept(**asked: Any) -> planner.Swept:
+    return planner.sweep(backend="sequential", **asked)
+
+
+def of_types(found: planner.Swept, kind: Any, stated: set[str]) -> Iterator[str]:
+    """Cells that are not of the type of their column."""
+    types = columns(kind, {*NAMED, *stated})
+    assert tuple(types) == found.columns
+    for row in found.rows:
+        assert tuple(row) == found.columns
+        yield from (name for name, value in row.items() if type(value) not in
+                    (types[name], type(None)))  # fmt: skip
+
+
+def test_estimates_are_those_of_the_planner() -> None:
+    found = swept(**FEW)
+    assert len(found.rows) == 8
+    assert not list(of_types(found, "estimate", set()))
+    for row in found.rows:
+        layout = Layout(
+            dp=row["nodes"] * 4 // row["tp"],
+            tp=row["tp"],
+            zero_stage=row["zero_stage"],
+            grad_accumulation=64 // (row["nodes"] * 4 // row["tp"]),
+        )
+        job = Workload(sequence_length=4096, global_batch=64)
+        one = planner.estimate("llama-3-8b", "polaris", layout, workload=job)
+        assert one.record().items() <= row.items()
+        assert row["layout"] == str(layout)
+        assert row["num_devices"] == layout.world
+        # of a thousand steps, as no tokens are asked
+        assert row["node_hours"] == pytest.approx(row["nodes"] * one.step_time_s / 3.6)
+
+
+@pytest.mark.slow
+def test_plans_are_those_of_the_planner() -> None:
+    found = swept(**PLANS)
+    assert len(found.rows) == 16
+    assert not list(of_types(found, "plan", {"tokens"}))
+    job = Workload(**SHORT, tokens=1e9)
+    assert {row["fits"] for row in found.rows} == {True, False}
+    for row in found.rows:
+        machine = planner.load_machine("polaris", tuple(row["set"].split()))
+        names = row["asked_frameworks"].split()
+        one = planner.plan(
+            row["model"], machine, nodes=row["nodes"], workload=job, frameworks=names
+        )
+        assert (row["fits"], row["num_candidates"]) == (one.fits, one.num_candidates)
+        assert (row["enough_nodes"], row["error"]) == (one.enough_nodes, None)
+        if one.recommended is None or one.best is None:
+            assert (row["layout"], row["fastest_layout"], row["node_hours"]) == (None, None, None)
+            continue
+        assert one.recommended.record().items() <= row.items()
+        fastest = one.best.record()
+        for name in ("framework", "dp", "step_time_s", "mfu", "memory_total_bytes"):
+            assert row[f"fastest_{name}"] == fastest[name]
+        assert row["node_hours"] == one.node_hours(one.recommended)
+
+
+@pytest.mark.slow
+def test_a_plan_of_the_nearest_batch_says_so() -> None:
+    job = {"sequence_length": 4096, "global_batch": 509}
+    [row] = swept(models="llama-3-8b", machines="polaris", nodes=8, workload=job).rows
+    answer = planner.plan("llama-3-8b", "polaris", nodes=8, workload=Workload(**job))
+    assert (row["global_batch"], row["answered_batch"]) == (509, answer.workload.global_batch)
+
+
+def test_what_cannot_be_answered_is_a_row_with_the_reason() -> None:
+    found = swept(
+        models=["gpt2", "llama-3-8b", "resnet-50"],
+        machines="polaris",
+        nodes=[1, 9999],
+        kind="estimate",
+        workload={"sequence_length": 2048, "global_batch": 64},
+        layout={"tp": [1, 3], "zero_stage": 3},
+    )
+    assert found.num_questions == found.num_asked == len(found.rows) == 12
+    reasons = {(row["model"], row["nodes"], row["asked_layout"].split()[0]): row["error"]
+               for row in found.rows}  # fmt: skip
+    assert "exceeds the 1024 learned positions" in reasons["gpt2", 1, "tp=1"]
+    assert reasons["llama-3-8b", 1, "tp=1"] is None
+    assert "does not divide the 4 devices" in reasons["llama-3-8b", 1, "tp=3"]
+    assert "exceeds the 560 nodes of polaris" in reasons["llama-3-8b", 9999, "tp=1"]
+    assert "only transformers can be planned" in reasons["resnet-50", 1, "tp=1"]
+    assert all(row["fits"] is False for row in found.rows if row["error"])
+    assert found.num_refused == sum(reason is not None for reason in reasons.values())
+    assert all("\n" not in reason for reason in reasons.values() if reason)
+
+
+def test_fields_that_contradict_each_other_are_rows() -> None:
+    found = swept(models="llama-3-8b", machines="polaris", kind="estimate", layout={"dp": 4},
+                  workload={"lora_rank": [0, 8], "base_format": ["computed", "nf4"]})  # fmt: skip
+    refused = {(r["lora_rank"], r["base_format"]) for r in found.rows if r["error"]}
+    assert refused == {(0, "nf4")}
+
+
+def test_a_layout_of_two_frameworks_is_refused() -> None:
+    found = swept(**FEW, frameworks=[["ddp", "fsdp2"]])
+    assert {row["error"] for row in found.rows} == {
+        "a layout is of one framework, not of 2; give each alone"
+    }
+
+
+def test_a_fault_is_a_row_and_the_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering.estimate
+
+    def faulty(*given: Any, **more: Any) -> Any:
+        if given[2].tp == 4:
+            raise ZeroDivisionError("division by zero")
+        return asked(*given, **more)
+
+    monkeypatch.setattr(answering, "estimate", faulty)
+    found = swept(**FEW)
+    assert [row["error"] is not None for row in found.rows] == [
+        "tp=4" in row["asked_layout"] for row in found.rows
+    ]
+    assert "a fault of the planner (ZeroDivisionError: division by zero)" in (
+        next(row["error"] for row in found.rows if row["error"])
+    )
+
+
+def test_what_a_worker_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(answering, "estimate", full)
+    table = tmp_path / "results.csv"
+    with pytest.raises(PlannerError, match=r"the backend sequential failed \(MemoryError\)"):
+        swept(**FEW, into=table)
+    monkeypatch.undo()
+    assert swept(**FEW, into=table).num_asked == 8
+
+
+def test_a_worker_of_other_code_answers_nothing() -> None:
+    found = questions(stated(FEW))
+    task = dataclasses.replace(tasks(found, found.asked)[0], fingerprint="0" * 32)
+    with pytest.raises(PlannerError, match="has other code of the planner than who asks"):
+        answering.answer(task)
+
+
+def test_a_task_travels_as_data() -> None:
+    """A worker has neither the asker's files nor its objects: what it gets is text."""
+    found = questions(stated(FEW))
+    task = tasks(found, found.asked)[0]
+    plain = json.loads(json.dumps(dataclasses.asdict(task)))
+    asked = [
+        answering.Asked(**{**q, "frameworks": tuple(q["frameworks"])}) for q in plain.pop("asked")
+    ]
+    assert answering.answer(answering.Task(**plain, asked=tuple(asked))) == answering.answer(task)
+
+
+@pytest.mark.slow
+def test_traces_are_those_of_the_validation() -> None:
+    pytest.importorskip("torch")
+    from planner.validate.trace.report import compare_trace
+
+    found = swept(
+        kind="trace",
+        models="gpt2",
+        machines="dgx-h100",
+        nodes=1,
+        workload={"sequence_length": 512},
+        layout={"tp": [1, 2, 3], "zero_stage": 3},
+    )
+    assert not list(of_types(found, "trace", set()))
+    assert [row["error"] is None for row in found.rows] == [True, True, False]
+    for row in found.rows[:2]:
+        job = Workload(sequence_length=512, global_batch=8 // row["tp"], dropout=0.0)
+        one = compare_trace("gpt2", world=8, workload=job, tp=row["tp"], zero_stage=3)
+        for part in one.parts:
+            assert row[f"traced_{part.name}_bytes"] == part.traced_bytes > 0
+            assert row[f"estimated_{part.name}_bytes"] == part.estimated_bytes
+        assert row["collectives_agree"] is True

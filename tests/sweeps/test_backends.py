@@ -1,0 +1,284 @@
+"""Backends: the same table from every one, and from a sweep that was killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.errors import PlannerError
+from planner.sweeps import backends
+from planner.sweeps.journal import journal_of
+from tests.sweeps.asking import FEW, MANY, command, done, written
+
+LIMIT_S = 120
+
+
+def recorded(table: Path) -> list[str]:
+    """Keys in the order in which they were recorded."""
+    path = journal_of(table)
+    text = path.read_bytes() if path.exists() else b""
+    lines = [json.loads(line) for line in text.split(b"\n")[:-1]]
+    return [line[0] for line in lines if isinstance(line, list)]
+
+
+def is_there(group: int) -> bool:
+    """Whether any process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def ended(*started: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Processes of a test, ended with it."""
+    try:
+        yield
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def test_threads_find_the_same(tmp_path: Path) -> None:
+    tables = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    planner.sweep(**FEW, into=tables[0], backend="sequential")
+    planner.sweep(**FEW, into=tables[1], backend="threading", jobs=2)
+    assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_answers_come_from_backends_with_and_without_generators(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from joblib._parallel_backends import ThreadingBackend
+
+    monkeypatch.setattr(ThreadingBackend, "supports_return_generator", not whole)
+    found = planner.sweep(**FEW, backend="threading", jobs=2)
+    assert found.rows == planner.sweep(**FEW, backend="sequential").rows
+
+
+@pytest.mark.alone
+def test_cores_find_the_same_and_a_killed_sweep_goes_on(tmp_path: Path) -> None:
+    asked = written(tmp_path, MANY)
+    whole, killed = tmp_path / "whole.parquet", tmp_path / "killed.parquet"
+    assert done(asked, "--into", whole, "--backend", "sequential").returncode == 0
+    line = command(asked, "--into", killed, "--jobs", "2")
+    process = subprocess.Popen(
+        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        began = time.monotonic()
+        while len(recorded(killed)) < 50:
+            assert process.poll() is None, "it was done before it could be killed"
+            assert time.monotonic() - began < LIMIT_S
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    kept = journal_of(killed).read_bytes()
+    before = recorded(killed)
+    assert 50 <= len(before) < 216
+    assert not killed.exists()
+    # its workers end by themselves
+    while is_there(process.pid):
+        assert time.monotonic() - began < LIMIT_S
+        time.sleep(0.1)
+    again = done(asked, "--into", killed, "--jobs", "2")
+    assert again.returncode == 0, again.stderr
+    # nothing is lost: what was whole is still there; nothing is repeated: no key is there twice
+    assert journal_of(killed).read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
+    assert recorded(killed)[: len(before)] == before
+    assert len(recorded(killed)) == len(set(recorded(killed))) == 216
+    said = re.search(r"(\d+) asked now, (\d+) answered before", again.stdout)
+    assert said is not None
+    assert [int(number) for number in said.groups()] == [216 - len(before), len(before)]
+    assert killed.read_bytes() == whole.read_bytes()
+    once_more = done(asked, "--into", killed, "--jobs", "2")
+    assert "0 asked now, 216 answered before" in once_more.stdout
+    assert killed.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.alone
+def test_a_worker_that_is_killed_ends_a_sweep_in_one_sentence(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    line = command(written(tmp_path, MANY), "--into", table, "--jobs", "2")
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    began = time.monotonic()
+    while not recorded(table) and process.poll() is None and time.monotonic() - began < LIMIT_S:
+        time.sleep(0.02)
+    listing = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)]
+    children = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+    workers = [row.split()[0] for row in children.splitlines() if "LokyProcess" in row]
+    try:
+        os.kill(int(workers[0]), signal.SIGKILL)
+        out, err = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (2, "")
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("planner: the backend loky failed (A worker process managed by")
+    assert last.endswith("what was answered is kept, and the same call goes on from there")
+    assert "Traceback" not in err
+    assert recorded(table)
+
+
+@pytest.mark.alone
+def test_an_interrupted_sweep_says_how_to_go_on(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    line = command(written(tmp_path, MANY), "--into", table, "--jobs", "2")
+    # as a terminal does it: every process of the group gets the signal
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    began = time.monotonic()
+    # of two tasks at least one is counted, too
+    while len(recorded(table)) < 10 and process.poll() is None:
+        assert time.monotonic() - began < LIMIT_S
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (130, "")
+    last = err.strip().splitlines()[-1]
+    said = re.fullmatch(
+        r"planner: interrupted: (\d+) of 216 questions answered are kept, and the same command "
+        "goes on from there",
+        last,
+    )
+    assert said is not None, err
+    assert "Traceback" not in err
+    assert len(recorded(table)) >= int(said[1]) > 0
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
+def test_a_dask_cluster_finds_the_same(tmp_path: Path) -> None:
+    asked = written(tmp_path, MANY)
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    assert done(asked, "--into", here, "--jobs", "2").returncode == 0
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    file, quiet = tmp_path / "scheduler.json", {"stdout": subprocess.DEVNULL}
+    place = tmp_path / "worker"  # a worker of another folder: it has no file of the asker's
+    place.mkdir()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    scheduler = subprocess.Popen(
+        [*dask, "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", file],
+        stderr=subprocess.DEVNULL,
+        cwd=place,
+        **quiet,
+    )
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", file,
+             "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"],
+            stderr=subprocess.DEVNULL, cwd=place, env=environment, **quiet,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    with ended(*workers, scheduler):
+        began = time.monotonic()
+        while not file.exists():
+            assert time.monotonic() - began < LIMIT_S
+            time.sleep(0.1)
+        address = json.loads(file.read_text())["address"]
+        limited = done(asked, "--into", there, "--backend", "dask", "--address", address,
+                       "--limit", "100")  # fmt: skip
+        assert "100 asked now" in limited.stdout, limited.stderr
+        rest = done(asked, "--into", there, "--backend", "dask", "--address", file)
+        assert "116 asked now, 100 answered before" in rest.stdout, rest.stderr
+    assert there.read_bytes() == here.read_bytes()
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray here")
+def test_a_ray_cluster_finds_the_same(tmp_path: Path) -> None:
+    asked = written(tmp_path, MANY)
+    here, there = tmp_path / "here.csv", tmp_path / "there.csv"
+    assert done(asked, "--into", here, "--jobs", "2").returncode == 0
+    code = (
+        "import sys, ray, planner\n"
+        "ray.init('local', num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1')\n"
+        "found = planner.sweep(sys.argv[1], into=sys.argv[2], backend='ray')\n"
+        "print(found.num_asked)\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", code, asked, there],
+        env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert ran.stdout.strip().splitlines()[-1:] == ["216"], ran.stderr
+    assert there.read_bytes() == here.read_bytes()
+
+
+# --- what cannot be reached ------------------------------------------------------------------
+
+
+def test_a_backend_without_its_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
+    for backend, words in (
+        ("loky", r"needs joblib; install it with `pip install 'parallelism-planner\[sweep\]'`"),
+        ("dask", r"\[dask\]"),
+        ("ray", r"\[ray\]"),
+    ):
+        with pytest.raises(PlannerError, match=words):
+            planner.sweep(**FEW, backend=backend)
+    assert planner.sweep(**FEW, backend="sequential").num_asked == 8
+
+
+def test_an_unknown_backend_or_no_job_is_one_sentence(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    with pytest.raises(
+        PlannerError, match=r"the backend slurm is not known; use loky, .*threading"
+    ):
+        planner.sweep(**FEW, into=table, backend="slurm")
+    with pytest.raises(PlannerError, match="jobs = 0 answers nothing; give 1 or more"):
+        planner.sweep(**FEW, into=table, jobs=0)
+    with pytest.raises(PlannerError, match="limit = -1 asks nothing; give 0 or more"):
+        planner.sweep(**FEW, into=table, limit=-1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_is_for_clusters() -> None:
+    with pytest.raises(PlannerError, match="the backend loky is on this machine"):
+        planner.sweep(**FEW, address="tcp://127.0.0.1:1")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask here")
+def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+    for more, words in (
+        (("--address", "tcp://127.0.0.1:1"), "no Dask scheduler answers at tcp://127.0.0.1:1"),
+        (("--address", "absent.json"), "no Dask scheduler answers at absent.json"),
+        ((), "the backend dask needs the address of its scheduler"),
+    ):
+        line = command(written(tmp_path, FEW), "--into", table, "--backend", "dask", *more)
+        ran = subprocess.run(
+            line, capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False
+        )
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert ran.stderr.startswith(f"planner: {words}"), ran.stderr
+        assert ran.stderr.count("\n") == 1

@@ -1,0 +1,169 @@
+"""The journal: nothing that was recorded is lost or asked again, wherever a sweep was killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.errors import PlannerError, WriteError
+from planner.sweeps import table as tables
+from planner.sweeps.journal import Journal, journal_of
+from tests.sweeps.asking import FEW, done, written
+
+HOLD = (
+    "import sys; from pathlib import Path; from planner.sweeps.journal import Journal\n"
+    "with Journal(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+)
+
+
+def swept(table: Path, limit: int | None = None) -> planner.Swept:
+    return planner.sweep(**FEW, into=table, backend="sequential", limit=limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_part_now_and_the_rest_later_is_the_whole(tmp_path: Path, kind: str) -> None:
+    whole, parts = tmp_path / f"whole.{kind}", tmp_path / f"parts.{kind}"
+    assert swept(whole).num_asked == 8
+    assert [swept(parts, 3).num_asked for _ in range(4)] == [3, 3, 2, 0]
+    assert parts.read_bytes() == whole.read_bytes()
+    # more questions are added to those that are answered
+    more = planner.sweep(**{**FEW, "nodes": [1, 2, 4]}, into=parts, backend="sequential")
+    assert (more.num_questions, more.num_asked) == (12, 4)
+    assert [row["nodes"] for row in more.rows] == [1] * 4 + [2] * 4 + [4] * 4
+
+
+@pytest.mark.slow
+def test_a_journal_that_was_cut_anywhere_goes_on(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
+    swept(whole)
+    kept = journal_of(whole).read_bytes()
+    for end in [*range(0, 40, 7), *range(40, len(kept), 997), len(kept) - 1, len(kept)]:
+        journal_of(cut).write_bytes(kept[:end])
+        found = swept(cut)
+        assert cut.read_bytes() == whole.read_bytes()
+        lines = [json.loads(line) for line in journal_of(cut).read_text().splitlines()]
+        keys = [line[0] for line in lines if isinstance(line, list)]
+        assert len(keys) == len(set(keys)) == 8
+        recorded = [line for line in kept[:end].split(b"\n")[:-1] if line.startswith(b"[")]
+        assert found.num_asked == 8 - len(recorded)
+        # what was whole is still there, byte by byte
+        last = kept[:end].rfind(b"\n") + 1
+        assert journal_of(cut).read_bytes().startswith(kept[:last])
+
+
+def test_half_a_line_inside_is_asked_again(tmp_path: Path) -> None:
+    """A disk that was full may leave half a line that is ended later."""
+    table = tmp_path / "results.csv"
+    swept(table)
+    whole = table.read_bytes()
+    lines = journal_of(table).read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3][:50] + b"\n"
+    journal_of(table).write_bytes(b"".join(lines))
+    assert swept(table).num_asked == 1
+    assert table.read_bytes() == whole
+
+
+def test_answers_of_other_questions_do_not_disturb(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    planner.sweep(**{**FEW, "nodes": 2}, into=table, backend="sequential")
+    found = swept(table)
+    assert (found.num_asked, {row["nodes"] for row in found.rows}) == (8, {1, 4})
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_are_refused_and_a_dead_one_is_not(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(journal_of(table))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        second = done(written(tmp_path, FEW), "--into", table, "--backend", "sequential")
+        assert (second.returncode, second.stdout) == (2, "")
+        assert second.stderr.startswith("planner: another sweep is writing ")
+        assert f"(process {holder.pid} on " in second.stderr
+        assert second.stderr.count("\n") == 1
+        assert not table.exists()
+    finally:
+        holder.kill()
+        holder.wait()
+        for pipe in (holder.stdin, holder.stdout):
+            assert pipe is not None
+            pipe.close()
+    assert swept(table).num_asked == 8
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    for content in (b"my notes\n", b"my notes", b"{}\n", b"\x00\xff" * 9, b'{"journal": 3}\n'):
+        journal_of(table).write_bytes(content)
+        with pytest.raises(WriteError, match="is no journal of a sweep; move it away"):
+            swept(table)
+        assert journal_of(table).read_bytes() == content
+
+
+def test_a_table_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    table.write_text("a,b\n")
+    with pytest.raises(WriteError, match="no journal of a sweep stands beside it"):
+        swept(table)
+    assert table.read_text() == "a,b\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("results.xlsx", "name a file .parquet or .csv"),
+        ("results", "name a file .parquet or .csv"),
+        ("absent/results.csv", "No such file or directory"),
+        ("folder.csv", "is a directory"),
+    ],
+)
+def test_a_table_that_cannot_be_written_is_refused_first(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(WriteError, match=words):
+        swept(tmp_path / name)
+
+
+def test_parquet_without_pyarrow_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PlannerError, match=r"needs pyarrow; install it with .*\[sweep\]"):
+        swept(tmp_path / "results.parquet")
+
+
+def test_a_journal_in_memory_keeps_what_it_is_told() -> None:
+    with Journal() as journal:
+        journal.record([("a", {"fits": True})])
+        assert journal.answers == {"a": {"fits": True}}
+
+
+def test_tables_are_read_by_pandas_as_they_were_written(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = swept(tmp_path / "results.parquet")
+    read = pandas.read_parquet(tmp_path / "results.parquet")
+    assert list(read.columns) == list(found.columns)
+    for name in ("step_time_s", "fits", "dp", "layout", "key"):
+        assert list(read[name]) == [row[name] for row in found.rows]
+    assert (read["fits"].dtype, read["dp"].dtype) == (bool, "int64")
+    swept(tmp_path / "results.csv")
+    plain = pandas.read_csv(tmp_path / "results.csv")
+    assert list(plain["step_time_s"]) == [row["step_time_s"] for row in found.rows]
+    # a row that is refused is no obstacle to a filter
+    planner.sweep(**{**FEW, "nodes": [4, 9999]}, into=tmp_path / "results.parquet",
+                  backend="sequential")  # fmt: skip
+    some = pandas.read_parquet(tmp_path / "results.parquet")
+    assert set(some[some["fits"]]["nodes"]) == {4}
+    assert some["error"].notna().sum() == 4

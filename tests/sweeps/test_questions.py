@@ -1,0 +1,129 @@
+"""A question's key: of everything that an answer depends on, and of nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
+from planner.sweeps import fingerprint
+from planner.sweeps.fingerprint import canonical
+from planner.sweeps.questions import questions, tasks
+from planner.sweeps.stated import stated
+from tests.sweeps.asking import FEW, MANY
+
+PRINT = (
+    "from planner.sweeps.questions import questions\n"
+    "from planner.sweeps.stated import stated\n"
+    "from tests.sweeps.asking import FEW\n"
+    "print(*[q.key for q in questions(stated(FEW)).asked])"
+)
+
+
+def keys(**changes: Any) -> list[str]:
+    return [q.key for q in questions(stated({**FEW, **changes})).asked]
+
+
+@pytest.mark.slow
+def test_keys_are_the_same_in_every_process() -> None:
+    found = set()
+    for seed in ("0", "1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT], env=environment, capture_output=True, check=True
+        )
+        found.add(done.stdout.decode().strip())
+    assert found == {" ".join(keys())}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"models": ["mistral-7b"]},
+        {"machines": ["vsc-5"]},
+        {"sets": [["device.memory_bytes=80GB"]]},
+        {"leave_free": 10},
+        {"nodes": [2, 8]},
+        {"frameworks": ["fsdp2"]},
+        {"frameworks": [["fsdp2", "ddp"]]},
+        {"kind": "trace"},
+        {"workload": {"global_batch": 128}},
+        {"layout": {"tp": [2, 4], "pp": [2, 4]}},
+    ],
+)
+def test_every_part_of_a_question_is_in_its_key(changes: dict[str, Any]) -> None:
+    assert not set(keys(**changes)) & set(keys())
+
+
+def test_a_stage_is_in_the_key_of_its_trace() -> None:
+    first, second = (keys(kind="trace", stages=stage) for stage in (0, 1))
+    assert not set(first) & set(second)
+
+
+def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    text = (folder("machine") / "polaris.toml").read_text(encoding="utf-8")
+    own.write_text(text, encoding="utf-8")
+    before = keys(machines=[str(own)])
+    assert before == keys(machines=[str(own)])
+    own.write_text(f"{text}\n".replace("num_devices = 4", "num_devices = 4 # as before"))
+    assert before == keys(machines=[str(own)]), "a comment changes no machine"
+    changed = text.replace('"Polaris, ALCF', '"My Polaris, ALCF')
+    assert changed != text
+    own.write_text(changed)
+    assert not set(before) & set(keys(machines=[str(own)]))
+
+
+def test_other_code_answers_other_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = keys()
+    here = fingerprint.fingerprint()
+    package = tmp_path / "planner"
+    (package / "cost").mkdir(parents=True)
+    (package / "cost" / "constants.toml").write_text("value = 1\n")
+    monkeypatch.setattr(fingerprint, "_PACKAGE", package)
+    monkeypatch.setattr(fingerprint, "_ANSWERING", ("cost",))
+    one = fingerprint.fingerprint.__wrapped__()
+    (package / "cost" / "constants.toml").write_text("value = 2\n")
+    two = fingerprint.fingerprint.__wrapped__()
+    assert len({here, one, two}) == 3
+    monkeypatch.setattr("planner.sweeps.questions.fingerprint", lambda: two)
+    assert not set(before) & set(keys())
+
+
+@pytest.mark.parametrize("kind", ["model", "machine", "framework"])
+def test_content_is_the_whole_description(kind: str) -> None:
+    load = {"model": load_model, "machine": load_machine, "framework": load_framework}[kind]
+    for name in names(kind):
+        one = load(name)
+        again = type(one).described(json.loads(canonical(one.model_dump(mode="json"))))
+        assert again == one, name
+
+
+def test_questions_are_asked_once_and_rows_are_kept() -> None:
+    # two what-ifs that come to the same, and a question that is stated twice
+    once = ["device.memory_bytes=80GB"]
+    found = questions(stated({**FEW, "sets": [once, once * 2]}))
+    assert len(found.asked) == 16
+    assert len({q.key for q in found.asked}) == 8
+    twice = questions(stated({**FEW, "nodes": [1, 4, 1]}))
+    assert (len(twice.asked), twice.num_stated) == (8, 12)
+
+
+def test_a_task_holds_what_its_questions_need_and_no_more() -> None:
+    found = questions(stated(MANY))
+    made = tasks(found, found.asked)
+    assert sorted(q.key for task in made for q in task.asked) == sorted(q.key for q in found.asked)
+    for task in made:
+        assert set(task.described) == {n for q in task.asked for n in (q.model, q.machine)}
+    # a worker that is given one after the other reads most descriptions once
+    places = [q.machine for task in made for q in task.asked]
+    assert sum(a != b for a, b in itertools.pairwise(places)) == len(set(places)) - 1
