@@ -195,7 +195,6 @@ class _Sizes:
         reduced, table = np.where(self.every, layer * ahead, 0.0), self.table()
         copies, largest = self.copies(), np.maximum(params.embedding, layer)
         late = np.where(self.late, layer * ahead, 0.0)
-        after = buckets + computing + tied + reduced + late + self.outputs() + copies
         filling, in_loss = buckets + self.bucket_copy(), self.gradient_in_loss
         return Unreduced(
             preallocates=buffers.preallocates_gradients,
@@ -213,7 +212,7 @@ class _Sizes:
             tied=tied,
             head=np.where(self.every, late_head * ahead, 0.0),
             reduced=reduced,
-            after_last_layer=after,
+            after_last_layer=buckets + computing + tied + reduced + late + self.outputs() + copies,
             copied=copies + late,
             # a loss fused with the head's product has its gradient in the precision of the weights
             in_loss=params.head * self.element * in_loss,

@@ -275,7 +275,6 @@ def _gathered(stages: Stages) -> GatheredWeights:
         head = window = np.maximum(live, layer)
     # between passes of a pipeline that reduces once, nothing is freed
     kept = layouts.piped & layouts.sums_gradients(question.framework)
-    copied = params.copied_in * element
     reduced = everything - np.maximum(layer, params.embedding * element)
     stays = layouts.keeps_second_shards(question.framework)
     # neither the layer that computes is sharded again nor the head, or the table that it shares
@@ -292,14 +291,14 @@ def _gathered(stages: Stages) -> GatheredWeights:
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     # gathered before the first pass, gradients are summed after it
     copies = copies & ~layouts.sums_gradients(question.framework)
-    flat = np.where(copies, 2 * layer + copied, 0.0)
+    flat = np.where(copies, 2 * layer + params.copied_in * element, 0.0)
     return GatheredWeights(
         in_forward=there(window, others) + flat,
         window=there(window, others),
         head=there(head, everything - head),
         in_second_layer=both,
         in_first_layer=both,
-        copied=np.where(kept & layouts.shards_weights, 2 * copied, 0.0),
+        copied=np.where(kept & layouts.shards_weights, 2 * params.copied_in * element, 0.0),
         in_embedding=there(np.where(kept, everything, tied)),
         in_reduction=there(np.where(kept, reduced, 0.0)),
     )

@@ -93,11 +93,7 @@ def _pace(candidates: Stages) -> _Pace:
     )
     free_s = pace_s - stages.total([work.behind_s for work in passes])
     transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free_s)
-    every = Passes(
-        stages.of_model([work.total_s for work in passes]),
-        stages.of_model([work.drawn_forward_s for work in passes]),
-        stages.of_model([work.weight_gradient_s for work in compute]),
-    )
+    idle_s = bubble_s(layouts, Passes(pace_s, drawn, weights), _every(stages, passes))
     chunks, m = transfer.behind_s * layouts.vpp, layouts.num_microbatches
     longer = 1 + host / (forward + backward + recompute)
     parts = {
@@ -108,7 +104,7 @@ def _pace(candidates: Stages) -> _Pace:
         "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
         "context_parallel": m * stages.total([work.context_s for work in passes]),
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),
-        "pipeline_bubble": bubble_s(layouts, Passes(pace_s, drawn, weights), every),
+        "pipeline_bubble": idle_s,
         "pipeline_transfer": _transfers(layouts, transfer),
     }
     return _Pace(
@@ -118,6 +114,15 @@ def _pace(candidates: Stages) -> _Pace:
         (backward + recompute) * longer,
         ahead + chunks,
         back + chunks,
+    )
+
+
+def _every(stages: Stages, passes: list[Pass]) -> Passes:
+    """One micro-batch on all stages together."""
+    return Passes(
+        stages.of_model([work.total_s for work in passes]),
+        stages.of_model([work.drawn_forward_s for work in passes]),
+        stages.of_model([work.compute.weight_gradient_s for work in passes]),
     )
 
 
