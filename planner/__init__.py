@@ -11,6 +11,7 @@ import typing
 from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
+from planner.choose.simulated.simulation import Simulation, simulate
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
@@ -39,6 +40,7 @@ __all__ = [
     "Model",
     "Plan",
     "PlannerError",
+    "Simulation",
     "Swept",
     "Workload",
     "emit",
@@ -51,6 +53,7 @@ __all__ = [
     "load_model",
     "plan",
     "read_configuration",
+    "simulate",
     "sweep",
 ]
 

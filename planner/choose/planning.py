@@ -35,7 +35,7 @@ from planner.errors import LayoutError
 if TYPE_CHECKING:
     from planner.describe.names import FrameworkName, MachineName, ModelName
 
-__all__ = ["estimate", "plan"]
+__all__ = ["asked_question", "estimate", "plan"]
 
 _TOP = 20
 
@@ -186,13 +186,25 @@ def estimate(
     >>> estimate("llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1)).layout.world
     16
     """
+    question = asked_question(model, machine, layout, workload, framework, experience)
+    return estimate_layouts(question, Layouts.stack([layout]))[0]
+
+
+def asked_question(
+    model: str | Model,
+    machine: str | Machine,
+    layout: Layout,
+    workload: Workload | None,
+    framework: str | Framework | None,
+    experience: Experience,
+) -> Question:
+    """What is asked of one layout, which its framework allows; arguments as of `estimate`."""
     described, place = _model(model), _machine(machine)
     workload = workload or Workload(global_batch=layout.global_batch)
     place.peak(workload.base_precision)
     check_nodes(place, -(-layout.world // place.node.num_devices))
     question = _question_for(described, place, workload, layout, framework)
-    question = replace(question, experience=experience)
-    return estimate_layouts(question, Layouts.stack([layout]))[0]
+    return replace(question, experience=experience)
 
 
 def _question_for(

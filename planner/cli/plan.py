@@ -9,34 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.cli.one_layout import OneLayout
 from planner.cli.options import (
     FITS,
     NOTHING_FITS,
-    OWN_SEQUENCE,
     AsCsv,
     AsJson,
-    Devices,
-    FieldsOf,
-    Files,
-    FrameworkName,
     Job,
-    LeaveFree,
-    MachineName,
-    Measured,
-    ModelName,
-    NetworkName,
-    Overrides,
     Tolerance,
     experience_of,
-    learned_from,
-    machine_of,
-    read_files,
     share_of,
     spread,
 )
-from planner.describe.catalogue import load_framework, load_model
-from planner.describe.layout import Layout
-from planner.describe.workload import Workload
+from planner.describe.catalogue import load_framework
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
@@ -44,17 +29,6 @@ if TYPE_CHECKING:
     from planner.evidence.learning import Learned, Taught
 
 __all__ = ["register"]
-
-_ESTIMATED_WORKLOAD = FieldsOf(
-    Workload,
-    left_out=("tokens", "samples", "epochs"),
-    otherwise={**OWN_SEQUENCE, "global_batch": "one pass of every replica"},
-)
-_LAYOUT = FieldsOf(
-    Layout,
-    left_out=("grad_accumulation",),
-    otherwise={"dp": "what --nodes hold", "schedule": "1f1b, or interleaved with --vpp"},
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -108,21 +82,7 @@ def plan_command(
 
 
 def estimate_command(
-    *,
-    model: ModelName,
-    machine: MachineName,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", help="Nodes; dp follows from them if not given.")
-    ] = None,
-    layout: Annotated[dict[str, Any], _LAYOUT],
-    workload: Annotated[dict[str, Any], _ESTIMATED_WORKLOAD],
-    framework: FrameworkName = None,
-    files: Files = None,
-    network: NetworkName = None,
-    overrides: Overrides = None,
-    leave_free: LeaveFree = 0.0,
-    devices: Devices = None,
-    measured: Measured = None,
+    given: OneLayout,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -132,24 +92,12 @@ def estimate_command(
     torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
     before them.
     """
-    from planner.choose.given.completing import complete
     from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
     from planner.cost.question import Question
 
-    described = load_model(model)
-    place = machine_of(machine, overrides, leave_free, devices, nodes, network)
-    job = complete(
-        described,
-        place,
-        read_files(files),
-        nodes=1 if devices and nodes is None else nodes,
-        layout=layout,
-        workload=workload,
-        framework=framework,
-    )
-    whole = machine_of(machine, overrides, 0.0, None, None, network)
-    learned = learned_from(measured, whole, described)
+    described, place, job = given.completed()
+    learned = given.learned(described)
     experience = experience_of(learned)
     answer = estimate(
         described,
@@ -161,9 +109,9 @@ def estimate_command(
     )
     chosen = job.framework or load_framework(answer.framework)
     question = Question(described, place, job.workload, chosen, experience)
-    better = improved(described, place, job, answer, experience) if files else None
+    better = improved(described, place, job, answer, experience) if given.files else None
     said = None if learned is None else _Said(learned, [(question, answer)])
-    read = (better, job.notes) if files else None
+    read = (better, job.notes) if given.files else None
     _print_estimate(question, answer, read, said, as_json, as_csv)
     return FITS if answer.fits else NOTHING_FITS
 

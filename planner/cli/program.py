@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from planner.cli import app as explorer
-from planner.cli import catalogue, emit, evidence, plan, sweep, validate
+from planner.cli import catalogue, emit, evidence, plan, simulate, sweep, validate
 from planner.cli.options import FITS, WRONG_USE
 from planner.errors import PlannerError, shorten
 
@@ -35,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which parallelism strategy fits a model on a machine, how fast it is, and why.",
 )
-for _commands in (plan, sweep, explorer, catalogue, emit, evidence, validate):
+for _commands in (plan, simulate, sweep, explorer, catalogue, emit, evidence, validate):
     _commands.register(app)
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.choose.simulated.works import measured_factor, stage_works
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
 from planner.cost.question import Question
 from planner.cost.question.experience import Experience
-from planner.cost.schedules.simulate import StageTime, Timeline, simulate
+from planner.cost.schedules.simulate import simulate
+from planner.cost.schedules.timeline import Timeline
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.passes import stage_passes
 from planner.cost.step.traffic import AxisTraffic, step_traffic
-from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -24,24 +24,14 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
 __all__ = [
-    "AFTER_PASSES",
     "Axis",
     "Played",
     "axes",
     "played",
     "question_of",
     "rank_axes",
-    "stage_times",
 ]
 
-AFTER_PASSES = (
-    "parameter_gathering",
-    "gradient_reduction",
-    "offload",
-    "optimizer",
-    "parameter_update_gathering",
-)
-"""Parts of the step that no schedule plays, in the order in which they are drawn after it."""
 _MOST_TASKS = 8_000
 # passes of a played step: half a second of work; what the middle repeats beyond is left out
 
@@ -57,86 +47,52 @@ def question_of(
     return Question(model, machine, workload, load_framework(estimate.framework), experience)
 
 
-def stage_times(
-    model: Model,
-    machine: Machine,
-    workload: Workload,
-    estimate: Estimate,
-    experience: Experience = Experience(),
-) -> tuple[StageTime, ...]:
-    """Seconds of one micro-batch on every pipeline stage of a layout, for `simulate` to play [s].
-
-    Counted and left out: as `planner.cost.step.passes.stage_passes`, whose figures these are, as
-    far as runs measured before correct them.
-    """
-    question = question_of(model, machine, workload, estimate, experience)
-    found = stage_passes(question, estimate.layout)
-    layouts = Layouts.stack([estimate.layout])
-    factor = float(step_outlook(question, layouts, estimate.step_time_parts_s).expected[0])
-    return tuple(
-        StageTime(
-            forward_s=factor * float(found.forward_s[stage]),
-            backward_s=factor * float(found.backward_s[stage]),
-            recompute_s=factor * float(found.recompute_s[stage]),
-            weight_gradient_s=factor * float(found.weight_gradient_s[stage]),
-            send_s=factor * float(found.transfer.arrives_s[stage]),
-            blocked_s=factor * float(found.transfer.blocks_s[stage]),
-        )
-        for stage in range(estimate.layout.pp)
-    )
-
-
 @dataclass(frozen=True)
 class Played:
     """The step of an estimate, event by event, and as long as the estimate says.
 
-    Passes last what the estimate says. A schedule that is played is a little longer or shorter
+    Events last what the estimate says. A schedule that is played is a little longer or shorter
     than its closed form where stages differ; that, and micro-batches that are not played, are
-    made up for in the middle of the step, where the schedule repeats itself.
+    made up for in the middle of the passes, where the schedule repeats itself.
     """
 
     timeline: Timeline
     micro_batches: int
     """Of the step; the timeline may play fewer."""
-    passes_s: float
-    """Until the last pass ends, as estimated [s]."""
-    after_s: dict[str, float]
-    """What follows the passes, by part [s]."""
+    step_s: float
+    """Length of the step, as estimated [s]."""
 
     @classmethod
     def whole(cls, timeline: Timeline) -> Played:
-        """A schedule on its own, which nothing follows."""
-        return cls(timeline, timeline.num_micro_batches, timeline.makespan_s, {})
-
-    @property
-    def step_s(self) -> float:
-        """Length of the step [s]."""
-        return self.passes_s + sum(self.after_s.values())
+        """A schedule on its own."""
+        return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
 
     @functools.cached_property
     def played_s(self) -> float:
         """Length of the timeline [s]."""
         return self.timeline.makespan_s
 
-    @property
+    @functools.cached_property
     def middle_s(self) -> float:
         """Where in the timeline the difference to the estimate is made up for [s]."""
-        return self.played_s / 2
+        return self.timeline.passes_s / 2
 
     def instant_s(self, time_s: float) -> float:
         """When in the step an instant of the timeline is [s]."""
-        moved = self.passes_s - self.played_s
+        moved = self.step_s - self.played_s
         return time_s if time_s <= self.middle_s else time_s + moved
 
     @functools.cached_property
     def idle_s(self) -> float:
-        """Waiting of the stage that works longest, while passes run [s]."""
+        """Waiting of the stage that works longest [s]."""
         repeats = self.micro_batches / self.timeline.num_micro_batches
-        computed = [
+        worked = [
             sum(event.duration_s for event in self.timeline.computed(stage))
             for stage in range(self.timeline.num_stages)
         ]
-        return self.passes_s - repeats * max(computed)
+        longest = max(range(len(worked)), key=worked.__getitem__)
+        closing = [e.duration_s for e in self.timeline.occupied(longest) if not e.in_passes]
+        return self.step_s - repeats * worked[longest] - sum(closing)
 
 
 def played(
@@ -147,18 +103,15 @@ def played(
     experience: Experience = Experience(),
 ) -> Played:
     """The step of an estimate, event by event."""
-    layout, stages = estimate.layout, stage_times(model, machine, workload, estimate, experience)
-    after = {name: estimate.step_time_parts_s[name] for name in AFTER_PASSES}
+    layout = estimate.layout
+    question = question_of(model, machine, workload, estimate, experience)
+    works = stage_works(question, layout, measured_factor(question, estimate))
     count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
     if count * per_batch > _MOST_TASKS:
         rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
         count = min(rounds * layout.pp, count)
-    return Played(
-        simulate(stages, count, layout.schedule, layout.vpp),
-        layout.grad_accumulation,
-        estimate.step_time_s - sum(after.values()),
-        {name: seconds for name, seconds in after.items() if seconds > 0},
-    )
+    timeline = simulate(works, count, layout.schedule, layout.vpp)
+    return Played(timeline, layout.grad_accumulation, estimate.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)

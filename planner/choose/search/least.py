@@ -16,7 +16,7 @@ from planner.cost.memory.weights import gathered, resident, unfreed
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.schedules.known import KNOWN
-from planner.cost.schedules.schedule import idle_s
+from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import stage_parts
 from planner.cost.shards.stages import Stages
@@ -100,7 +100,7 @@ def least_step_s(question: Question, layouts: Layouts, alone: bool = False) -> F
 
     Counted: computation without recompute, traffic of tensor and expert parallelism, waiting for
     the host, shared evenly by the stages; of layouts alone context parallelism, the slowest stage
-    and, where a schedule waits for one chunk of every other, its bubble. Left out: recompute, other
+    and what its schedule says that it waits at least. Left out: recompute, other
     traffic, transfers, the optimizer, offload. method.md#search.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
@@ -130,8 +130,14 @@ def least_step_s(question: Question, layouts: Layouts, alone: bool = False) -> F
     if not alone:
         return np.asarray(m * whole / layouts.pp)
     slowest = _slowest_s(question, layouts, [each[which] for each in seconds])
-    idles = np.any([layouts.scheduled(n) for n, s in KNOWN.items() if s.bubble_s is idle_s], axis=0)
-    return m * slowest + np.where(idles, (whole - slowest) / layouts.vpp, 0.0)
+    own, others = (Passes(x, x / 2, x / 2) for x in (slowest, whole - slowest))
+    idle = np.zeros(len(layouts))
+    for name, schedule in KNOWN.items():
+        here = layouts.scheduled(name) & layouts.piped
+        if schedule.least_idle_s is not None and np.any(here):
+            found = schedule.least_idle_s(layouts.pp, layouts.vpp, m, own, others)
+            idle = np.where(here, found, idle)
+    return m * slowest + idle
 
 
 def _slowest_s(question: Question, layouts: Layouts, seconds: list[Float]) -> Float:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.schedules.known import KNOWN
-from planner.cost.schedules.schedule import Passes, idle_s
+from planner.cost.schedules.schedule import Around, idle_s
 from planner.cost.shards.layouts import Layouts
 
 __all__ = [
@@ -82,26 +82,36 @@ def chunks_waiting(layouts: Layouts, stage: ArrayLike, layers: Float) -> tuple[F
     return held, waiting
 
 
-def bubble_s(layouts: Layouts, slowest: Passes, all_stages: Passes) -> Float:
+def bubble_s(layouts: Layouts, around: Around) -> Float:
     """Idle time of the slowest stage while the pipeline fills and drains [s].
 
-    Counted: with equal stages (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473,
-    section 2.2), less what a schedule does meanwhile. Left out: the optimizer.
+    `around` is of the stages (..., S) of which one is the slowest. Counted: with equal stages
+    (p - 1)(t_f + t_b) / v (Narayanan et al. 2021, arXiv:2104.04473, section 2.2), less what a
+    schedule does meanwhile; the ways through unlike stages, where the schedule knows them. Left
+    out: the optimizer. method.md#pipeline.
 
     >>> from planner import Layout
+    >>> from planner.cost.schedules.schedule import Passes
     >>> layouts = Layouts.of(Layout(pp=4, schedule="1f1b", grad_accumulation=8))
-    >>> one = Passes(np.asarray(3.0), np.asarray(1.0), np.asarray(1.0))
-    >>> four = Passes(np.asarray(12.0), np.asarray(4.0), np.asarray(4.0))
-    >>> float(bubble_s(layouts, one, four))         # 3 * 3 s
+    >>> one, before, four = (Passes(*(n * np.array([3.0, 1.0, 1.0])[:, None])) for n in (1, 3, 4))
+    >>> every = Passes(*(part[0] for part in (four.total_s, four.forward_s, four.weight_s)))
+    >>> nothing = one.less(one)
+    >>> float(bubble_s(layouts, Around(np.array([3]), one, before, nothing, every)))    # 3 * 3 s
     9.0
     """
     shape = (layouts.pp, layouts.vpp, layouts.num_microbatches)
-    others = all_stages.less(slowest)
+    slowest = around.own.at(np.argmax(around.own.total_s, axis=-1)[..., None])
+    others = around.every.less(slowest)
     found = idle_s(*shape, slowest, others)
     for schedule in KNOWN.values():
-        if np.any(here := layouts.scheduled(schedule.name)):
-            bubble = np.maximum(schedule.bubble_s(*shape, slowest, others), 0.0)
-            found = np.where(here, bubble, found)
+        if not np.any(here := layouts.scheduled(schedule.name) & layouts.piped):
+            continue
+        if schedule.length_s is not None:
+            length = schedule.length_s(*shape, around)
+            bubble = length - layouts.num_microbatches * slowest.total_s
+        else:
+            bubble = schedule.bubble_s(*shape, slowest, others)
+        found = np.where(here, np.maximum(bubble, 0.0), found)
     return found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import PipelineSchedule, Task
+from planner.cost.schedules.schedule import Around, PipelineSchedule, Task, idle_s
 
 __all__ = ["GPIPE"]
 
@@ -17,11 +19,24 @@ def _in_flight(p: Int, v: Int, m: Int, stage: Int) -> Float:
     return (m + 0 * stage).astype(float)
 
 
+def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
+    """Every pass of one micro-batch, and those of the others on the stage that is slowest in them:
+    forward and backward passes are two flows, one after the other [s].
+
+    Exact for any stages.
+    """
+    own = around.own
+    slowest = np.max(own.forward_s, axis=-1) + np.max(own.backward_s, axis=-1)
+    return around.every.total_s + (m - 1) * slowest
+
+
 GPIPE = PipelineSchedule(
     name="gpipe",
     source="Huang et al. 2019, arXiv:1811.06965",
     order=_order,
     in_flight=_in_flight,
+    length_s=_length_s,
+    least_idle_s=idle_s,
     runs_forward_ahead=True,
     no_better_than="1f1b",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.schedules.schedule import PipelineSchedule, Task, one_each
+from planner.cost.schedules.schedule import Around, PipelineSchedule, Task, one_each
 
 __all__ = ["INTERLEAVED"]
 
@@ -66,11 +66,31 @@ def _layers_of(number: Int, p: Int, v: Int, layers: Float) -> Float:
     return np.asarray(p * rounds * np.sum(layers, axis=0) + p * whole + some * last)
 
 
+def _length_s(p: Int, v: Int, m: Int, around: Around) -> Float:
+    """The longest way through one of the stages [s].
+
+    As 1F1B's, from the first chunk before the stage's first to those behind its last, with twice as
+    many passes of a chunk to do meanwhile. With as many micro-batches as stages all forward passes
+    come first, and then all backward passes: the longest way through either.
+    """
+    p, v, m = p[..., None], v[..., None], m[..., None]
+    own, before, after = around.own, around.before, around.after
+    ahead = 2 * (p - 1 - around.stage) / v
+    waits = np.maximum(after.total_s - ahead * own.forward_s, 0.0)
+    waits = waits + np.maximum(after.total_s - ahead * own.backward_s, 0.0)
+    through = np.max(before.total_s + m * own.total_s + waits, axis=-1)
+    forward = before.forward_s + m * own.forward_s + after.forward_s
+    back = before.backward_s + m * own.backward_s + after.backward_s
+    apart = np.max(forward, axis=-1) + np.max(back, axis=-1)
+    return np.where((m == p)[..., 0], apart, through)
+
+
 INTERLEAVED = PipelineSchedule(
     name="interleaved-1f1b",
     source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2",
     order=_order,
     in_flight=_in_flight,
     of_chunks=_of_chunks,
+    length_s=_length_s,
     interleaves=True,
 )

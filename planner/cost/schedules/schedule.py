@@ -11,9 +11,19 @@ import numpy as np
 from planner.cost.arrays import Float, Int
 from planner.describe.layout import V_SHAPED, Schedule
 
-__all__ = ["Kind", "Passes", "PipelineSchedule", "Task", "idle_s", "one_each", "pair"]
+__all__ = [
+    "Around",
+    "Kind",
+    "Passes",
+    "PipelineSchedule",
+    "Task",
+    "idle_s",
+    "one_each",
+    "pair",
+]
 
-Kind = Literal["forward", "backward", "weight_gradient"]
+Kind = Literal["forward", "backward", "weight_gradient", "step"]
+"""Passes, and what closes a step when they are over."""
 
 
 class Task(NamedTuple):
@@ -39,6 +49,16 @@ class Passes:
         """The rest of the backward pass, which the stage before waits for [s]."""
         return self.total_s - self.forward_s - self.weight_s
 
+    @property
+    def backward_s(self) -> Float:
+        """Backward pass, weight gradients included [s]."""
+        return self.total_s - self.forward_s
+
+    def at(self, index: Int) -> Passes:
+        """Of (..., S) stages those at `index` (..., 1)."""
+        parts = (self.total_s, self.forward_s, self.weight_s)
+        return Passes(*(np.take_along_axis(part, index, axis=-1)[..., 0] for part in parts))
+
     def less(self, part: Passes) -> Passes:
         """What is left without a part of them, in each at least nothing [s]."""
         return Passes(
@@ -46,6 +66,21 @@ class Passes:
             np.maximum(self.forward_s - part.forward_s, 0.0),
             np.maximum(self.weight_s - part.weight_s, 0.0),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Stages of which one sets the pace (..., S), and one micro-batch's passes before and behind
+    each of them."""
+
+    stage: Int
+    own: Passes
+    before: Passes
+    """Of the model's chunks before the stage's first one."""
+    after: Passes
+    """Of those behind its last one."""
+    every: Passes
+    """Of all stages (...)."""
 
 
 def idle_s(p: Int, v: Int, m: Int, own: Passes, others: Passes) -> Float:
@@ -74,6 +109,7 @@ def pair(first: Int, second: Int, layers: Float) -> Float:
 
 
 Bubble: TypeAlias = Callable[[Int, Int, Int, Passes, Passes], Float]
+Length: TypeAlias = Callable[[Int, Int, Int, Around], Float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +134,12 @@ class PipelineSchedule:
     computed: passes held, and those that wait for nothing else. Arguments as `of_chunks`."""
     bubble_s: Bubble = idle_s
     """How long the slowest stage waits: (p, v, m, its passes, those of all others) [s]."""
+    length_s: Length | None = None
+    """How long all passes of a step take, whichever stage is the slowest: (p, v, m, stages that may
+    be and what lies around them, (..., S)), where that is known for unlike stages [s]."""
+    least_idle_s: Bubble | None = None
+    """No more than the bubble, wherever the slowest stage stands and whatever passes wait for
+    besides; nothing where None. Arguments as of `bubble_s` [s]."""
     interleaves: bool = False
     """Whether chunks go round the stages, and micro-batches pass in groups of p."""
     defers_weight_gradients: bool = False

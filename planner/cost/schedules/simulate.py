@@ -9,30 +9,82 @@ The orders are those of `planner.cost.schedules`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import PipelineSchedule, Task
+from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.describe.layout import Layout, Schedule
 from planner.errors import LayoutError
 
-if TYPE_CHECKING:
-    import networkx
+__all__ = ["ChunkWork", "Span", "StageTime", "StageWork", "simulate"]
 
-__all__ = ["Event", "StageTime", "Timeline", "simulate"]
 
-Drawn = Literal[
-    "forward", "recompute", "backward", "weight_gradient", "pipeline_transfer", "communication"
-]
-"""What an event is drawn as. A pipeline_transfer keeps its stage from computing; communication is
-on its way beside it."""
+class Span(NamedTuple):
+    """A part of a pass."""
+
+    kind: Drawn
+    seconds: float
+    hidden: bool = False
+    """Traffic behind the pass, as far as that is long: it keeps nothing waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWork:
+    """One micro-batch on one chunk of a stage."""
+
+    forward: tuple[Span, ...]
+    backward: tuple[Span, ...]
+    """Without weight gradients."""
+    weights_s: float = 0.0
+    """Weight gradients; part of the backward pass where the schedule does not part them from it."""
+    first_forward: tuple[Span, ...] = ()
+    """The first micro-batch's forward pass, where that is another."""
+    last_backward: tuple[Span, ...] = ()
+    """The stage's last backward pass, where that is another."""
+
+    def scaled(self, factor: float) -> ChunkWork:
+        """The same, `factor` times as long."""
+
+        def each(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+            return tuple(span._replace(seconds=factor * span.seconds) for span in spans)
+
+        return ChunkWork(
+            each(self.forward),
+            each(self.backward),
+            factor * self.weights_s,
+            each(self.first_forward),
+            each(self.last_backward),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """What a stage does in a step."""
+
+    chunks: tuple[ChunkWork, ...]
+    send_s: float = 0.0
+    """Until one chunk's activations are on the next stage."""
+    blocked_s: float = 0.0
+    """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
+    before: tuple[Span, ...] = ()
+    """What its first pass waits for that needs no other stage."""
+    after: tuple[Span, ...] = ()
+    """When the stage's own passes are over."""
+    closing: tuple[Span, ...] = ()
+    """When those of all stages are, and what each does after them."""
+
+    def faster(self, share: float) -> StageWork:
+        """The same with passes that run faster by a share, as on another device or with fewer
+        layers; what it sends to neighbours and what closes the step stay."""
+        return replace(self, chunks=tuple(c.scaled(1 / (1 + share)) for c in self.chunks))
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of one micro-batch on one stage, all its chunks together."""
+    """Seconds of one micro-batch on one stage, all its chunks together, which share them."""
 
     forward_s: float
     backward_s: float
@@ -45,174 +97,28 @@ class StageTime:
     blocked_s: float = 0.0
     """While the stage can do nothing else after a pass of a chunk: transfers that nothing hides."""
 
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a stage does for a task, or the transfer of the task's result."""
-
-    task: Task
-    kind: Drawn
-    start_s: float
-    end_s: float
-
-    @property
-    def stage(self) -> int:
-        """The stage that computes or sends."""
-        return self.task.stage
-
-    @property
-    def micro_batch(self) -> int:
-        """The micro-batch, from 0."""
-        return self.task.micro_batch
-
-    @property
-    def chunk(self) -> int:
-        """The chunk of the stage, from 0."""
-        return self.task.chunk
-
-    @property
-    def duration_s(self) -> float:
-        """How long it takes [s]."""
-        return self.end_s - self.start_s
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Everything that happens in one step, by stage and time."""
-
-    place: Layout
-    """Stages, chunks and schedule: where in the model each chunk lies."""
-    num_micro_batches: int
-    events: tuple[Event, ...]
-    groups: tuple[tuple[Task, ...], ...] = ()
-    """Tasks that start together and are done together, where there are such."""
-
-    @property
-    def num_stages(self) -> int:
-        """Stages of the pipeline."""
-        return self.place.pp
-
-    @property
-    def num_chunks(self) -> int:
-        """Chunks of each stage."""
-        return self.place.vpp
-
-    @property
-    def makespan_s(self) -> float:
-        """End of the last pass [s]."""
-        return max(event.end_s for event in self.events)
-
-    @property
-    def idle_fraction(self) -> float:
-        """Idle time of all stages over all time."""
-        busy = sum(self.busy_s(stage) for stage in range(self.num_stages))
-        return 1 - busy / (self.num_stages * self.makespan_s)
-
-    def computed(self, stage: int) -> list[Event]:
-        """What a stage computes, in order."""
-        return [e for e in self.occupied(stage) if e.kind != "pipeline_transfer"]
-
-    def occupied(self, stage: int) -> list[Event]:
-        """What a stage computes, and transfers that keep it from computing, in order."""
-        return [e for e in self.events if e.stage == stage and e.kind != "communication"]
-
-    def busy_s(self, stage: int) -> float:
-        """Time that a stage computes or cannot for its transfers [s]."""
-        return sum(event.duration_s for event in self.occupied(stage))
-
-    def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
-        """Times, and from each on the micro-batches whose activations the stage holds.
-
-        A pass holds its activations from the start of its forward to the end of its last
-        backward part; one of `v` chunks counts 1/v.
-        """
-        mine, chunks = self.computed(stage), self.num_chunks
-        opened = {(e.micro_batch, e.chunk): e.start_s for e in mine if e.kind == "forward"}
-        closed: dict[tuple[int, int], float] = {}
-        for e in mine:
-            key = (e.micro_batch, e.chunk)
-            closed[key] = max(closed.get(key, 0.0), e.end_s)
-        # what ends at an instant is freed before what starts there is held
-        changes = sorted(
-            [(start, 1, key) for key, start in opened.items()]
-            + [(end, -1, key) for key, end in closed.items()],
-            key=lambda change: (change[0], change[1], change[2]),
+    def dealt(self, chunks: int) -> StageWork:
+        """The same by chunk."""
+        backward = Span("backward", (self.backward_s - self.weight_gradient_s) / chunks)
+        again = (Span("recompute", self.recompute_s / chunks),) if self.recompute_s else ()
+        one = ChunkWork(
+            (Span("forward", self.forward_s / chunks),),
+            (*again, backward),
+            self.weight_gradient_s / chunks,
         )
-        times, held, now = [0.0], [0.0], 0
-        for time, step, _ in changes:
-            now += step
-            times.append(time)
-            held.append(now / chunks)
-        return times, held
-
-    def task_graph(self) -> networkx.DiGraph:
-        """The step as a graph: an edge to every event from each that it waits for.
-
-        Vertices are positions in `events`, after which comes the end of the step. An edge weighs
-        what the event it leaves takes ("seconds").
-        """
-        import networkx
-
-        graph = networkx.DiGraph()
-        graph.add_weighted_edges_from(
-            ((before, after, self.events[before].duration_s) for before, after in self._waits()),
-            weight="seconds",
-        )
-        return graph
-
-    def critical_path(self) -> list[Event]:
-        """The events that set the step's length, each waiting for the one before it.
-
-        The longest path through the task graph. Of several that are equally long, one that
-        stays on its stage where it can.
-
-        >>> path = simulate([StageTime(1.0, 2.0), StageTime(2.0, 4.0)], 3, "1f1b").critical_path()
-        >>> sum(event.duration_s for event in path)     # 1 + 3 (2 + 4) + 2
-        21.0
-        """
-        import networkx
-
-        *path, _ = networkx.dag_longest_path(self.task_graph(), weight="seconds")
-        return [self.events[position] for position in path]
-
-    def _waits(self) -> Iterator[tuple[int, int]]:
-        """What is waited for and what waits, as positions in `events`."""
-        opens = {task: group[0] for group in self.groups for task in group}
-        closes = {task: group[-1] for group in self.groups for task in group}
-        first: dict[Task, int] = {}
-        last: dict[Task, int] = {}
-        sent: dict[Task, int] = {}
-        busy: dict[int, int] = {}
-        # a stage's own order comes first: networkx keeps the first of equally long paths
-        for position, event in enumerate(self.events):
-            if event.kind == "communication":
-                sent[event.task] = position
-                continue
-            if event.stage in busy:
-                yield busy[event.stage], position
-            busy[event.stage] = position
-            if event.kind != "pipeline_transfer":
-                last[event.task] = position
-                first.setdefault(event.task, position)
-        for task, position in sent.items():
-            yield last[closes.get(task, task)], position
-        for task in first:
-            source = _source(task, self.place)
-            if source is None or (source in opens and opens[source] == opens.get(task)):
-                continue
-            ready, position = last[closes.get(source, source)], first[opens.get(task, task)]
-            yield (ready if source.stage == task.stage else sent.get(source, ready)), position
-        for position in busy.values():
-            yield position, len(self.events)
+        return StageWork((one,) * chunks, self.send_s, self.blocked_s)
 
 
 def simulate(
-    stages: Sequence[StageTime], micro_batches: int, schedule: Schedule, chunks: int = 1
+    stages: Sequence[StageTime | StageWork],
+    micro_batches: int,
+    schedule: Schedule,
+    chunks: int = 1,
 ) -> Timeline:
     """One step: `micro_batches` through `stages` in the order of `schedule`.
 
-    Counted: forward, backward, recompute, transfers between stages. Left out: the optimizer,
-    data-parallel traffic. Transfers run beside computation. The closed form is that of
+    Counted: forward, backward, recompute, transfers between stages, and what else the stages' work
+    names. Left out: what it does not. Transfers run beside computation. The closed form is that of
     method.md#pipeline.
 
     >>> timeline = simulate([StageTime(1.0, 2.0)] * 4, 8, "1f1b")
@@ -233,10 +139,13 @@ def simulate(
         raise LayoutError(
             f"vpp = {chunks} needs the interleaved schedule, not {schedule}; use vpp = {least}"
         )
+    works = [stage if isinstance(stage, StageWork) else stage.dealt(chunks) for stage in stages]
     orders = [_groups(known, p, stage, micro_batches, chunks) for stage in range(p)]
+    run = _Run(works, orders, known, place)
+    run.passes()
+    run.close()
     together = tuple(group for order in orders for group in order if len(group) > 1)
-    events = tuple(_run(stages, orders, known, place))
-    return Timeline(place, micro_batches, events, together)
+    return Timeline(place, micro_batches, tuple(run.events), tuple(run.waits), together)
 
 
 # --- time ------------------------------------------------------------------------------------
@@ -251,54 +160,129 @@ def _groups(
     return [(task,) for task in schedule.order(p, stage, m, v)]
 
 
-def _run(
-    stages: Sequence[StageTime],
-    orders: list[list[tuple[Task, ...]]],
-    schedule: PipelineSchedule,
-    place: Layout,
-) -> list[Event]:
-    """Tasks with their times; stages advance in turn until all orders are worked off."""
-    p = len(stages)
-    ends: dict[Task, float] = {}
-    free, position = [0.0] * p, [0] * p
-    events: list[Event] = []
-    waiting = list(range(p))
-    while waiting:
-        progressed = False
-        for stage in list(waiting):
-            while position[stage] < len(orders[stage]):
-                group = orders[stage][position[stage]]
-                ready = [_ready_s(task, stages, ends, place, group) for task in group]
-                if None in ready:
-                    break
-                start = max(free[stage], *(time for time in ready if time is not None))
-                made, done, free[stage] = _worked(group, stages[stage], start, schedule, place.vpp)
-                ends |= dict.fromkeys(group, done)
-                events += made
-                position[stage] += 1
-                progressed = True
-            if position[stage] == len(orders[stage]):
-                waiting.remove(stage)
-        assert progressed or not waiting, "the order of a schedule waits for itself"
-    return events + _transfers(stages, ends, place)
+class _Run:
+    """Events as they are found: none before one that it waits for."""
 
+    def __init__(
+        self,
+        works: Sequence[StageWork],
+        orders: list[list[tuple[Task, ...]]],
+        schedule: PipelineSchedule,
+        place: Layout,
+    ) -> None:
+        self.events: list[Event] = []
+        self.waits: list[tuple[int, ...]] = []
+        self._works, self._orders, self._place = works, orders, place
+        self._defers = schedule.defers_weight_gradients
+        self._latest: list[int | None] = [None] * len(works)
+        """The last event of each stage that keeps it busy."""
+        self._made: dict[Task, int] = {}
+        """The event after which a task's result is there, on its own stage and on a neighbour."""
+        self._sent: dict[Task, int] = {}
+        backwards = [[t for g in order for t in g if t.kind == "backward"] for order in orders]
+        self._last = {tasks[-1] for tasks in backwards}
 
-def _worked(
-    group: tuple[Task, ...], time: StageTime, start: float, schedule: PipelineSchedule, chunks: int
-) -> tuple[list[Event], float, float]:
-    """Tasks one after the other, when all of them are done, and when the stage is free again."""
-    events: list[Event] = []
-    done = start
-    for task in group:
-        events += _timed(task, time, done, schedule, chunks)
-        done = events[-1].end_s
-    free = done
-    for task in group:
-        # weight gradients have nothing to hand on
-        if time.blocked_s and task.kind != "weight_gradient":
-            events.append(Event(task, "pipeline_transfer", free, free + time.blocked_s))
-            free = events[-1].end_s
-    return events, done, free
+    def passes(self) -> None:
+        """Stages advance in turn until all orders are worked off."""
+        for stage, work in enumerate(self._works):
+            self._chain(Task(stage, "step", 0, 0), work.before, ())
+        position, waiting = [0] * len(self._works), list(range(len(self._works)))
+        while waiting:
+            progressed = False
+            for stage in list(waiting):
+                order = self._orders[stage]
+                while position[stage] < len(order):
+                    if not self._worked(order[position[stage]]):
+                        break
+                    position[stage] += 1
+                    progressed = True
+                if position[stage] == len(order):
+                    waiting.remove(stage)
+            assert progressed or not waiting, "the order of a schedule waits for itself"
+
+    def close(self) -> None:
+        """What follows the passes of a stage, and then what follows those of all."""
+        for stage, work in enumerate(self._works):
+            self._chain(Task(stage, "step", 0, 0), work.after, ())
+        over = [event for event in self._latest if event is not None]
+        for stage, work in enumerate(self._works):
+            self._chain(Task(stage, "step", 0, 0), work.closing, over)
+
+    def _worked(self, group: tuple[Task, ...]) -> bool:
+        """Whether what a group needs was known, so that its tasks ran, one after the other."""
+        sources = [source for t in group if (source := _source(t, self._place)) is not None]
+        sources = [source for source in sources if source not in group]
+        if any(source not in self._made for source in sources):
+            return False
+        stage = group[0].stage
+        needs: Iterable[int] = [self._arrival(source, stage) for source in sources]
+        for task in group:
+            self._chain(task, self._spans(task), needs)
+            needs = ()
+        done = self._latest[stage]
+        assert done is not None, "a task is an event"
+        work = self._works[stage]
+        for task in group:
+            self._made[task] = done
+            if work.send_s and _goes(task, self._place):
+                self._sent[task] = self._add(task, Span(ASIDE, work.send_s), (done,))
+        for task in group:
+            # weight gradients have nothing to hand on
+            if work.blocked_s and task.kind != "weight_gradient":
+                self._chain(task, (Span("pipeline_transfer", work.blocked_s),), ())
+        return True
+
+    def _arrival(self, source: Task, stage: int) -> int:
+        """The event after which a stage has the result of a task."""
+        made = self._made[source]
+        return made if source.stage == stage else self._sent.get(source, made)
+
+    def _chain(self, task: Task, spans: Sequence[Span], needs: Iterable[int]) -> None:
+        """Add what keeps a stage busy, one after the other, and what is hidden behind it."""
+        stage, start = task.stage, len(self.events)
+        for span in spans:
+            if span.hidden:
+                continue
+            own = self._latest[stage]
+            before = dict.fromkeys(() if own is None else (own,)) | dict.fromkeys(needs)
+            self._latest[stage] = self._add(task, span, tuple(before))
+            needs = ()
+        busy = range(start, len(self.events))
+        computes = [n for n in busy if self.events[n].stream == "compute"]
+        for span in spans:
+            if span.hidden and computes:
+                first, end_s = computes[0], self.events[computes[-1]].end_s
+                length = min(span.seconds, end_s - self.events[first].start_s)
+                self._add(task, span._replace(seconds=length), self.waits[first])
+
+    def _add(self, task: Task, span: Span, waits: tuple[int, ...]) -> int:
+        start = max((self.events[other].end_s for other in waits), default=0.0)
+        self.events.append(Event(task, span.kind, start, start + span.seconds, span.hidden))
+        self.waits.append(waits)
+        return len(self.events) - 1
+
+    def _spans(self, task: Task) -> tuple[Span, ...]:
+        """What a task is made of; recompute stands before the backward it serves."""
+        chunk = self._works[task.stage].chunks[task.chunk]
+        if task.kind == "weight_gradient":
+            return (Span("weight_gradient", chunk.weights_s),)
+        if task.kind == "forward":
+            return (
+                chunk.first_forward
+                if chunk.first_forward and not task.micro_batch
+                else (chunk.forward)
+            )
+        spans = (
+            chunk.last_backward if chunk.last_backward and task in self._last else (chunk.backward)
+        )
+        if self._defers:
+            return spans
+        return tuple(
+            span._replace(seconds=span.seconds + chunk.weights_s)
+            if span.kind == "backward"
+            else span
+            for span in spans
+        )
 
 
 def _source(task: Task, place: Layout) -> Task | None:
@@ -320,51 +304,3 @@ def _goes(task: Task, place: Layout) -> bool:
         return False
     after = place.chunk(task.stage, task.chunk) + (1 if task.kind == "forward" else -1)
     return 0 <= after < place.pp * place.vpp and place.stage_of(after) != task.stage
-
-
-def _ready_s(
-    task: Task,
-    stages: Sequence[StageTime],
-    ends: dict[Task, float],
-    place: Layout,
-    group: tuple[Task, ...],
-) -> float | None:
-    """When a task's input is there, but for what its own group makes; None where it is not known
-    yet."""
-    source = _source(task, place)
-    if source is None or source in group:
-        return 0.0
-    end = ends.get(source)
-    if end is None:
-        return None
-    return end + (stages[source.stage].send_s if source.stage != task.stage else 0.0)
-
-
-def _timed(
-    task: Task, time: StageTime, start: float, schedule: PipelineSchedule, chunks: int
-) -> list[Event]:
-    """A task from its start: recompute stands before the backward it serves."""
-    spans: list[tuple[Drawn, float]]
-    if task.kind == "forward":
-        spans = [("forward", time.forward_s)]
-    elif task.kind == "weight_gradient":
-        spans = [("weight_gradient", time.weight_gradient_s)]
-    else:
-        split = time.weight_gradient_s if schedule.defers_weight_gradients else 0.0
-        spans = [("recompute", time.recompute_s)] if time.recompute_s else []
-        spans.append(("backward", time.backward_s - split))
-    events = []
-    for kind, length in spans:
-        end = start + length / chunks
-        events.append(Event(task, kind, start, end))
-        start = end
-    return events
-
-
-def _transfers(stages: Sequence[StageTime], ends: dict[Task, float], place: Layout) -> list[Event]:
-    """Activations on their way to the next stage, gradients on theirs to the one before."""
-    return [
-        Event(task, "communication", end, end + send)
-        for task, end in ends.items()
-        if (send := stages[task.stage].send_s) and _goes(task, place)
-    ]

@@ -14,6 +14,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 
 __all__ = [
+    "around_parts",
     "chunk_parts",
     "distinct_parts",
     "every_stage",
@@ -178,6 +179,48 @@ def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framewor
     counts = stage_parts(blocks, few.take(row), stage, framework)
     sums = [np.bincount(row, count, len(few)).astype(float) for count in counts]
     return [count[which] for count in sums]
+
+
+def around_parts(
+    blocks: tuple[Block, ...], layouts: Layouts, stage: Int, framework: Framework
+) -> tuple[Int, list[Float], list[Float]]:
+    """The last stage that holds what a stage does, chunk by chunk, and how many of each block lie
+    before its first chunk and behind its last one [1].
+
+    Counted: in the order of the model, as `chunk_parts` deals it. Left out: what lies between the
+    stage's own chunks. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_model
+    >>> from planner.cost.operators.blocks import blocks
+    >>> megatron = load_framework("megatron-lm")
+    >>> llama = blocks(load_model("llama-3-8b"), Workload(), megatron)      # 32 layers
+    >>> last, *around = around_parts(llama, Layouts.of(Layout(pp=4)), np.asarray(1), megatron)
+    >>> int(last), [[float(count) for count in side] for side in around]
+    (2, [[1.0, 16.0, 0.0], [0.0, 8.0, 1.0]])
+    """
+    few, _, which = distinct_parts(blocks, layouts, np.zeros_like(layouts.pp))
+    row, stages = every_stage(few)
+    each = few.take(row)
+    counts = chunk_parts(blocks, each, stages, framework)
+    number = np.arange(len(counts[0]))[:, None]
+    there = number < each.vpp
+    place = each.chunk(stages, number)[there] + 1
+    rows = np.broadcast_to(row, there.shape)[there]
+    _, alike = distinct(row, *np.concatenate(counts).astype(np.int64))
+    latest = np.zeros(len(row), dtype=np.int64)
+    np.maximum.at(latest, alike, stages)
+    table = np.zeros((len(few), int(np.max(few.pp))), dtype=np.int64)
+    table[row, stages] = latest[alike]
+    stage = table[which, stage]
+    first, last = layouts.chunk(stage, 0), layouts.chunk(stage, layouts.vpp - 1)
+    before, after = [], []
+    for count in counts:
+        passed = np.zeros((len(few), int(np.max(few.pp * few.vpp)) + 1))
+        passed[rows, place] = count[there]
+        passed = np.cumsum(passed, axis=1)
+        before.append(passed[which, first])
+        after.append(passed[which, -1] - passed[which, last + 1])
+    return stage, before, after
 
 
 def every_stage(layouts: Layouts) -> tuple[Int, Int]:

@@ -31,6 +31,12 @@ class Exposed(Arrays):
     """Gathers of weights for use, and reductions of gradients (ZeRO-3)."""
     offload_s: Float
     """Bringing offloaded weights to the device, and gradients to the host."""
+    before_forward_s: Float
+    """Of gathering what a step's first forward pass waits for."""
+    before_later_forward_s: Float
+    """The same for each of those that follow."""
+    around_backward_s: Float
+    """The same for each backward pass."""
 
 
 def exposed_traffic(
@@ -82,6 +88,9 @@ def exposed_traffic(
         + traffic.around_loss_s
         + _quantising_s(stages),
         offload_s=m * offload_pass_s(stages, busy_ahead, busy_back),
+        before_forward_s=ahead,
+        before_later_forward_s=later,
+        around_backward_s=back,
     )
 
 

@@ -6,7 +6,8 @@ a schedule plays them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.parted import chunk_parts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     StreamTraffic,
@@ -27,15 +29,16 @@ from planner.cost.step.communication import (
 from planner.cost.step.compute import BlockTime, block_time
 from planner.cost.step.experts import expert_s, exposed_experts_s, split_expert_s
 from planner.cost.step.host import awaited_s
-from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 
 __all__ = [
+    "Axis",
+    "ChunkPass",
     "Pass",
-    "StagePass",
     "Transfer",
     "block_passes",
-    "stage_passes",
+    "block_traffic",
+    "chunk_passes",
     "stage_transfer",
 ]
 
@@ -79,18 +82,9 @@ class Pass(Arrays):
     @property
     def drawn_forward_s(self) -> Float:
         """The forward pass with its traffic and its share of waiting for the host [s]."""
-        return (self.compute.forward_s + self.forward_traffic_s) * self._stretch
-
-    @property
-    def drawn_recompute_s(self) -> Float:
-        """Repeated computation with its share of waiting for the host [s]."""
-        return self.compute.recompute_s * self._stretch
-
-    @property
-    def _stretch(self) -> Float:
-        """By how much waiting for the host stretches whatever runs."""
+        # it stretches whatever runs
         busy = np.maximum(self.total_s - self.host_s, np.finfo(float).tiny)
-        return 1 + self.host_s / busy
+        return (self.compute.forward_s + self.forward_traffic_s) * (1 + self.host_s / busy)
 
 
 _SHAPES = (
@@ -151,10 +145,8 @@ def _block_pass(
     question: Question, block: Block, layouts: Layouts, groups: Groups, stream: StreamTraffic
 ) -> Pass:
     compute = block_time(question, block, layouts)
-    tensor = _tensor(question, block, layouts, groups.tensor, stream, compute)
-    ring = _ring(question, block, layouts, groups, compute)
-    expert = _expert(question, block, layouts, groups, compute)
-    axes = (tensor, ring, expert)
+    axes = block_traffic(question, block, layouts, groups, compute, stream)
+    tensor, ring, expert = axes
     busy = Pass(
         compute=compute,
         tensor_s=tensor.forward_s + tensor.backward_s,
@@ -168,8 +160,40 @@ def _block_pass(
     return replace(busy, host_s=awaited_s(question, block, layouts, groups, busy.total_s))
 
 
+def block_traffic(
+    question: Question,
+    block: Block,
+    layouts: Layouts,
+    groups: Groups,
+    compute: BlockTime,
+    stream: StreamTraffic | None = None,
+) -> tuple[Axis, Axis, Axis]:
+    """Traffic of one block and micro-batch over tensor, context and expert axes [s].
+
+    `layouts` are as the block sees them, `stream` is what all blocks share where it is known.
+    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel traffic, transfers between stages.
+    method.md#traffic-per-axis-and-overlap.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.operators.blocks import blocks_of
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(job)[1]
+    >>> compute, groups = block_time(job, layer, layouts), Groups.of(layouts, machine)
+    >>> tensor, _, _ = block_traffic(job, layer, layouts, groups, compute)
+    >>> round(float(tensor.backward_s / tensor.sent_backward_s), 3)     # a fifth of it contends
+    0.2
+    """
+    stream = stream or StreamTraffic.of(question, layouts, groups)
+    return (
+        _tensor(question, block, layouts, groups.tensor, stream, compute),
+        _ring(question, block, layouts, groups, compute),
+        _expert(question, block, layouts, groups, compute),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class _Axis(Arrays):
+class Axis(Arrays):
     """Traffic of one axis in a block: what nothing hides, and what leaves the node behind
     computation; recompute's with the backward pass [s]."""
 
@@ -177,21 +201,23 @@ class _Axis(Arrays):
     backward_s: Float
     behind_forward_s: Float
     behind_backward_s: Float
+    sent_forward_s: Float
+    """All of it, hidden or not."""
+    sent_backward_s: Float
 
     @classmethod
-    def nothing(cls, compute: BlockTime) -> _Axis:
+    def nothing(cls, compute: BlockTime) -> Axis:
         """That of an axis which sends nothing."""
-        none = np.zeros_like(compute.forward_s)
-        return cls(none, none, none, none)
+        return cls(*[np.zeros_like(compute.forward_s)] * 6)
 
     @classmethod
-    def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> _Axis:
+    def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> Axis:
         """Of what is `sent` forward and backward, what is `left` over beside computation."""
         across = group.nodes > 1
-        behind = (
+        ahead, back = (
             np.where(across, whole - part, 0.0) for whole, part in zip(sent, left, strict=True)
         )
-        return cls(*left, *behind)
+        return cls(*left, ahead, back, *sent)
 
 
 def _tensor(
@@ -201,7 +227,7 @@ def _tensor(
     group: GroupView,
     stream: StreamTraffic,
     compute: BlockTime,
-) -> _Axis:
+) -> Axis:
     """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
     rest where the framework overlaps it otherwise."""
     rules = question.framework.communication
@@ -215,17 +241,17 @@ def _tensor(
         hidden = hidden + np.minimum(reduce, compute.column_weight_s)
         left = backward - (1 - rules.contention.value) * hidden
     both = (visible * forward, visible * left)
-    return _Axis.split(group, (forward, backward), both)
+    return Axis.split(group, (forward, backward), both)
 
 
 def _ring(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
-) -> _Axis:
+) -> Axis:
     """Keys and values that pass around behind attention to those that are there: all but one of
     the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
     tokens for heads has nothing to hide behind."""
     if not np.any(layouts.cp > 1):
-        return _Axis.nothing(compute)
+        return Axis.nothing(compute)
     sent = context_s(question, block, layouts, groups)
     one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
@@ -247,16 +273,16 @@ def _ring(
     first = sent[0] + exchanged[0]
     both = (first, sent[1] + exchanged[1] + np.where(repeated, first, 0.0))
     ahead, back = ahead + exchanged[0], back + exchanged[1]
-    return _Axis.split(groups.context, both, (ahead, back + np.where(repeated, ahead, 0.0)))
+    return Axis.split(groups.context, both, (ahead, back + np.where(repeated, ahead, 0.0)))
 
 
 def _expert(
     question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
-) -> _Axis:
+) -> Axis:
     """Dispatch and combine, with what ranks that split an expert gather, behind another
     micro-batch's computation or behind none."""
     if not block.dispatch_top_k:
-        return _Axis.nothing(compute)
+        return Axis.nothing(compute)
     ahead, back = expert_s(question, block, layouts, groups)
     inside = split_expert_s(question, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]
@@ -264,7 +290,7 @@ def _expert(
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
     left = exposed_experts_s(question, layouts, sent, busy_s)
     part = left / np.maximum(sent, np.finfo(float).tiny)
-    return _Axis.split(groups.expert, (ahead, back), (part * ahead, part * back))
+    return Axis.split(groups.expert, (ahead, back), (part * ahead, part * back))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +315,7 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
     computation, where the framework overlaps those of stages with several chunks, what a chunk's
     pass does not cover. Left out: latency of launching it. method.md#pipeline.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
@@ -324,43 +350,79 @@ def _hops(layouts: Layouts) -> Int:
 
 
 @dataclass(frozen=True, slots=True)
-class StagePass(Arrays):
-    """One micro-batch on each stage, all its chunks together: what a schedule plays [s]."""
+class ChunkPass(Arrays):
+    """One micro-batch on every chunk of stages (chunks, S): what a schedule plays [s]."""
 
     forward_s: Float
-    backward_s: Float
-    """Without recompute; weight gradients included."""
     recompute_s: Float
+    backward_s: Float
+    """Without recompute and weight gradients."""
     weight_gradient_s: Float
-    """Part of backward that zero-bubble schedules move."""
-    transfer: Transfer
+    host_forward_s: Float
+    """What of waiting for the host stands in the forward pass."""
+    host_backward_s: Float
+    traffic: dict[str, Axis]
+    """By part of the step."""
+
+    @property
+    def drawn_forward_s(self) -> Float:
+        """A whole forward pass [s]."""
+        sent = sum(axis.forward_s for axis in self.traffic.values())
+        return np.asarray(self.forward_s + self.host_forward_s + sent)
+
+    @property
+    def drawn_backward_s(self) -> Float:
+        """A whole backward pass, recompute and weight gradients included [s]."""
+        sent = sum(axis.backward_s for axis in self.traffic.values())
+        computed = self.recompute_s + self.backward_s + self.weight_gradient_s
+        return np.asarray(computed + self.host_backward_s + sent)
 
 
-def stage_passes(question: Question, layout: Layout) -> StagePass:
-    """The passes of every stage (S,) of one layout, from the estimate's own blocks [s].
+def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
+    """The passes of every chunk of stages (S,) of one layout, from the estimate's own blocks [s].
 
-    Counted: computation, traffic of layers that nothing hides, waiting for the host (in
-    proportion to what waits), transfers. Left out: data-parallel traffic, the optimizer.
+    Shape (chunks, S). Counted: computation, traffic of layers, waiting for the host (in proportion
+    to what waits). Left out: data-parallel traffic, transfers between stages, the optimizer.
     method.md#pipeline.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
     >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> np.round(1e3 * stage_passes(job, Layout(pp=4)).forward_s)   # 8 layers of 4.9 ms; the head
+    >>> stages = Stages.every(job, Layout(pp=4))
+    >>> found = chunk_passes(stages, block_passes(job, stages.blocks, stages.layouts))
+    >>> np.round(1e3 * found.drawn_forward_s)[0]        # 8 layers of 4.9 ms; the head
     array([39., 39., 39., 56.])
     """
-    stages = Stages.every(question, layout)
-    layouts = stages.layouts
-    passes = block_passes(question, stages.blocks, layouts)
-    forward = stages.total([work.drawn_forward_s for work in passes])
-    recompute = stages.total([work.drawn_recompute_s for work in passes])
-    whole = stages.total([work.total_s for work in passes])
-    free = whole - stages.total([work.behind_s for work in passes])
-    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free)
-    return StagePass(
-        forward_s=forward,
-        backward_s=whole - forward - recompute,
-        recompute_s=recompute,
-        weight_gradient_s=stages.total([work.compute.weight_gradient_s for work in passes]),
-        transfer=transfer.map(lambda values: np.broadcast_to(values, stages.shape)),
+    question, layouts = stages.question, stages.layouts
+    groups = Groups.of(layouts, question.machine)
+    counts = chunk_parts(stages.blocks, layouts, stages.stage, question.framework)
+
+    def total(figures: Sequence[Float]) -> Float:
+        pairs = zip(figures, counts, strict=True)
+        return np.asarray(sum(figure * count for figure, count in pairs))
+
+    compute = [work.compute for work in passes]
+    axes = zip(
+        *(
+            block_traffic(question, block, stages.seen_by(block), groups, time)
+            for block, time in zip(stages.blocks, compute, strict=True)
+        ),
+        strict=True,
+    )
+    names = ("tensor_parallel", "context_parallel", "expert_parallel")
+    waits = [
+        work.drawn_forward_s - work.compute.forward_s - work.forward_traffic_s for work in passes
+    ]
+    weights = total([time.weight_gradient_s for time in compute])
+    return ChunkPass(
+        forward_s=total([time.forward_s for time in compute]),
+        recompute_s=total([time.recompute_s for time in compute]),
+        backward_s=total([time.backward_s for time in compute]) - weights,
+        weight_gradient_s=weights,
+        host_forward_s=total(waits),
+        host_backward_s=total([w.host_s - f for w, f in zip(passes, waits, strict=True)]),
+        traffic={
+            name: Axis(*(total([getattr(b, f.name) for b in axis]) for f in fields(Axis)))
+            for name, axis in zip(names, axes, strict=True)
+        },
     )

@@ -5,8 +5,9 @@ The slowest stage sets the pace, the pipeline adds its bubble.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,16 +15,18 @@ from planner.cost.arrays import Arrays, Float, Int, Mask
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
-from planner.cost.schedules.schedule import Passes
+from planner.cost.schedules.schedule import Around, Passes
 from planner.cost.shards.layouts import Layouts
+from planner.cost.shards.parted import around_parts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import DataTraffic, data_traffic
 from planner.cost.step.offload import offload_step_s
 from planner.cost.step.optimizer import device_optimizer_s
-from planner.cost.step.overlap import exposed_traffic
+from planner.cost.step.overlap import Exposed, exposed_traffic
 from planner.cost.step.passes import Pass, Transfer, block_passes, stage_transfer
+from planner.describe.framework.framework import Framework
 
-__all__ = ["smaller_step_s", "time_parts"]
+__all__ = ["StageWorth", "smaller_step_s", "stage_worth", "time_parts"]
 
 
 def time_parts(stages: Stages) -> dict[str, Float]:
@@ -41,18 +44,16 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
     14.2
     """
+    layouts, framework = stages.layouts.take((..., 0)), stages.question.framework
     pace = stages.of_work(_pace)
-    slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(stages.layouts.dp)[:-1])[..., None])
+    slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(layouts.dp))[..., None])
     sent = slowest.of_states(_sent)
-    exposed = exposed_traffic(
-        slowest,
-        sent.traffic,
-        np.maximum(pace.forward_s - np.where(sent.gathers, pace.behind_forward_s, 0.0), 0.0),
-        np.maximum(pace.backward_s - np.where(sent.reduces, pace.behind_backward_s, 0.0), 0.0),
-    )
+    exposed = _left(slowest, sent, pace.beside)
+    waits = _waits(exposed, layouts, framework)
     found = {
         **pace.parts_s,
         "parameter_gathering": exposed.gather_s,
+        "pipeline_bubble": bubble_s(layouts, _around(stages.shape, pace, waits)),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
@@ -62,75 +63,85 @@ def time_parts(stages: Stages) -> dict[str, Float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace(Arrays):
-    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+class StageWorth(Arrays):
+    """What every stage (S,) of a layout adds to the passes of its chunks [s]."""
 
-    slowest: Int
-    """The place of this stage among the candidates."""
-    parts_s: dict[str, Float]
-    """Of a step."""
+    transfer: Transfer
+    exposed: Exposed
+    sent: DataTraffic
+    """All data-parallel traffic, hidden or not."""
+    optimizer_s: Float
+    offload_step_s: Float
+    """The optimizer step off the device."""
+
+
+def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
+    """What all stages (S,) of one layout send and do beside their passes [s].
+
+    Counted: as `time_parts`, of every stage and not of the slowest alone. Left out: passes, and
+    waiting for other stages. method.md#pipeline.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> stages = Stages.every(job, Layout(pp=4, schedule="1f1b"))
+    >>> worth = stage_worth(stages, block_passes(job, stages.blocks, stages.layouts))
+    >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
+    array([58., 45., 45., 58.])
+    """
+    compute = [work.compute for work in passes]
+    busy = _Busy(
+        stages.total([work.forward_s for work in compute]),
+        stages.total([work.backward_s + work.recompute_s for work in compute]),
+        stages.total([work.host_s for work in passes]),
+        stages.total([work.total_s for work in passes]),
+    )
+    beside, sent = _beside(stages, passes, busy), _sent(stages)
+    exposed = _left(stages, sent, beside)
+    found = StageWorth(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
+    return found.map(lambda values: np.broadcast_to(values, stages.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy(Arrays):
+    """One micro-batch on stages [s]."""
+
     forward_s: Float
-    """One micro-batch's computation, and its share of waiting for the host: traffic also runs
-    while the devices wait."""
+    backward_s: Float
+    """With recompute."""
+    host_s: Float
+    total_s: Float
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside(Arrays):
+    """What data-parallel traffic finds beside one micro-batch's passes on stages [s]."""
+
+    transfer: Transfer
+    """One to a neighbour."""
+    forward_s: Float
+    """Computation, and its share of waiting for the host: traffic also runs while devices wait."""
     backward_s: Float
     behind_forward_s: Float
     """Traffic of layers and stages that leaves the node behind it."""
     behind_backward_s: Float
 
 
-def _pace(candidates: Stages) -> _Pace:
-    question, layouts = candidates.question, candidates.layouts.take((..., 0))
-    passes = block_passes(question, candidates.blocks, layouts)
-    index, pace_s = _slowest(candidates, passes)
-    stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
-    forward, backward, recompute, weights = (
-        stages.total([getattr(work, f"{name}_s") for work in compute])
-        for name in ("forward", "backward", "recompute", "weight_gradient")
+def _beside(stages: Stages, passes: list[Pass], busy: _Busy) -> _Beside:
+    groups = Groups.of(stages.layouts, stages.question.machine)
+    free_s = busy.total_s - stages.total([work.behind_s for work in passes])
+    transfer = stage_transfer(stages.question, stages.layouts, groups, free_s)
+    computed = busy.forward_s + busy.backward_s
+    longer = 1 + busy.host_s / np.maximum(computed, np.finfo(float).tiny)
+    chunks = transfer.behind_s * stages.layouts.vpp
+    return _Beside(
+        transfer,
+        busy.forward_s * longer,
+        busy.backward_s * longer,
+        stages.total([work.behind_forward_s for work in passes]) + chunks,
+        stages.total([work.behind_backward_s for work in passes]) + chunks,
     )
-    host, drawn, ahead, back = (
-        stages.total([getattr(work, f"{name}_s") for work in passes])
-        for name in ("host", "drawn_forward", "behind_forward", "behind_backward")
-    )
-    free_s = pace_s - stages.total([work.behind_s for work in passes])
-    transfer = stage_transfer(question, layouts, Groups.of(layouts, question.machine), free_s)
-    idle_s = bubble_s(layouts, Passes(pace_s, drawn, weights), _every(stages, passes))
-    chunks, m = transfer.behind_s * layouts.vpp, layouts.num_microbatches
-    longer = 1 + host / (forward + backward + recompute)
-    parts = {
-        "forward": m * forward,
-        "backward": m * backward,
-        "recompute": m * recompute,
-        "host_overhead": m * host,
-        "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
-        "context_parallel": m * stages.total([work.context_s for work in passes]),
-        "expert_parallel": m * stages.total([work.expert_s for work in passes]),
-        "pipeline_bubble": idle_s,
-        "pipeline_transfer": _transfers(layouts, transfer),
-    }
-    return _Pace(
-        index,
-        parts,
-        forward * longer,
-        (backward + recompute) * longer,
-        ahead + chunks,
-        back + chunks,
-    )
-
-
-def _every(stages: Stages, passes: list[Pass]) -> Passes:
-    """One micro-batch on all stages together."""
-    return Passes(
-        stages.of_model([work.total_s for work in passes]),
-        stages.of_model([work.drawn_forward_s for work in passes]),
-        stages.of_model([work.compute.weight_gradient_s for work in passes]),
-    )
-
-
-def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
-    """Which stage sets the pace, and the time of one micro-batch on it [s]."""
-    per_stage = stages.total([work.total_s[..., None] for work in passes])
-    index: Int = np.argmax(per_stage, axis=-1)
-    return index, np.take_along_axis(per_stage, index[..., None], axis=-1)[..., 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,138 @@ def _sent(stages: Stages) -> _Sent:
         device_optimizer_s(stages),
         offload_step_s(stages),
     )
+
+
+def _left(stages: Stages, sent: _Sent, beside: _Beside) -> Exposed:
+    """What nothing hides of data-parallel traffic [s]."""
+    return exposed_traffic(
+        stages,
+        sent.traffic,
+        np.maximum(beside.forward_s - np.where(sent.gathers, beside.behind_forward_s, 0.0), 0.0),
+        np.maximum(beside.backward_s - np.where(sent.reduces, beside.behind_backward_s, 0.0), 0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn(Arrays):
+    """One micro-batch's passes with their traffic and waiting for the host [s]."""
+
+    backward_s: Float
+    """With recompute."""
+    forward_s: Float
+    weight_s: Float
+    """Part of backward that computes weight gradients."""
+
+    @classmethod
+    def of(cls, passes: list[Pass], total: Callable[[list[Float]], Float], shape: Any) -> _Drawn:
+        """Over blocks, summed by `total`."""
+        return cls(
+            total([(work.total_s - work.drawn_forward_s)[shape] for work in passes]),
+            total([work.drawn_forward_s[shape] for work in passes]),
+            total([work.compute.weight_gradient_s[shape] for work in passes]),
+        )
+
+    def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
+        """With what passes wait for besides, in proportion to them."""
+        forward = np.broadcast_to(ahead * self.forward_s, shape)
+        return Passes(
+            back * self.backward_s + forward, forward, np.broadcast_to(self.weight_s, shape)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace(Arrays):
+    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+
+    slowest: Int
+    """The place of this stage among the candidates."""
+    parts_s: dict[str, Float]
+    """Of a step."""
+    beside: _Beside
+    own: _Drawn
+    """The slowest stage."""
+    stage: Int
+    """Of the candidates (L, S), as all that follows: the last that holds as much."""
+    each: _Drawn
+    before: _Drawn
+    """Of the stages before it."""
+    after: _Drawn
+    every: _Drawn
+    """Of the whole model (L,)."""
+
+
+def _pace(candidates: Stages) -> _Pace:
+    question, layouts = candidates.question, candidates.layouts.take((..., 0))
+    passes = block_passes(question, candidates.blocks, layouts)
+    index, pace_s = _slowest(candidates, passes)
+    stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
+    forward = stages.total([work.forward_s for work in compute])
+    backward = stages.total([work.backward_s for work in compute])
+    recompute = stages.total([work.recompute_s for work in compute])
+    host = stages.total([work.host_s for work in passes])
+    beside = _beside(stages, passes, _Busy(forward, backward + recompute, host, pace_s))
+    m = layouts.num_microbatches
+    parts = {
+        "forward": m * forward,
+        "backward": m * backward,
+        "recompute": m * recompute,
+        "host_overhead": m * host,
+        "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
+        "context_parallel": m * stages.total([work.context_s for work in passes]),
+        "expert_parallel": m * stages.total([work.expert_s for work in passes]),
+        "pipeline_transfer": _transfers(layouts, beside.transfer),
+    }
+    stage, before, after = around_parts(
+        candidates.blocks, candidates.layouts, candidates.stage, question.framework
+    )
+    return _Pace(
+        index,
+        parts,
+        beside,
+        _Drawn.of(passes, stages.total, ...),
+        stage,
+        _Drawn.of(passes, candidates.total, (..., None)),
+        _Drawn.of(passes, _summed(before), (..., None)),
+        _Drawn.of(passes, _summed(after), (..., None)),
+        _Drawn.of(passes, stages.of_model, ...),
+    )
+
+
+def _summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
+    return lambda each: np.asarray(sum(x * n for x, n in zip(each, counts, strict=True)))
+
+
+def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
+    """What a forward and a backward pass of the slowest stage wait for besides, where every pass
+    waits: weights that are gathered, gradients that are reduced, transfers to the host [s]."""
+    m = layouts.num_microbatches
+    reduced = np.where(layouts.reductions_per_step(framework) > 1, exposed.gradients_s / m, 0.0)
+    back = exposed.around_backward_s + reduced + exposed.offload_s / m
+    often = layouts.gathers_per_step(framework) > 1
+    return np.where(often, exposed.before_later_forward_s, 0.0), back
+
+
+def _around(shape: tuple[int, ...], pace: _Pace, waits: tuple[Float, Float]) -> Around:
+    """One micro-batch on the candidates (L, S) and around them; what passes wait for besides is in
+    proportion to them, as on the slowest stage."""
+    tiny = np.finfo(float).tiny
+    ahead = 1 + waits[0] / np.maximum(pace.own.forward_s, tiny)
+    back = 1 + waits[1] / np.maximum(pace.own.backward_s, tiny)
+    both = (np.asarray(ahead)[..., None], np.asarray(back)[..., None])
+    return Around(
+        np.broadcast_to(pace.stage, shape),
+        pace.each.stretched(*both, shape),
+        pace.before.stretched(*both, shape),
+        pace.after.stretched(*both, shape),
+        pace.every.stretched(ahead, back, shape[:-1]),
+    )
+
+
+def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
+    """Which stage sets the pace, and the time of one micro-batch on it [s]."""
+    per_stage = stages.total([work.total_s[..., None] for work in passes])
+    index: Int = np.argmax(per_stage, axis=-1)
+    return index, np.take_along_axis(per_stage, index[..., None], axis=-1)[..., 0]
 
 
 def _transfers(layouts: Layouts, transfer: Transfer) -> Float:

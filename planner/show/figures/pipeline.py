@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from planner.choose.pictured.anatomy import Played
-from planner.cost.schedules.simulate import Event, Timeline
+from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
 from planner.units import GIB, counted, format_bytes, format_seconds
@@ -20,14 +20,7 @@ from planner.units import GIB, counted, format_bytes, format_seconds
 __all__ = ["gantt", "has_numbers", "memory_over_step", "whats_drawn"]
 
 _SHOWN_STAGES = 16
-_KINDS = (
-    "forward",
-    "recompute",
-    "backward",
-    "weight_gradient",
-    "pipeline_transfer",
-    "communication",
-)
+_KINDS: tuple[Drawn, ...] = get_args(Drawn)
 _MAX_NUMBERS = 300
 _FEW_BARS, _MAX_BARS = 1200, 3000
 # passes that are drawn: so many always, and no more than that where a pipeline is long in filling
@@ -70,7 +63,7 @@ class _Clock:
         """What of a span of the timeline is drawn, from and to, on the axis."""
         if not self.broken:
             # a schedule that is played differs by a percent or two from the estimate's length
-            stretch = self.played.passes_s / self.played.played_s
+            stretch = self.played.step_s / self.played.played_s
             yield start_s * stretch, end_s * stretch
             return
         at = self.played.instant_s
@@ -123,14 +116,14 @@ def _clock(played: Played) -> _Clock:
     """
     timeline = played.timeline
     shown = set(_sampled(timeline))
-    events = [e for e in timeline.events if e.stage in shown and e.kind != "communication"]
+    events = [e for e in timeline.events if e.stage in shown and e.stream == "compute"]
     if len(events) <= _FEW_BARS and timeline.num_micro_batches == played.micro_batches:
         return _Clock(played, played.played_s, played.played_s)
     ends = sorted(event.end_s for event in events)
     starts = sorted(event.start_s for event in events)
     few, most = (min(bars // 2, len(events) // 3) for bars in (_FEW_BARS, _MAX_BARS))
     first = [e for e in timeline.computed(0) if e.kind == "forward"]
-    filled = min(e.start_s for e in timeline.computed(0) if e.kind != "forward")
+    filled = min(e.start_s for e in timeline.computed(0) if e.task.kind != "forward")
     drained = max(e.end_s for e in first)
     head = min(max(ends[few], 1.1 * filled), ends[most], 0.9 * played.middle_s)
     left = played.played_s - drained
@@ -178,13 +171,11 @@ def gantt(played: Played, title: str = "") -> Drawing:
     place = {stage: row for row, stage in enumerate(rows)}
     figure = framed(height=170 + 26 * len(rows), x="time in the step [s]", y="stage")
     for kind in _KINDS:
-        events = [e for e in timeline.events if e.kind == kind and e.stage in place]
-        if events:
-            _passes(figure, kind, events, place, clock)
-    start = played.passes_s
-    for name, seconds in played.after_s.items():
-        _after(figure, name, start, seconds, clock, len(rows))
-        start += seconds
+        for hidden in (False, True):
+            events = [e for e in timeline.events if (e.kind, e.hidden) == (kind, hidden)]
+            events = [e for e in events if e.stage in place and e.duration_s > 0]
+            if events:
+                _drawn(figure, kind, events, place, clock)
     path = timeline.critical_path()
     _path_line(figure, path, place, clock)
     figure.update_layout(barmode="overlay", uniformtext={"minsize": 8, "mode": "hide"})
@@ -211,47 +202,43 @@ def has_numbers(drawing: Drawing) -> bool:
     return any(trace.text is not None for trace in drawing.figure.data)
 
 
-def _after(figure: Any, name: str, start: float, seconds: float, clock: _Clock, count: int) -> None:
-    """What every stage does when its passes are over."""
-    figure.add_bar(
-        y=list(range(count)),
-        width=0.62,
-        x=[seconds] * count,
-        base=[clock.x(start)] * count,
-        orientation="h",
-        name=label(name),
-        marker=bar_style(name),
-        # what is too short to be seen needs no entry
-        showlegend=seconds > 0.002 * clock.x(clock.played.step_s),
-        hovertemplate=f"{label(name)}: {format_seconds(seconds)}<extra></extra>",
-    )
-
-
-def _passes(
-    figure: Any, kind: str, events: Sequence[Event], place: dict[int, int], clock: _Clock
+def _drawn(
+    figure: Any, kind: Drawn, events: Sequence[Event], place: dict[int, int], clock: _Clock
 ) -> None:
-    """All passes of one kind; what is on its way has a thin row: it keeps no stage busy."""
-    aside = kind == "communication"
+    """All events of one kind; what is on its way or hidden has a thin row: it keeps no stage
+    busy."""
+    aside = not events[0].keeps_busy
     drawn = [(e, a, b) for e in events for a, b in clock.pieces(e.start_s, e.end_s)]
-    numbered = len(drawn) <= _MAX_NUMBERS and not aside
+    computed = kind in ("forward", "backward", "weight_gradient")
+    numbered = len(drawn) <= _MAX_NUMBERS and computed and not aside
+    hidden = ", hidden" if events[0].hidden else ""
+    longest = max((b - a for _, a, b in drawn), default=0.0)
     figure.add_bar(
         y=[place[e.stage] + (0.42 if aside else 0.0) for e, _, _ in drawn],
         width=0.14 if aside else 0.62,
         x=[b - a for _, a, b in drawn],
         base=[a for _, a, _ in drawn],
         orientation="h",
-        name=label(kind),
+        name=label(kind) + hidden,
+        # what is too short to be seen needs no entry
+        showlegend=longest > 0.001 * clock.x(clock.played.step_s),
         marker=bar_style(kind),
-        customdata=[
-            (e.stage, e.micro_batch, e.chunk, format_seconds(e.duration_s)) for e, _, _ in drawn
-        ],
+        customdata=[(_said(e), format_seconds(e.duration_s)) for e, _, _ in drawn],
         text=[str(e.micro_batch) for e, _, _ in drawn] if numbered else None,
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
-        hovertemplate="stage %{customdata[0]}, micro-batch %{customdata[1]}, chunk "
-        "%{customdata[2]}<br>" + label(kind) + ": %{customdata[3]}<extra></extra>",
+        hovertemplate="%{customdata[0]}<br>"
+        + label(kind)
+        + hidden
+        + ": %{customdata[1]}<extra></extra>",
     )
+
+
+def _said(event: Event) -> str:
+    if not event.in_passes:
+        return f"stage {event.stage}, after its passes"
+    return f"stage {event.stage}, micro-batch {event.micro_batch}, chunk {event.chunk}"
 
 
 def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock: _Clock) -> None:
@@ -262,7 +249,7 @@ def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock:
     for event in path:
         if event.stage not in place:
             continue
-        height = place[event.stage] + (0.42 if event.kind == "communication" else 0.34)
+        height = place[event.stage] + (0.42 if event.kind == ASIDE else 0.34)
         for start, end in clock.pieces(event.start_s, event.end_s):
             if clock.broken and before <= clock.x(clock.head_s) < start:
                 xs.append(None)
@@ -282,7 +269,7 @@ def _path_line(figure: Any, path: Sequence[Event], place: dict[int, int], clock:
 
 def _path_text(path: Sequence[Event]) -> str:
     """The stage that the critical path runs through longest, with what, and what else it holds."""
-    computed = [event for event in path if event.kind != "communication"]
+    computed = [event for event in path if event.kind != ASIDE]
     stages = _sums((str(event.stage), event.duration_s) for event in computed)
     longest = next(iter(stages))
     kinds = _sums((e.kind, e.duration_s) for e in computed if str(e.stage) == longest)
@@ -292,7 +279,7 @@ def _path_text(path: Sequence[Event]) -> str:
     parts = {
         f"on stage {longest} ({held})": stages[longest],
         f"on {len(others)} other stage{'s' * (len(others) > 1)}": sum(others),
-        "in transfers": sum(e.duration_s for e in path if e.kind == "communication"),
+        "in transfers": sum(e.duration_s for e in path if e.kind == ASIDE),
     }
     said = [
         f"{100 * part / total:.0f} % {name}"

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose.pictured.anatomy import stage_times
+from planner.choose.pictured.anatomy import played
+from planner.choose.simulated.works import stage_works
+from planner.cost.question import Question
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -15,17 +17,6 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 
-IN_THE_PIPELINE = (
-    "forward",
-    "backward",
-    "recompute",
-    "host_overhead",
-    "tensor_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "pipeline_bubble",
-    "pipeline_transfer",
-)
 PIPED = [
     (name, schedule)
     for name in names("framework")
@@ -36,15 +27,12 @@ CHUNKS = {"interleaved-1f1b": 4, "zero-bubble-v": 2, "dualpipe-v": 2}
 
 
 def drawn_and_estimated(framework: Framework, layout: Layout, model: str) -> tuple[float, float]:
-    """Length of the drawn pipeline, and the estimate's parts that stand in it [s]."""
+    """Length of the played step, and of the estimated one [s]."""
     workload = Workload(sequence_length=4096, global_batch=layout.global_batch)
-    described, machine = load_model(model), load_machine("h100-cluster")
-    found = planner.estimate(
-        described, machine, layout, workload=workload, framework=framework.name
+    found = planner.simulate(
+        model, "h100-cluster", layout, workload=workload, framework=framework.name
     )
-    times = stage_times(described, machine, workload, found)
-    timeline = simulate(times, layout.grad_accumulation, layout.schedule, layout.vpp)
-    return timeline.makespan_s, sum(found.step_time_parts_s[part] for part in IN_THE_PIPELINE)
+    return found.makespan_s, found.estimate.step_time_s
 
 
 def layout_of(framework: Framework, **degrees: int) -> Layout:
@@ -90,11 +78,13 @@ def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
     """nanotron: without either the pipeline would be a third of its length."""
     framework = load_framework("nanotron")
     layout = layout_of(framework, pp=2, tp=4).replaced(schedule="1f1b")
-    drawn, estimated = drawn_and_estimated(framework, layout, "llama-3-8b")
     workload = Workload(sequence_length=4096, global_batch=layout.global_batch)
     model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
     found = planner.estimate(model, machine, layout, workload=workload, framework="nanotron")
-    parts = found.step_time_parts_s
-    assert parts["host_overhead"] > 0.3 * estimated
-    free = [replace(t, blocked_s=0.0) for t in stage_times(model, machine, workload, found)]
-    assert simulate(free, 32, "1f1b").makespan_s < drawn
+    step = played(model, machine, workload, found)
+    assert found.step_time_parts_s["host_overhead"] > 0.3 * found.step_time_s
+    kinds = {event.kind for event in step.timeline.computed(0)}
+    assert "host_overhead" in kinds
+    works = stage_works(Question(model, machine, workload, framework), layout)
+    free = [replace(work, blocked_s=0.0) for work in works]
+    assert simulate(free, 32, "1f1b").makespan_s < step.played_s

@@ -10,32 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.schedules.bubble import (
-    bubble_s,
     chunks_in_flight,
     chunks_waiting,
     in_flight,
 )
 from planner.cost.schedules.known import KNOWN
-from planner.cost.schedules.schedule import Passes, Task
-from planner.cost.schedules.simulate import Event, StageTime, Timeline, simulate
+from planner.cost.schedules.schedule import Task
+from planner.cost.schedules.simulate import StageTime, simulate
+from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import LayoutError
+from tests.cost.schedules import length_s
 
 _KINDS = list(KNOWN)
 
 
 def _closed_form(schedule: str, p: int, m: int, v: int, time: StageTime) -> float:
-    layouts = Layouts.broadcast(
-        pp=p, vpp=v, grad_accumulation=m, schedule=SCHEDULES.index(schedule)
-    )
-    one = time.forward_s + time.backward_s + time.recompute_s
-
-    def passes(stages: int) -> Passes:
-        parts = (one, time.forward_s, time.weight_gradient_s)
-        return Passes(*(np.asarray(stages * part) for part in parts))
-
-    return m * one + float(bubble_s(layouts, passes(1), passes(p)))
+    return length_s(schedule, m, v, [time] * p)
 
 
 def _chunks(schedule: str, several: int) -> int:

@@ -13,9 +13,9 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
-from planner.cost.schedules.bubble import bubble_s, chunks_in_flight, in_flight
+from planner.cost.schedules.bubble import chunks_in_flight, in_flight
 from planner.cost.schedules.known import schedule_named
-from planner.cost.schedules.schedule import Passes
+from planner.cost.schedules.simulate import StageTime
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import stage_parts
 from planner.cost.shards.pipeline import Deal, chunk_counts, layers_on_stage, told_deal
@@ -23,6 +23,7 @@ from planner.cost.shards.worst import candidate_stages
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload
+from tests.cost.schedules import length_s
 
 Pass = tuple[str, int, int]
 
@@ -77,9 +78,10 @@ def simulate(
     return max(now), most
 
 
-def passes(total_s: float) -> Passes:
-    """A third each of forward, input gradients and weight gradients."""
-    return Passes(np.asarray(total_s), np.asarray(total_s / 3), np.asarray(total_s / 3))
+def bubble(schedule: str, p: int, v: int, m: int, total_s: float = 3.0) -> float:
+    """Of equal stages; a third each of forward, input gradients and weight gradients."""
+    time = StageTime(total_s / 3, 2 * total_s / 3, 0.0, total_s / 3)
+    return length_s(schedule, m, v, [time] * p) - m * total_s
 
 
 def layouts_of(schedule: str, p: int, v: int, m: int) -> Layouts:
@@ -100,9 +102,7 @@ def test_simulation_equals_closed_form(
     v = chunks if schedule == "interleaved-1f1b" else 1
     m = groups * p
     length, _ = simulate(schedule, p, v, m, forward, backward)
-    one = forward + backward
-    bubble = float(bubble_s(layouts_of(schedule, p, v, m), passes(one), passes(p * one)))
-    assert length == pytest.approx(m * one + bubble)
+    assert length == pytest.approx(length_s(schedule, m, v, [StageTime(forward, backward)] * p))
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(2, 6), st.integers(1, 20))
@@ -146,22 +146,19 @@ def test_fewer_chunks_beside_more() -> None:
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (8, 64), (64, 512)])
 def test_bubble_fraction(p: int, m: int) -> None:
     # Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1: (p - 1)/m of the ideal time
-    bubble = float(bubble_s(layouts_of("1f1b", p, 1, m), passes(3.0), passes(3.0 * p)))
-    assert bubble / (m * 3.0) == pytest.approx((p - 1) / m)
+    assert bubble("1f1b", p, 1, m) / (m * 3.0) == pytest.approx((p - 1) / m)
 
 
 @pytest.mark.parametrize("v", [2, 3, 6])
 def test_interleaving_divides_the_bubble(v: int) -> None:
     # section 2.2.2: (p - 1)/(m v)
-    bubble = float(bubble_s(layouts_of("interleaved-1f1b", 8, v, 64), passes(3.0), passes(24.0)))
-    assert bubble / (64 * 3.0) == pytest.approx(7 / 64 / v)
+    assert bubble("interleaved-1f1b", 8, v, 64) / (64 * 3.0) == pytest.approx(7 / 64 / v)
 
 
 def test_zero_bubble_fills_with_weight_gradients() -> None:
     # Qi et al. 2023, arXiv:2401.10241, table 1: H1 idles (p - 1)(t_f + t_b - t_w), with t_b the
     # input gradient alone; forward 1, input gradient 1, weight gradient 1 leave (p - 1)
-    bubble = bubble_s(layouts_of("zero-bubble", 4, 1, 8), passes(3.0), passes(12.0))
-    assert float(bubble) == pytest.approx(3.0)
+    assert bubble("zero-bubble", 4, 1, 8) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("p", "v", "m"), [(8, 3, 64), (4, 2, 16), (35, 3, 280)])
@@ -174,7 +171,7 @@ def test_interleaved_memory(p: int, v: int, m: int) -> None:
 
 def test_no_pipeline_holds_one() -> None:
     assert float(in_flight(Layouts.of(Layout(grad_accumulation=64)), 0)) == 1
-    assert float(bubble_s(Layouts.of(Layout()), passes(2.0), passes(2.0))) == 0
+    assert bubble("none", 1, 1, 64) == 0
 
 
 _ENDS = [
@@ -273,8 +270,7 @@ def test_llama_3_has_a_slot_for_either_end() -> None:
     layout = _told(_TOLD[0])
     assert _chunks(126, layout) == [0, *[1] * 126, 0]
     # 15 / 128 of the work: (p - 1) / (m v) with as many micro-batches as stages
-    layouts = Layouts.of(layout.replaced(grad_accumulation=16))
-    assert float(bubble_s(layouts, passes(3.0), passes(48.0))) / 48 == pytest.approx(15 / 128)
+    assert bubble("interleaved-1f1b", 16, 8, 16) / 48 == pytest.approx(15 / 128)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""Trace: a timeline in the Trace Event Format, which Perfetto and chrome://tracing open.
+
+Stages are processes, streams threads, memory is a counter; arrows follow what stages send each
+other, and a process of its own shows the critical path. Times are microseconds. Source: Google,
+Trace Event Format (2016); perfetto.dev/docs, "Chrome JSON".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planner.cost.schedules.timeline import ASIDE, STREAMS, Event, Timeline
+
+__all__ = ["trace_of"]
+
+_PATH = 0
+"""Process of the critical path; those of stages follow it."""
+_LANES = 8
+"""Threads that a stream may take, where transfers are on their way beside each other."""
+
+Counter = Sequence[tuple[float, dict[str, float]]]
+
+
+def trace_of(
+    timeline: Timeline,
+    path: Sequence[Event],
+    counters: Sequence[Counter],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """A timeline as a trace: by stage its name, and its memory as instants and amounts [B]."""
+    critical = {id(event) for event in path}
+    lanes = _lanes(timeline)
+    records = [_slice(e, e.stage + 1, lanes[n], id(e) in critical) for n, e in _drawn(timeline)]
+    records += [_slice(e, _PATH, 0, True) for e in path if _us(e.end_s) > _us(e.start_s)]
+    records += _arrows(timeline, lanes)
+    for stage, counter in enumerate(counters):
+        records += [
+            {"ph": "C", "name": "memory [B]", "pid": stage + 1, "ts": _us(time), "args": amounts}
+            for time, amounts in counter
+        ]
+    # a slice that begins where another ends comes after it, and before what it sends
+    records.sort(key=lambda record: record["ts"])
+    return {
+        "traceEvents": [*_threads(timeline, lanes, names), *records],
+        "displayTimeUnit": "ms",
+    }
+
+
+def _us(seconds: float) -> float:
+    """Microseconds, to the nanosecond, so that what follows another never begins before its end."""
+    return round(1e6 * seconds, 3)
+
+
+def _drawn(timeline: Timeline) -> list[tuple[int, Event]]:
+    """Events that take any time, with their positions."""
+    return [(n, e) for n, e in enumerate(timeline.events) if _us(e.end_s) > _us(e.start_s)]
+
+
+def _lanes(timeline: Timeline) -> dict[int, int]:
+    """The thread of every event: its stream's, or one more where that is still busy."""
+    free: dict[tuple[int, str], list[float]] = {}
+    found = {}
+    for number, event in sorted(_drawn(timeline), key=lambda item: item[1].start_s):
+        ends = free.setdefault((event.stage, event.stream), [])
+        start = _us(event.start_s)
+        lane = next((i for i, end in enumerate(ends) if end <= start), len(ends))
+        ends[lane:] = [_us(event.end_s), *ends[lane + 1 :]]
+        found[number] = STREAMS.index(event.stream) * _LANES + lane
+    return found
+
+
+def _slice(event: Event, process: int, thread: int, critical: bool) -> dict[str, Any]:
+    name = event.kind.replace("_", " ")
+    if event.kind == ASIDE:
+        name = "activations sent" if event.task.kind == "forward" else "gradients sent"
+    args: dict[str, Any] = {"stream": event.stream, "critical": critical}
+    if event.in_passes:
+        name = f"{name} {event.micro_batch}"
+        args |= {"micro-batch": event.micro_batch, "chunk": event.chunk}
+    if event.hidden:
+        args["hidden"] = "behind computation"
+    if process == _PATH:
+        name = f"stage {event.stage}: {name}"
+    start = _us(event.start_s)
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": "hidden" if event.hidden else event.kind,
+        "pid": process,
+        "tid": thread,
+        "ts": start,
+        "dur": round(_us(event.end_s) - start, 3),
+        "args": args,
+    }
+
+
+def _arrows(timeline: Timeline, lanes: dict[int, int]) -> list[dict[str, Any]]:
+    """From what is sent to the pass that waits for it."""
+    found: list[dict[str, Any]] = []
+    for after, waits in enumerate(timeline.waits):
+        for before in waits:
+            sent, event = timeline.events[before], timeline.events[after]
+            if sent.kind != ASIDE or before not in lanes or after not in lanes:
+                continue
+            both = {"cat": "sent", "name": "sent", "id": before}
+            ends: tuple[tuple[Event, int, str, dict[str, str]], ...]
+            ends = ((sent, before, "s", {}), (event, after, "f", {"bp": "e"}))
+            found += [
+                {**both, **more, "ph": phase, "pid": e.stage + 1, "tid": lanes[n]}
+                | {"ts": _us(e.start_s)}
+                for e, n, phase, more in ends
+            ]
+    return found
+
+
+def _threads(
+    timeline: Timeline, lanes: dict[int, int], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Names of processes and threads, in the order in which they are shown."""
+    processes = ["critical path", *names]
+    found = [
+        {"ph": "M", "name": key, "pid": pid, "tid": 0, "args": args}
+        for pid, name in enumerate(processes)
+        for key, args in (
+            ("process_name", {"name": name}),
+            ("process_sort_index", {"sort_index": pid}),
+        )
+    ]
+    threads = {(timeline.events[n].stage + 1, lane) for n, lane in lanes.items()}
+    for pid, lane in [(_PATH, 0), *sorted(threads)]:
+        stream, number = divmod(lane, _LANES)
+        name = "critical path" if pid == _PATH else STREAMS[stream]
+        args = {"name": f"{name} {number + 1}" if number else name}
+        found += [
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": args},
+            {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": pid,
+                "tid": lane,
+                "args": {"sort_index": lane},
+            },
+        ]
+    return found

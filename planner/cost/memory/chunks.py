@@ -1,0 +1,56 @@
+"""Chunks: what a pass through every chunk of a stage keeps, and what stays beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.cost.memory.activations import kept_bytes
+from planner.cost.memory.moments import MOMENTS, Worksheet
+from planner.cost.shards.parted import chunk_parts
+from planner.cost.shards.stages import Stages
+
+__all__ = ["chunk_kept_bytes", "staying_bytes"]
+
+
+def chunk_kept_bytes(stages: Stages) -> Float:
+    """What one micro-batch keeps on every chunk of stages (S,) until its backward pass is done [B].
+
+    Shape (chunks, S). Counted: activations of embedding and layers on the device. Left out: the
+    head, whose loss follows at once; receive buffers. method.md#activations.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(sequence_length=1), load_framework("megatron-lm"))
+    >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
+    >>> kept = chunk_kept_bytes(Stages.every(job, layout))
+    >>> np.round(kept / 8192, 1)                # inputs of 8 layers, 4096 of two bytes
+    array([[8., 8.],
+           [8., 8.]])
+    """
+    counts = chunk_parts(stages.blocks, stages.layouts, stages.stage, stages.question.framework)
+    each = [kept_bytes(stages.question, block, stages.seen_by(block)) for block in stages.blocks]
+    return np.asarray(sum(size * count for size, count in zip(each, counts, strict=True)))
+
+
+def staying_bytes(stages: Stages) -> Float:
+    """What a stage holds while passes come and go [B].
+
+    Counted: weights, gradients and optimizer states beside the last layer's backward pass. Left
+    out: activations, temporaries and buffers of a pass, what the driver and the allocator hold.
+    method.md#memory-per-device.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.question import Question
+    >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
+    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> stages = Stages.every(job, Layout())
+    >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
+    >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet
+    18.1
+    """
+    sheet = Worksheet.of(stages)
+    alive = MOMENTS["backward"](sheet)
+    found = alive.weights + alive.gradients + sheet.resident.optimizer_states
+    return np.broadcast_to(found, stages.shape)

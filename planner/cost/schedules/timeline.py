@@ -1,0 +1,239 @@
+"""Timeline: what happens in one step, by stage, stream and time, and what each event waits for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from planner.cost.schedules.schedule import Task
+from planner.describe.layout import Layout
+
+if TYPE_CHECKING:
+    import networkx
+
+__all__ = ["ASIDE", "STREAMS", "Drawn", "Event", "Stream", "Timeline", "stream_of"]
+
+Drawn = Literal[
+    "forward",
+    "recompute",
+    "backward",
+    "weight_gradient",
+    "host_overhead",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline_transfer",
+    "communication",
+    "parameter_gathering",
+    "gradient_reduction",
+    "optimizer",
+    "parameter_update_gathering",
+    "offload",
+]
+"""What an event is, by the parts of the step. A pipeline_transfer keeps its stage from computing;
+communication is a result on its way to a neighbour, beside what its stage computes."""
+
+Stream = Literal["compute", "host", "tensor", "context", "expert", "pipeline", "data", "host link"]
+"""What a rank does several of at a time: it computes, waits for the host that issues its work, and
+sends, over one link for each axis."""
+
+STREAMS: tuple[Stream, ...] = get_args(Stream)
+
+ASIDE: Drawn = "communication"
+"""The kind of events that keep no stage busy though others wait for them."""
+
+_STREAM: dict[Drawn, Stream] = {
+    "host_overhead": "host",
+    "tensor_parallel": "tensor",
+    "context_parallel": "context",
+    "expert_parallel": "expert",
+    "communication": "pipeline",
+    "parameter_gathering": "data",
+    "gradient_reduction": "data",
+    "parameter_update_gathering": "data",
+    "offload": "host link",
+}
+
+
+def stream_of(kind: Drawn) -> Stream:
+    """The stream on which an event of a kind runs; waiting for a transfer takes up computation.
+
+    >>> stream_of("backward"), stream_of("gradient_reduction")
+    ('compute', 'data')
+    """
+    return _STREAM.get(kind, "compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a stage does for a task, or the transfer of the task's result."""
+
+    task: Task
+    kind: Drawn
+    start_s: float
+    end_s: float
+    hidden: bool = False
+    """Traffic behind computation: it keeps nothing waiting."""
+
+    @property
+    def stage(self) -> int:
+        """The stage that computes or sends."""
+        return self.task.stage
+
+    @property
+    def micro_batch(self) -> int:
+        """The micro-batch, from 0."""
+        return self.task.micro_batch
+
+    @property
+    def chunk(self) -> int:
+        """The chunk of the stage, from 0."""
+        return self.task.chunk
+
+    @property
+    def stream(self) -> Stream:
+        """What of its stage it takes up."""
+        return stream_of(self.kind)
+
+    @property
+    def keeps_busy(self) -> bool:
+        """Whether its stage computes nothing else meanwhile."""
+        return not self.hidden and self.kind != ASIDE
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether it belongs to a pass of a micro-batch, not to what closes the step."""
+        return self.task.kind != "step"
+
+    @property
+    def duration_s(self) -> float:
+        """How long it takes [s]."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Everything that happens in one step, by stage and time."""
+
+    place: Layout
+    """Stages, chunks and schedule: where in the model each chunk lies."""
+    num_micro_batches: int
+    events: tuple[Event, ...]
+    """None stands before one that it waits for."""
+    waits: tuple[tuple[int, ...], ...]
+    """For each of them the events that it waits for, as positions; its own stage's first."""
+    groups: tuple[tuple[Task, ...], ...] = ()
+    """Tasks that start together and are done together, where there are such."""
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline."""
+        return self.place.pp
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of each stage."""
+        return self.place.vpp
+
+    @functools.cached_property
+    def makespan_s(self) -> float:
+        """End of the last event [s]."""
+        return max(event.end_s for event in self.events)
+
+    @functools.cached_property
+    def passes_s(self) -> float:
+        """End of the last pass, before what closes the step [s]."""
+        return max(event.end_s for event in self.events if event.in_passes)
+
+    @property
+    def idle_fraction(self) -> float:
+        """Idle time of all stages over all time."""
+        busy = sum(self.busy_s(stage) for stage in range(self.num_stages))
+        return 1 - busy / (self.num_stages * self.makespan_s)
+
+    @functools.cached_property
+    def _by_stage(self) -> tuple[list[Event], ...]:
+        found: tuple[list[Event], ...] = tuple([] for _ in range(self.num_stages))
+        for event in self.events:
+            if event.keeps_busy:
+                found[event.stage].append(event)
+        return found
+
+    def computed(self, stage: int) -> list[Event]:
+        """What a stage does for its passes, in order."""
+        return [e for e in self._by_stage[stage] if e.kind != "pipeline_transfer" and e.in_passes]
+
+    def occupied(self, stage: int) -> list[Event]:
+        """What keeps a stage busy, transfers that it awaits too, in order."""
+        return self._by_stage[stage]
+
+    def busy_s(self, stage: int) -> float:
+        """Time that a stage works or cannot for its transfers [s]."""
+        return sum(event.duration_s for event in self.occupied(stage))
+
+    def in_flight(self, stage: int) -> tuple[list[float], list[float]]:
+        """Times, and from each on the micro-batches whose activations the stage holds.
+
+        A pass holds its activations from the start of its forward to the end of its last
+        backward part; one of `v` chunks counts 1/v.
+        """
+        return self.held(stage, [1 / self.num_chunks] * self.num_chunks)
+
+    def held(self, stage: int, each: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Times, and from each on what the stage holds where a pass through a chunk keeps `each`
+        of it."""
+        mine = self.computed(stage)
+        opened: dict[tuple[int, int], float] = {}
+        closed: dict[tuple[int, int], float] = {}
+        for e in mine:
+            key = (e.micro_batch, e.chunk)
+            opened.setdefault(key, e.start_s)
+            closed[key] = max(closed.get(key, 0.0), e.end_s)
+        # what ends at an instant is freed before what starts there is held
+        changes = sorted(
+            [(start, 1, key) for key, start in opened.items()]
+            + [(end, -1, key) for key, end in closed.items()]
+        )
+        times, amounts, alive = [0.0], [0.0], [0] * self.num_chunks
+        for time, step, (_, chunk) in changes:
+            alive[chunk] += step
+            times.append(time)
+            # from counts, so that nothing is left over when all is freed
+            amounts.append(sum(n * part for n, part in zip(alive, each, strict=True)))
+        return times, amounts
+
+    def task_graph(self) -> networkx.DiGraph:
+        """The step as a graph: an edge to every event from each that it waits for.
+
+        Vertices are positions in `events`, after which comes the end of the step. An edge weighs
+        what the event it leaves takes ("seconds").
+        """
+        import networkx
+
+        graph = networkx.DiGraph()
+        end, left = len(self.events), set(range(len(self.events)))
+        for position, before in enumerate(self.waits):
+            for other in before:
+                graph.add_edge(other, position, seconds=self.events[other].duration_s)
+            left.difference_update(before)
+        for position in sorted(left):
+            graph.add_edge(position, end, seconds=self.events[position].duration_s)
+        return graph
+
+    def critical_path(self) -> list[Event]:
+        """The events that set the step's length, each waiting for the one before it.
+
+        The longest path through the task graph. Of several that are equally long, one that
+        stays on its stage where it can.
+
+        >>> from planner.cost.schedules.simulate import StageTime, simulate
+        >>> path = simulate([StageTime(1.0, 2.0), StageTime(2.0, 4.0)], 3, "1f1b").critical_path()
+        >>> sum(event.duration_s for event in path)     # 1 + 3 (2 + 4) + 2
+        21.0
+        """
+        import networkx
+
+        *path, _ = networkx.dag_longest_path(self.task_graph(), weight="seconds")
+        return [self.events[position] for position in path]

@@ -1,0 +1,96 @@
+"""Simulation: a played step in words and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from planner.choose.simulated.simulation import Simulation
+from planner.choose.simulated.widening import SHARE
+from planner.units import counted, format_bytes, format_seconds
+
+__all__ = ["show_simulation"]
+
+_MOST_ROWS = 16
+_LEAST_GAIN = 0.0005
+"""Share of the step below which a gain is not worth a line."""
+
+
+def show_simulation(found: Simulation, out: Console) -> None:
+    """Print a played step: its length, what sets it, what each stage waits for, what to widen."""
+    layout, step = found.estimate.layout, found.makespan_s
+    out.print(
+        f"{layout} [{found.estimate.framework}]: {len(found.events):,} events on "
+        f"{counted(layout.pp, 'stage')}",
+        highlight=False,
+        markup=False,
+    )
+    out.print(_length(found), highlight=False)
+    if layout.pp > 1:
+        stages = {f"stage {stage}": s for stage, s in found.critical_s("stage").items()}
+        out.print(f"Critical path by stage: {_shares(stages, step)}", highlight=False)
+    out.print(f"Critical path by stream: {_shares(found.critical_s('stream'), step)}")
+    out.print("\nStages")
+    out.print(_stages(found))
+    out.print(f"\nWhat to widen: the step with one thing {100 * SHARE:.0f} % faster")
+    out.print(_gains(found))
+
+
+def _length(found: Simulation) -> str:
+    closed, step = found.estimate.step_time_s, found.makespan_s
+    said = f"step {step:.4g} s played, {closed:.4g} s by the closed form of `estimate`"
+    if abs(found.difference) < 1e-9:
+        return f"{said}: the same"
+    way = "longer" if found.difference > 0 else "shorter"
+    return f"{said}: {100 * abs(found.difference):.2g} % {way}"
+
+
+def _shares(sums: Mapping[Any, float], step: float) -> str:
+    """Named parts of a step, those of less than half a percent together."""
+    large = {name: s for name, s in sums.items() if s >= 0.005 * step}
+    said = [f"{name} {100 * seconds / step:.0f} %" for name, seconds in large.items()]
+    rest = sum(sums.values()) - sum(large.values())
+    return ", ".join([*said, f"others {100 * rest / step:.1f} %"] if rest > 1e-3 * step else said)
+
+
+def _stages(found: Simulation) -> Table:
+    table = Table(box=None)
+    table.add_column("stage", justify="right")
+    for name in ("busy", "idle", "idle of step", "states", "most activations", "estimated peak"):
+        table.add_column(name, justify="right")
+    count = found.timeline.num_stages
+    shown = list(range(count))
+    if count > _MOST_ROWS:
+        half = _MOST_ROWS // 2
+        shown = [*range(half), *range(count - half, count)]
+    for stage in shown:
+        idle, held = found.idle_s[stage], found.memory[stage]
+        table.add_row(
+            str(stage),
+            format_seconds(found.makespan_s - idle),
+            # what rounding leaves is none
+            format_seconds(idle if idle > 1e-9 * found.makespan_s else 0.0),
+            f"{100 * max(idle, 0.0) / found.makespan_s:.1f} %",
+            format_bytes(held.states_bytes),
+            format_bytes(max(held.activations_bytes)),
+            format_bytes(held.estimated_bytes),
+        )
+    if count > len(shown):
+        table.caption = f"{count - len(shown)} stages between are left out"
+    return table
+
+
+def _gains(found: Simulation) -> Table:
+    """What the step gains where one thing were faster, each played once more."""
+    table = Table(box=None)
+    for name, side in (("faster", "left"), ("step", "right"), ("gain", "right")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    step = found.makespan_s
+    for one in found.widened[:_MOST_ROWS]:
+        if one.gain_s >= _LEAST_GAIN * step:
+            length, share = format_seconds(step - one.gain_s), 100 * one.gain_s / step
+            table.add_row(one.name, length, f"{share:.1f} %")
+    return table
