@@ -171,8 +171,8 @@ def block_traffic(
     """Traffic of one block and micro-batch over tensor, context and expert axes [s].
 
     `layouts` are as the block sees them, `stream` is what all blocks share where it is known.
-    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel traffic, transfers between stages.
-    method.md#traffic-per-axis-and-overlap.
+    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel
+    traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
