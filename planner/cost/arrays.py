@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_TOGETHER = 16_384
+_TOGETHER = 24_576
 # rows that are worked out at once: more take more memory and longer, because numpy gives arrays
 # beyond a few MiB back to the system after every operation
 _NUM_THREADS = min(os.cpu_count() or 1, 8)
@@ -34,19 +36,36 @@ class Arrays:
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
-        return type(self)(
-            **{field.name: _mapped(getattr(self, field.name), change) for field in fields(self)}
-        )
+        kind: Any = type(self)
+        made: Self = kind(*[_mapped(getattr(self, name), change) for name in _names(kind)])
+        return made
 
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
         return self.map(lambda values: values[index])
 
+    def spread(self, index: Int) -> Self:
+        """As `take`, but an array of one value alone becomes that number, which fits any shape."""
+        return self.map(lambda values: _spread(values, index))
+
+    def of_each(self, index: Int, count: int) -> Self:
+        """Rows of flat places [1] among `count` of them, where every row stands for as many places
+        that follow each other, such as the stages of its layout."""
+        if not count:
+            return self.map(np.ravel)
+        return self.map(lambda values: values.ravel()[index // (count // values.size)])
+
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
-        columns = {f.name: [getattr(one, f.name) for one in several] for f in fields(cls)}
+        kind: Any = cls
+        columns = {name: [getattr(one, name) for one in several] for name in _names(kind)}
         return cls(**{name: _joined(values) for name, values in columns.items()})
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _joined(values: Sequence[Any]) -> Any:
@@ -58,12 +77,19 @@ def _joined(values: Sequence[Any]) -> Any:
     return np.concatenate(values) if isinstance(first, np.ndarray) else first
 
 
+def _spread(values: Any, index: Int) -> Any:
+    one = values.ravel()[:1]
+    return one.reshape(()) if np.size(values) and np.all(values == one) else values.take(index, 0)
+
+
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if type(value) is np.ndarray:
+        return change(value)
     if isinstance(value, Arrays):
         return value.map(change)
     if isinstance(value, dict):
         return {name: _mapped(part, change) for name, part in value.items()}
-    return change(value) if isinstance(value, np.ndarray | np.generic) else value
+    return change(value) if isinstance(value, np.generic) else value
 
 
 _Rows = TypeVar("_Rows", bound=Arrays)
@@ -74,7 +100,8 @@ def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Res
     """What `work` makes of `count` rows, done some thousands at a time on the machine's threads."""
     if count <= _TOGETHER:
         return work(rows)
-    pieces = [rows.take(slice(start, start + _TOGETHER)) for start in range(0, count, _TOGETHER)]
+    each = -(-count // -(-count // _TOGETHER))
+    pieces = [rows.take(slice(start, start + each)) for start in range(0, count, each)]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         done = list(threads.map(work, pieces))
     return type(done[0]).joined(done)
@@ -92,29 +119,52 @@ def among(column: Int, few: Collection[int]) -> Mask:
     return found
 
 
-def distinct(*columns: Int) -> tuple[Int, Int]:
+def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     """Where each distinct row stands first, and for every row which of the distinct it equals [1].
 
-    Columns are whole numbers from 0 of one shape; the second result has that shape. Counted: every
-    column. Left out: the rows' order, the distinct ones stand by value. Definition.
+    Columns are whole numbers that broadcast; the second result has their common shape. Counted:
+    every column. Left out: nothing; distinct rows stand in the order they come in. Definition.
 
     >>> first, which = distinct(np.array([4, 2, 4, 2]), np.array([1, 1, 1, 3]))
     >>> first, which
-    (array([1, 3, 0]), array([2, 0, 2, 1]))
+    (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
-    shape = np.shape(columns[0])
-    key = np.zeros(int(np.prod(shape)), dtype=np.int64)
-    values = 1
-    for column in columns:
-        width = int(np.max(column, initial=0)) + 1
-        key, values = key * width + np.ravel(column), values * width
+    shape = np.broadcast_shapes(*map(np.shape, columns))
+    size = math.prod(shape)
+    alike = [column for column in columns if np.shape(column) == np.shape(columns[0])]
+    if len(alike) < len(columns) and np.size(alike[0]) < size:
+        # one column of numbers for all that are the same along an axis
+        others = [column for column in columns if np.shape(column) != np.shape(columns[0])]
+        columns = (distinct(*alike)[1], *others)
+    key, values = np.zeros(size, dtype=np.int64), 1
+    if size == 1:
+        return key, key.reshape(shape)
+    for column in columns if size else ():
+        least, most = int(np.min(column)), int(np.max(column))
+        if least == most:
+            continue
+        one: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least
+        width = most - least + 1
+        if values * width > _COUNTED * size:
+            # products of whole numbers stay small where those that do not occur are left out
+            first, key = _numbered(key, values)
+            values = len(first)
+        key, values = key * width + one, values * width
+    first, which = _numbered(key, values)
+    return first, which.reshape(shape)
+
+
+def _numbered(key: Int, values: int) -> tuple[Int, Int]:
+    """Where each of the keys below `values` stands first, and their numbers in that order [1]."""
+    order = np.arange(len(key))
     if values > _COUNTED * len(key):
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        return first, inverse.reshape(shape)
-    present = np.flatnonzero(np.bincount(key, minlength=1))
-    place = np.zeros(values, dtype=np.int64)
-    place[present] = np.arange(len(present))
-    inverse = place[key]
-    first = np.zeros(len(present), dtype=np.int64)
-    first[inverse[::-1]] = np.arange(len(key))[::-1]
-    return first, inverse.reshape(shape)
+        earliest = first[inverse]
+    else:
+        # what is read here has been written: the last to write is the first to stand there
+        place = np.empty(values, dtype=np.int64)
+        place[key[::-1]] = order[::-1]
+        earliest = place[key]
+    stands = earliest == order
+    number: Int = np.cumsum(stands) - 1
+    return np.flatnonzero(stands), number[earliest]

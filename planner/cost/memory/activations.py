@@ -176,8 +176,11 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
             layer = _layer(question, block, stages.seen_by(block))
             ends = _at_ends(stages, block)
             last = last.or_larger(layer, (count > 0) & ends[0])
-            following = following.or_larger(layer, (count > 0) & ends[1])
-            first = first.or_larger(layer, (count > 0) & ends[2])
+            if ends[0] is ends[1]:
+                following = first = last
+            else:
+                following = following.or_larger(layer, (count > 0) & ends[1])
+                first = first.or_larger(layer, (count > 0) & ends[2])
             size = layer.kept
             moved = moved + flight.blocks[number] * layer.moved
         else:

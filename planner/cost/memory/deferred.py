@@ -54,29 +54,57 @@ def deferred(stages: Stages) -> Deferred:
     >>> (found.pending[1] / layer).item()           # 17 layers, each of 16 bits
     17.0
     """
-    layouts, zero = stages.layouts, np.zeros(stages.shape)
+    layouts, zero = stages.layouts, np.zeros(())
     here = defers_weight_gradients(layouts)
     if not np.any(here):
         return Deferred(zero, zero, zero, zero, zero, zero)
-    flight, framework = in_flight_on(stages), stages.question.framework
-    kept, waiting, one_waiting = zero, zero, zero
+    late, made = stages.of_work(_late), stages.of_states(_made)
+    # in pairs backward passes are whole
+    ahead = np.where(layouts.paired, 0.0, made.pending)
+    found = (made.pending, made.one_pending, ahead, late.kept, late.waiting, late.one_waiting)
+    return Deferred(*(np.where(here, x, 0.0) for x in found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Late(Arrays):
+    """Activations and gradients of results when no forward pass follows [B]."""
+
+    kept: Float
+    waiting: Float
+    one_waiting: Float
+
+
+def _late(stages: Stages) -> _Late:
+    flight, layouts = in_flight_on(stages), stages.layouts
+    kept = waiting = one_waiting = np.zeros(stages.shape)
     for number, block in enumerate(stages.blocks):
         size = kept_bytes(stages.question, block, stages.seen_by(block))
         gradient = saved_bytes(stages.question, block.deferred, layouts)
         kept = kept + flight.cooling[number] * size
         waiting = waiting + flight.waiting[number] * gradient
         one_waiting = one_waiting + flight.first[number] * gradient
+    return _Late(kept, waiting, one_waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made(Arrays):
+    """Weight gradients of every chunk's last pass [B]."""
+
+    pending: Float
+    one_pending: Float
+
+
+def _made(stages: Stages) -> _Made:
+    framework = stages.question.framework
     # torch's backward passes of inputs add what the weights' passes have left to fp32 sums
-    summed = layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
-    first = _gradients(stages, flight.first)
+    summed = stages.layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
+    first = _gradients(stages, in_flight_on(stages).first)
     everything = stages.trained.trainable * stages.question.workload.compute_bytes
-    opens = (stages.stage == 0) + zero
-    pending = np.where(summed, everything - opens * first, 0.0)
-    one = np.where(summed, (1 - opens) * first, 0.0)
-    # in pairs backward passes are whole
-    ahead = np.where(layouts.paired, 0.0, pending)
-    found = (pending, one, ahead, kept, waiting, one_waiting)
-    return Deferred(*(np.where(here, x, 0.0) for x in found))
+    opens = (stages.stage == 0) + np.zeros(stages.shape)
+    return _Made(
+        pending=np.where(summed, everything - opens * first, 0.0),
+        one_pending=np.where(summed, (1 - opens) * first, 0.0),
+    )
 
 
 def _gradients(stages: Stages, counts: tuple[Float, ...]) -> Float:

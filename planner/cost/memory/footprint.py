@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces
 from planner.cost.memory.host import disk_bytes, host_memory
-from planner.cost.memory.peak import device_memory
+from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
@@ -163,15 +162,11 @@ def check_figures(question: Question, *totals: Float) -> None:
 
 def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
     """Parts at the worst stage, which one it is, and at which moment."""
-    parts, moment = device_memory(stages)
-    total = np.asarray(sum(parts.values()))
-    worst = np.argmax(total, axis=-1)[..., None]
-
-    def chosen(values: Any) -> Any:
-        return np.take_along_axis(np.broadcast_to(values, total.shape), worst, axis=-1)[..., 0]
-
-    found = {name: chosen(values) for name, values in parts.items()}
-    return found, chosen(stages.stage), chosen(moment)
+    peak = Peak.of(stages)
+    worst = np.argmax(peak.total, axis=-1)
+    places = (*np.indices(worst.shape, sparse=True), worst)
+    stage = np.broadcast_to(stages.stage, peak.total.shape)
+    return peak.parts(*places), stage[places], peak.moment[places]
 
 
 def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:

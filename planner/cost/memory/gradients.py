@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.activations import Activations
 from planner.cost.shards.stages import Stages
 
-__all__ = ["Reduction", "reduction"]
+__all__ = ["Reduction", "Unreduced", "reduction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,92 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
     >>> found.buckets.item()                                # one of 5e8 elements in 16 bits
     1000000000.0
     """
-    return _Sizes(stages, kept, gradients).reduction()
+    return Unreduced.of(stages, gradients).beside(stages, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreduced(Arrays):
+    """What of a `Reduction` no activations decide [B]."""
+
+    preallocates: bool
+    """Whether gradients have a buffer of their own throughout."""
+    in_pieces: bool
+    """Whether the loss runs piece by piece, and its gradient is summed over them."""
+    once: Mask
+    """Whether unsharded sums over the passes of a step are reduced once."""
+    split: Mask
+    """Whether the gradients of a group are reduced together."""
+    gradients: Float
+    """Between two passes."""
+    sums: Float
+    passed: Float
+    """At a pass's end, where nothing is summed."""
+    summed: Float
+    buckets: Float
+    throughout: Float
+    filling: Float
+    """Buckets, and what fills them."""
+    computing: Float
+    """Of a layer."""
+    tied: Float
+    head: Float
+    reduced: Float
+    after_last_layer: Float
+    copied: Float
+    in_loss: Float
+    """Where the loss is in one piece."""
+    of_piece: Float
+    """The head's sum over pieces."""
+    of_last_piece: Float
+    """Its reduction."""
+    in_embedding: Float
+    of_sums: Float
+    gather_bucket: Float
+
+    @classmethod
+    def of(cls, stages: Stages, gradients: Float) -> Unreduced:
+        """Of stages, from the gradients that the optimizer reads."""
+        return _Sizes(stages, gradients).unreduced()
+
+    def beside(self, stages: Stages, kept: Activations) -> Reduction:
+        """With the activations that are there."""
+        early = self.computing * kept.layer.early_gradients
+        following = stages.layouts.num_microbatches > kept.in_flight
+        before = np.where(self.preallocates | following, self.gradients, 0.0)
+        return Reduction(
+            before=before,
+            at_end=np.where(self.once, self.sums, np.maximum(before, self.passed)),
+            summed=self.summed,
+            buckets=self.throughout,
+            in_loss=self._in_loss(before, kept) if self.in_pieces else self.in_loss,
+            in_last_layer=self.buckets + early + self.tied + self.head,
+            in_next_to_last_layer=self.buckets + early + self.tied + self.reduced,
+            after_last_layer=self.after_last_layer,
+            of_layer=self.computing,
+            copied=self.copied,
+            in_second_layer=self.filling
+            + np.where(self.once, self.computing, early + self.reduced),
+            in_first_layer=self.filling + early + self.reduced,
+            in_embedding=self.in_embedding,
+            of_sums=self.of_sums,
+            gather_bucket=self.gather_bucket,
+        )
+
+    def _in_loss(self, before: Float, kept: Activations) -> Float:
+        """The head's gradient where every piece of the loss adds to it: an fp32 sum beside the
+        temporaries of the last piece; when those are gone, the input and the output of its
+        reduction beside the sum."""
+        # a sum over the passes before is there already
+        summed = np.where(self.once & (before > 0), 0.0, self.of_piece)
+        reducing = summed + self.of_last_piece - kept.loss
+        return np.where(self.split, np.maximum(summed, reducing), 0.0)
 
 
 class _Sizes:
     """Sizes that several moments share [B]."""
 
-    def __init__(self, stages: Stages, kept: Activations, gradients: Float) -> None:
-        self.kept, self.gradients = kept, gradients
+    def __init__(self, stages: Stages, gradients: Float) -> None:
+        self.gradients = gradients
         self.params, self.layouts, self.size = stages.trained, stages.layouts, stages.states
         framework, layouts = stages.question.framework, stages.layouts
         self.buffers, self.loss_chunks = framework.buffers, framework.kernels.loss_chunks
@@ -103,71 +181,54 @@ class _Sizes:
         wide = np.where(self.sharding & narrower, self.size.reduce_bytes / ranks, 0.0)
         self.reduced_bytes = self.output_bytes + wide
 
-    def reduction(self) -> Reduction:
-        """All moments."""
-        params, buffers = self.params, self.buffers
+    def unreduced(self) -> Unreduced:
+        """All that several moments share."""
+        params, buffers, layer = self.params, self.buffers, self.layer
         current, ahead = buffers.layer_gradient_bytes, buffers.reduce_input_bytes
-        buckets, before, sums = self.buckets(), self.before(), self.sums()
+        buckets, sums = self.buckets(), self.sums()
         each = self.layouts.shards_gradients | (self.layouts.num_microbatches == 1)
         passing = buffers.buckets_in_backward & each & ~self.layouts.shards_weights
-        computing = np.where(self.split & ~self.added, self.layer * current, 0.0)
-        early = computing * self.kept.layer.early_gradients
+        computing = np.where(self.split & ~self.added, layer * current, 0.0)
         tied = np.where(self.split, params.tied * current, 0.0)
         # the norm after it lets go of the head's where that is reduced with the last piece
         late_head = (params.head - params.tied) * (self.loss_chunks == 1)
-        head = np.where(self.every, late_head * ahead, 0.0)
-        reduced = np.where(self.every, self.layer * ahead, 0.0)
-        copies, largest = self.copies(), np.maximum(params.embedding, self.layer)
-        late = np.where(self.late, self.layer * ahead, 0.0)
-        outputs = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
-        # gone once their weights are updated, unless they are a copy of what was reduced
-        narrower = self.size.gradient_bytes < self.size.reduce_bytes
-        outputs = outputs * (narrower + (not self.in_backward))
-        table, copy = self.table(), self.bucket_copy()
-        return Reduction(
-            before=before,
-            at_end=np.where(self.once, sums, np.maximum(before, self.gradients + self.passing())),
+        reduced, table = np.where(self.every, layer * ahead, 0.0), self.table()
+        copies, largest = self.copies(), np.maximum(params.embedding, layer)
+        late = np.where(self.late, layer * ahead, 0.0)
+        filling, in_loss = buckets + self.bucket_copy(), self.gradient_in_loss
+        return Unreduced(
+            preallocates=buffers.preallocates_gradients,
+            in_pieces=not in_loss and self.loss_chunks > 1,
+            once=self.once,
+            split=self.split,
+            gradients=np.where(self.once, sums, self.gradients),
+            sums=sums,
+            passed=self.gradients + self.passing(),
             summed=np.where(self.once, self.summed(), self.gradients),
-            buckets=np.where(passing, 0.0, buckets),
-            in_loss=self.in_loss(),
-            in_last_layer=buckets + early + tied + head,
-            in_next_to_last_layer=buckets + early + tied + reduced,
-            after_last_layer=buckets + computing + tied + reduced + late + outputs + copies,
-            of_layer=computing,
+            buckets=buckets,
+            throughout=np.where(passing, 0.0, buckets),
+            filling=filling,
+            computing=computing,
+            tied=tied,
+            head=np.where(self.every, late_head * ahead, 0.0),
+            reduced=reduced,
+            after_last_layer=buckets + computing + tied + reduced + late + self.outputs() + copies,
             copied=copies + late,
-            in_second_layer=buckets + copy + np.where(self.once, computing, early + reduced),
-            in_first_layer=buckets + copy + early + reduced,
-            in_embedding=buckets + copy + table + np.where(self.every, largest * ahead, 0.0),
+            # a loss fused with the head's product has its gradient in the precision of the weights
+            in_loss=params.head * self.element * in_loss,
+            of_piece=params.head * ahead,
+            of_last_piece=params.head * (ahead + self.reduced_bytes),
+            in_embedding=filling + table + np.where(self.every, largest * ahead, 0.0),
             of_sums=np.where(self.late, table + params.embedding * ahead, self.groups()),
             gather_bucket=self.gather_bucket(),
         )
 
-    def in_loss(self) -> Float:
-        """The head's gradient where every piece of the loss adds to it.
-
-        An fp32 sum beside the temporaries of the last piece; when those are gone, the input and
-        the output of its reduction beside the sum. A loss fused with the head's product has its
-        gradient in the precision of the weights.
-        """
-        if self.gradient_in_loss:
-            return self.params.head * self.element
-        if self.loss_chunks == 1:
-            return np.zeros(np.shape(self.params.head))
-        ahead = self.buffers.reduce_input_bytes
-        # a sum over the passes before is there already
-        summed = np.where(self.once & (self.before() > 0), 0.0, self.params.head * ahead)
-        reducing = summed + self.params.head * (ahead + self.reduced_bytes) - self.kept.loss
-        return np.where(self.split, np.maximum(summed, reducing), 0.0)
-
-    def before(self) -> Float:
-        """Gradients that exist while activations are at their peak.
-
-        None before the first backward pass of a step, unless they have a buffer of their own;
-        the sum so far where more micro-batches follow, unsharded where it is reduced once.
-        """
-        following = self.layouts.num_microbatches > self.kept.in_flight
-        there = self.buffers.preallocates_gradients | following
-        return np.where(there, np.where(self.once, self.sums(), self.gradients), 0.0)
+    def outputs(self) -> Float:
+        """What reductions of a layer leave: gone once their weights are updated, unless they are a
+        copy of what was reduced."""
+        found = np.where(self.every | self.late, self.layer * self.output_bytes, 0.0)
+        narrower = self.size.gradient_bytes < self.size.reduce_bytes
+        return found * (narrower + (not self.in_backward))
 
     def sums(self) -> Float:
         """Unsharded sums of gradients over the passes of a step, in the reduction's precision."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from planner.cost.arrays import Float
+from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS, recorded
@@ -53,32 +55,61 @@ def host_moments(
     >>> load["checkpoint_load"].item() / model.num_params       # 4 ranks read it whole in 16 bits
     8.0
     """
-    layouts, moves = stages.layouts, stages.question.framework.offloading
-    per_node, device = _ranks_per_node(stages), stages.question.machine.device
+    device = stages.question.machine.device
     # where there is one memory, the process is what the profile calls the device's context
     process = stages.question.framework.buffers.host_process_bytes.value
-    moved = per_node * _held_bytes(stages)
-    none = np.zeros_like(moved)
-    processes = per_node * (0.0 if device.uses_host_memory else process) + none
-    on_disk = layouts.states_on_disk | layouts.weights_on_disk
-    pinned = per_node * np.where(on_disk, moves.swap_buffer_bytes, 0.0)
+    found, layouts = stages.of_states(_node), stages.layouts
+    per_node, moved = _ranks_per_node(stages), found.held
+    if np.any(layouts.offloads_activations):
+        moved = moved + per_node * stage_activations(stages).moved
+    processes = per_node * (0.0 if device.uses_host_memory else process)
     # while a checkpoint is loaded, the devices hold weights alone
-    weights = np.minimum(resident(stages).weights, device_bytes)
+    weights = np.minimum(found.weights, device_bytes)
     load = {
         "processes": processes,
-        "checkpoint_load": _load_bytes(stages) + none,
-        "offloaded_states": none,
-        "pinned_buffers": none,
-        "device_memory": per_node * weights + none,
+        "checkpoint_load": found.load,
+        "offloaded_states": 0.0,
+        "pinned_buffers": 0.0,
+        "device_memory": per_node * weights,
     }
     step = {
         "processes": processes,
-        "checkpoint_load": none,
+        "checkpoint_load": 0.0,
         "offloaded_states": moved,
-        "pinned_buffers": pinned + none,
-        "device_memory": per_node * device_bytes + none,
+        "pinned_buffers": found.pinned,
+        "device_memory": per_node * device_bytes,
     }
-    return recorded(load, HOST_PARTS), recorded(step, HOST_PARTS)
+    return _spread(load, stages.shape), _spread(step, stages.shape)
+
+
+def _spread(parts: dict[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
+    spread = {name: np.broadcast_to(part, shape) for name, part in parts.items()}
+    return recorded(spread, HOST_PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node(Arrays):
+    """What a node's memory takes that no activations decide [B]."""
+
+    held: Float
+    """Offloaded states, gradients and weights of all ranks."""
+    pinned: Float
+    weights: Float
+    """Of one rank, on its device."""
+    load: Float
+    """While a checkpoint is loaded."""
+
+
+def _node(stages: Stages) -> _Node:
+    layouts, per_node = stages.layouts, _ranks_per_node(stages)
+    on_disk = layouts.states_on_disk | layouts.weights_on_disk
+    pinned = np.where(on_disk, stages.question.framework.offloading.swap_buffer_bytes, 0.0)
+    return _Node(
+        held=per_node * _held_bytes(stages),
+        pinned=per_node * pinned,
+        weights=resident(stages).weights,
+        load=_load_bytes(stages),
+    )
 
 
 def _held_bytes(stages: Stages) -> Float:
@@ -93,8 +124,6 @@ def _held_bytes(stages: Stages) -> Float:
     held = np.where(layouts.keeps_states, 0.0, gradients + buffer)
     states = stages.optimizer_state_bytes + owned * moves.step_gradient_bytes
     held = held + np.where(layouts.states_on_host, states, 0.0) + stages.paged_bytes
-    if np.any(layouts.offloads_activations):
-        held = held + stage_activations(stages).moved
     weights = stages.weight_shard_bytes * moves.weight_copies
     return held + np.where(layouts.weights_on_host, weights, 0.0)
 
@@ -137,6 +166,8 @@ def disk_bytes(stages: Stages) -> Float:
     >>> disk_bytes(stages).item() / model.num_params    # fp32 states and gradients 16, weights 2
     18.0
     """
+    if not np.any(stages.layouts.states_on_disk | stages.layouts.weights_on_disk):
+        return np.zeros(stages.shape)
     layouts = stages.layouts
     gradients = stages.question.framework.offloading.step_gradient_bytes
     states = stages.optimizer_state_bytes + stages.params.trainable_sharded * gradients

@@ -2,39 +2,90 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float, distinct
+from planner.cost.arrays import Float, Int, distinct
 from planner.cost.schedules.bubble import chunks_in_flight, chunks_waiting
+from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import chunk_parts, parts_columns
 from planner.cost.shards.stages import Stages
 
 __all__ = ["InFlight", "in_flight_on"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InFlight:
-    """Passes whose activations a stage holds at its peak [1]."""
+    """Passes whose activations a stage holds at its peak [1].
 
-    micro_batches: Float
-    """Whole micro-batches of the stage: passes through one chunk count as a part."""
-    blocks: tuple[Float, ...]
-    """Each block times the micro-batches in flight through its chunk, in the order of blocks."""
-    smallest: tuple[Float, ...]
-    """Blocks of the chunk with fewest layers, in which least is freed by a backward pass."""
-    received: Float
-    """Passes whose input came from a neighbour."""
-    sent: Float
-    """Passes whose output went to one."""
-    first: tuple[Float, ...]
-    """Blocks of the stage's first chunk."""
-    cooling: tuple[Float, ...]
-    """As `blocks`, when no forward pass follows and most weight gradients are still to be computed:
-    for schedules with passes of their own for them."""
-    waiting: tuple[Float, ...]
-    """Of those, the ones that wait for nothing but their weight gradients."""
+    Every figure is worked out when it is first asked for, once per distinct stage: of `layouts`,
+    at `stage`, by chunk (chunks, ...); `which` of them each stage is.
+    """
+
+    layouts: Layouts
+    stage: Int
+    counts: list[Float]
+    """Blocks of every chunk, in the order of blocks."""
+    layers: Float
+    """Layers of every chunk."""
+    held: Float
+    """Passes through every chunk."""
+    which: Int
+
+    @functools.cached_property
+    def micro_batches(self) -> Float:
+        """Whole micro-batches of the stage: passes through one chunk count as a part."""
+        return (np.sum(self.held, axis=0) / self.layouts.vpp)[self.which]
+
+    @functools.cached_property
+    def blocks(self) -> tuple[Float, ...]:
+        """Each block times the micro-batches in flight through its chunk, in their order."""
+        return self._summed(self.held)
+
+    @functools.cached_property
+    def smallest(self) -> tuple[Float, ...]:
+        """Blocks of the chunk with fewest layers, in which least is freed by a backward pass."""
+        fewest = np.argmin(np.where(self.layers > 0, self.layers, np.inf), axis=0)[None]
+        chosen = (np.take_along_axis(count, fewest, axis=0)[0] for count in self.counts)
+        return tuple(count[self.which] for count in chosen)
+
+    @functools.cached_property
+    def received(self) -> Float:
+        """Passes whose input came from a neighbour."""
+        return np.sum(self.held * (self._chunk > 0), axis=0)[self.which]
+
+    @functools.cached_property
+    def sent(self) -> Float:
+        """Passes whose output went to one."""
+        layouts, chunk = self.layouts, self._chunk
+        inside = chunk < layouts.pp * layouts.vpp - 1
+        goes = inside & (layouts.stage_of(chunk + 1) != self.stage)
+        return np.sum(self.held * goes, axis=0)[self.which]
+
+    @functools.cached_property
+    def first(self) -> tuple[Float, ...]:
+        """Blocks of the stage's first chunk."""
+        return tuple(count[0][self.which] for count in self.counts)
+
+    @functools.cached_property
+    def cooling(self) -> tuple[Float, ...]:
+        """As `blocks`, when no forward pass follows and most weight gradients are still to be
+        computed: for schedules with passes of their own for them."""
+        return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[0])
+
+    @functools.cached_property
+    def waiting(self) -> tuple[Float, ...]:
+        """Of those, the ones that wait for nothing but their weight gradients."""
+        return self._summed(chunks_waiting(self.layouts, self.stage, self.layers)[1])
+
+    @property
+    def _chunk(self) -> Int:
+        return self.layouts.chunk(self.stage, np.arange(len(self.held))[:, None])
+
+    def _summed(self, passes: Float) -> tuple[Float, ...]:
+        return tuple(np.sum(passes * count, axis=0)[self.which] for count in self.counts)
 
 
 def in_flight_on(stages: Stages) -> InFlight:
@@ -58,8 +109,8 @@ def in_flight_on(stages: Stages) -> InFlight:
     merged = layouts.merges_passes(stages.question.framework) & ~layouts.paired
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
     columns = (*counted, *parts_columns(layouts), *layouts.dealing, stages.stage)
-    first, which = distinct(*np.broadcast_arrays(*columns, merged))
-    pairs = layouts.map(lambda values: np.broadcast_to(values, stages.shape).ravel()[first])
+    first, which = distinct(*columns, merged)
+    pairs = layouts.of_each(first, which.size)
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
     counts = chunk_parts(stages.blocks, pairs, stage, stages.question.framework)
     kinds = zip(stages.blocks, counts, strict=True)
@@ -68,18 +119,4 @@ def in_flight_on(stages: Stages) -> InFlight:
     further = np.broadcast_to(merged, stages.shape).ravel()[first]
     largest = np.arange(len(held))[:, None] == np.argmax(layers, axis=0)
     held = held + further * largest * (held < pairs.num_microbatches)
-    fewest = np.argmin(np.where(layers > 0, layers, np.inf), axis=0)[None]
-    chunk = pairs.chunk(stage, np.arange(len(held))[:, None])
-    passes = np.sum(held, axis=0)
-    cooling, waiting = chunks_waiting(pairs, stage, layers)
-    goes = (chunk < pairs.pp * pairs.vpp - 1) & (pairs.stage_of(chunk + 1) != stage)
-    return InFlight(
-        micro_batches=(passes / pairs.vpp)[which],
-        blocks=tuple(np.sum(held * count, axis=0)[which] for count in counts),
-        smallest=tuple(np.take_along_axis(count, fewest, axis=0)[0][which] for count in counts),
-        received=np.sum(held * (chunk > 0), axis=0)[which],
-        sent=np.sum(held * goes, axis=0)[which],
-        first=tuple(count[0][which] for count in counts),
-        cooling=tuple(np.sum(cooling * count, axis=0)[which] for count in counts),
-        waiting=tuple(np.sum(waiting * count, axis=0)[which] for count in counts),
-    )
+    return InFlight(pairs, stage, counts, layers, held, which)

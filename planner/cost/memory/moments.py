@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import Activations, LayerActivations, stage_activations
 from planner.cost.memory.deferred import Deferred, deferred
-from planner.cost.memory.gradients import Reduction, reduction
+from planner.cost.memory.gradients import Reduction, Unreduced
 from planner.cost.memory.weights import (
     GatheredWeights,
     Resident,
@@ -45,6 +45,26 @@ class Alive(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
+class _Held(Arrays):
+    """What of a worksheet no activations decide [B]."""
+
+    resident: Resident
+    weights: ResidentWeights
+    unreduced: Unreduced
+    temporaries: Float
+
+
+def _held(stages: Stages) -> _Held:
+    stay = resident(stages)
+    return _Held(
+        stay,
+        unfreed(stages, stay.weights),
+        Unreduced.of(stages, stay.gradients),
+        _optimizer_temporaries(stages),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Worksheet:
     """What the moments share, worked out once [B]."""
 
@@ -55,15 +75,19 @@ class Worksheet:
     kept: Activations
     reduction: Reduction
     deferred: Deferred
+    temporaries: Float
+    """Copies that the optimizer step makes of what a rank updates."""
 
     @classmethod
     def of(cls, stages: Stages) -> Worksheet:
         """The worksheet of stages."""
-        stay, kept = resident(stages), stage_activations(stages)
-        reduce = reduction(stages, kept, stay.gradients)
+        held, kept = stages.of_states(_held), stages.of_work(stage_activations)
+        reduce = held.unreduced.beside(stages, kept)
         window = gathered(stages, kept.first.working + reduce.in_first_layer)
         late = deferred(stages)
-        return cls(stages, stay, unfreed(stages, stay.weights), window, kept, reduce, late)
+        return cls(
+            stages, held.resident, held.weights, window, kept, reduce, late, held.temporaries
+        )
 
     @property
     def without_one_layer(self) -> Float:
@@ -197,7 +221,10 @@ def cooling_down(w: Worksheet) -> Alive:
 
     Those of one pass are being computed, from gradients that they take the place of.
     """
-    late = w.deferred
+    late, nothing = w.deferred, np.zeros(())
+    if not np.any(late.waiting):
+        none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
+        return Alive(activations=late.kept + np.zeros(w.stages.shape), **none)
     turned = np.where(late.waiting > 0, 1.0, 0.0)
     summed = w.reduction.summed + np.maximum(late.one_pending - late.one_waiting, 0.0)
     return Alive(
@@ -226,11 +253,11 @@ def optimizer(w: Worksheet) -> Alive:
         weights=w.weights.in_optimizer,
         gradients=w.resident.gradients,
         communication_buffers=w.kept.buffers.receive + w.reduction.gather_bucket,
-        optimizer_temporaries=optimizer_temporaries(w.stages),
+        optimizer_temporaries=w.temporaries,
     )
 
 
-def optimizer_temporaries(stages: Stages) -> Float:
+def _optimizer_temporaries(stages: Stages) -> Float:
     """Copies that the optimizer step makes of what a rank updates [B]."""
     size, params, updated = stages.states, stages.params, stages.updated_at_once
     largest = np.minimum(np.maximum(params.embedding, params.head), updated)

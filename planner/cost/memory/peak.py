@@ -5,18 +5,17 @@ The parts reported are those alive at the worst of `MOMENTS`, so they add up to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from planner.cost.arrays import Float, Int
-from planner.cost.memory.moments import MOMENTS, Alive, Worksheet, optimizer_temporaries
+from planner.cost.memory.moments import MOMENTS, Alive, Worksheet
 from planner.cost.parts import DEVICE_PARTS, recorded
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 
-__all__ = ["communicators", "device_memory"]
+__all__ = ["Peak", "communicators", "device_memory"]
 
 
 def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
@@ -33,32 +32,80 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     >>> parts["optimizer_states"].item() / model.num_params, tuple(MOMENTS)[moment.item()]
     (12.0, 'loss')
     """
-    machine, buffers = stages.question.machine, stages.question.framework.buffers
-    sheet = Worksheet.of(stages)
-    alive = [_parts(moment(sheet)) for moment in MOMENTS.values()]
-    totals = np.broadcast_arrays(*[np.asarray(sum(parts.values())) for parts in alive])
-    peak = np.argmax(totals, axis=0)
-    found = {"optimizer_states": sheet.resident.optimizer_states + np.zeros(peak.shape)}
-    for name in alive[0]:
-        found[name] = np.choose(peak, [parts[name] for parts in alive])
-    allocated = np.asarray(sum(found.values()))
-    found["runtime_context"] = _context_bytes(stages) + np.zeros_like(allocated)
-    found["allocator_reserve"] = buffers.allocator_fraction.value * allocated
-    if buffers.keeps_temporaries:
-        room = machine.device.memory_bytes.value - sum(found.values())
-        apart = found["optimizer_states"] + _apart(stages, totals) - allocated
-        found["allocator_reserve"] += np.clip(apart, 0.0, np.maximum(room, 0.0))
-    return recorded(found, DEVICE_PARTS), peak
+    peak = Peak.of(stages)
+    return peak.parts(*np.indices(stages.shape, sparse=True)), peak.moment
 
 
-def _apart(stages: Stages, totals: Sequence[Float]) -> Float:
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The peaks of stages, in figures that name their parts when they are asked [B]."""
+
+    sheet: Worksheet
+    alive: tuple[dict[str, Float], ...]
+    """What comes and goes, at each of MOMENTS."""
+    moment: Int
+    """Which of them is the worst."""
+    total: Float
+    """All parts at that moment, the allocator's reserve and the device's context among them."""
+    apart: Float
     """What is alive before the optimizer's step, and the temporaries of that beside it.
 
     What activations leave behind is too small for them: the allocator takes more while there is
     room, and gives the small pieces back when there is none.
     """
-    before = [size for name, size in zip(MOMENTS, totals, strict=True) if name != "optimizer"]
-    return np.max(before, axis=0) + optimizer_temporaries(stages)
+    context: Float
+
+    @classmethod
+    def of(cls, stages: Stages) -> Peak:
+        """The peaks of stages."""
+        sheet, shape = Worksheet.of(stages), stages.shape
+        alive = tuple(_parts(moment(sheet)) for moment in MOMENTS.values())
+        most, moment = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+        before = most
+        for number, (name, parts) in enumerate(zip(MOMENTS, alive, strict=True)):
+            # the optimizer's step is the last of them
+            before = most.copy() if name == "optimizer" else before
+            # of what nothing is there, nothing is added up
+            total = np.asarray(sum(part for part in parts.values() if part.ndim or part))
+            np.copyto(moment, number, where=total > most)
+            np.maximum(most, total, out=most)
+        apart, context = before + sheet.temporaries, _context_bytes(stages)
+        states = sheet.resident.optimizer_states
+        found = states + most
+        total = found + context + _reserved(stages, found, states + apart, context)
+        return cls(sheet, alive, moment, total, apart, context)
+
+    def parts(self, *places: Int) -> dict[str, Float]:
+        """The parts of the stages at some places, by DEVICE_PARTS."""
+        stages, moment = self.sheet.stages, np.asarray(self.moment[places])
+
+        def there(values: Float) -> Float:
+            return np.broadcast_to(values, self.moment.shape)[places]
+
+        found = {"optimizer_states": there(self.sheet.resident.optimizer_states)}
+        found |= {name: np.zeros(moment.shape) for name in self.alive[0]}
+        flat = [np.broadcast_to(place, moment.shape).ravel() for place in places]
+        for number, parts in enumerate(self.alive):
+            here = np.flatnonzero(moment == number)
+            some = tuple(place[here] for place in flat)
+            for name, values in parts.items() if len(here) else ():
+                if values.ndim or values:
+                    found[name].reshape(-1)[here] = np.broadcast_to(values, self.moment.shape)[some]
+        allocated = np.asarray(sum(found.values()))
+        apart, context = found["optimizer_states"] + there(self.apart), there(self.context)
+        found["runtime_context"] = context
+        found["allocator_reserve"] = _reserved(stages, allocated, apart, context)
+        return recorded(found, DEVICE_PARTS)
+
+
+def _reserved(stages: Stages, allocated: Float, apart: Float, context: Float) -> Float:
+    """What the allocator holds beyond what is `allocated`, of which most lies `apart` [B]."""
+    machine, buffers = stages.question.machine, stages.question.framework.buffers
+    reserve = buffers.allocator_fraction.value * allocated
+    if not buffers.keeps_temporaries:
+        return reserve
+    room = machine.device.memory_bytes.value - (allocated + context + reserve)
+    return reserve + np.clip(apart - allocated, 0.0, np.maximum(room, 0.0))
 
 
 def _parts(alive: Alive) -> dict[str, Float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -231,6 +231,8 @@ class GatheredWeights(Arrays):
     head: Float
     in_second_layer: Float
     in_first_layer: Float
+    copied: Float
+    """Copies with which all of them are gathered where they then stay."""
     in_embedding: Float
     in_reduction: Float
 
@@ -252,6 +254,15 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     >>> window.item() / (2 * 218_112_000)
     2.0
     """
+    found = stages.of_states(_gathered)
+    if not np.any(found.copied):
+        return found
+    copies = np.maximum(found.copied - busy, 0.0)
+    return replace(found, in_first_layer=found.in_second_layer + copies)
+
+
+def _gathered(stages: Stages) -> GatheredWeights:
+    """The same, without copies for the first layer."""
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
     everything = params.all_gathered * element
@@ -264,8 +275,6 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
         head = window = np.maximum(live, layer)
     # between passes of a pipeline that reduces once, nothing is freed
     kept = layouts.piped & layouts.sums_gradients(question.framework)
-    copied = params.copied_in * element
-    copying = everything + np.maximum(2 * copied - busy, 0.0)
     reduced = everything - np.maximum(layer, params.embedding * element)
     stays = layouts.keeps_second_shards(question.framework)
     # neither the layer that computes is sharded again nor the head, or the table that it shares
@@ -278,16 +287,18 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
         second = np.where(stays, 0.0, second_shard_bytes(stages, np.maximum(besides, 0.0)))
         return np.where(layouts.shards_weights, size, 0.0) + second
 
+    both = there(np.where(kept, everything, window), front)
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     # gathered before the first pass, gradients are summed after it
     copies = copies & ~layouts.sums_gradients(question.framework)
-    flat = np.where(copies, 2 * layer + copied, 0.0)
+    flat = np.where(copies, 2 * layer + params.copied_in * element, 0.0)
     return GatheredWeights(
         in_forward=there(window, others) + flat,
         window=there(window, others),
         head=there(head, everything - head),
-        in_second_layer=there(np.where(kept, everything, window), front),
-        in_first_layer=there(np.where(kept, copying, window), front),
+        in_second_layer=both,
+        in_first_layer=both,
+        copied=np.where(kept & layouts.shards_weights, 2 * params.copied_in * element, 0.0),
         in_embedding=there(np.where(kept, everything, tied)),
         in_reduction=there(np.where(kept, reduced, 0.0)),
     )

@@ -7,6 +7,8 @@ bandwidth is defined as nccl-tests does.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,8 +111,8 @@ def _once_around_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     return np.where(group.in_phases > 0, inside + between, ring)
 
 
-def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Float:
-    """n - 1 steps around the ring, each passing 1/n of the buffer [s].
+def _ring_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protocol]) -> list[Float]:
+    """n - 1 steps around the ring, each passing 1/n of the buffer, in every protocol [s].
 
     A piece travels the whole ring, step by step inside and between nodes; its latency and the
     transfer of all pieces run at the same time (added as squares). In phases it travels a ring of
@@ -121,11 +123,15 @@ def _ring_s(group: GroupView, size_bytes: ArrayLike, protocol: Protocol) -> Floa
     crossings = np.where(group.nodes > 1, np.minimum(group.nodes, n - 1), 0.0)
     crossings = np.where(phased, group.nodes - 1, crossings)
     steps = np.where(phased, group.local - 1, n - 1 - crossings)
-    latency = steps * protocol.ring_inside * group.local_latency_s
-    between = crossings * inter_node_latency_s(group, piece)
-    latency = latency + np.where(crossings > 0, between, 0.0)
-    transfer = _once_around_s(group, size_bytes) / protocol.rate
-    return protocol.base_s + np.hypot(latency, transfer)
+    between = np.where(crossings > 0, crossings * inter_node_latency_s(group, piece), 0.0)
+    around = _once_around_s(group, size_bytes)
+    return [
+        protocol.base_s
+        + np.hypot(
+            steps * protocol.ring_inside * group.local_latency_s + between, around / protocol.rate
+        )
+        for protocol in protocols
+    ]
 
 
 def ring_all_reduce_s(
@@ -142,7 +148,8 @@ def ring_all_reduce_s(
     >>> round(float(ring_all_reduce_s(unit_view(8), 8.0)), 3)   # 2 * 7/8 of 8 bytes at 1 B/s
     14.0
     """
-    return 2 * _ring_s(group, size_bytes, protocol) - protocol.base_s
+    (once,) = _ring_s(group, size_bytes, (protocol,))
+    return 2 * once - protocol.base_s
 
 
 def tree_all_reduce_s(
@@ -206,15 +213,13 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> 0.045 < float(all_reduce_s(pair, 2**30)) < 0.060        # measured 0.0521 s
     True
     """
+    if not np.any(group.size > 1):
+        return _nothing(group, size_bytes)
     adding = _adding(group)
-    best = np.minimum.reduce(
-        [
-            algorithm(adding, size_bytes, protocol)
-            for algorithm in (ring_all_reduce_s, tree_all_reduce_s)
-            for protocol in PROTOCOLS
-        ]
-    )
-    return np.where(group.size > 1, best, 0.0)
+    rings = _ring_s(adding, size_bytes, PROTOCOLS)
+    times = [2 * once - each.base_s for once, each in zip(rings, PROTOCOLS, strict=True)]
+    times += [tree_all_reduce_s(adding, size_bytes, each) for each in PROTOCOLS]
+    return np.where(group.size > 1, functools.reduce(np.minimum, times), 0.0)
 
 
 def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -227,7 +232,9 @@ def all_gather_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> round(float(all_gather_s(unit_view(8), 8.0)), 3)        # 7/8 of 8 bytes at 1 B/s
     7.0
     """
-    best = np.minimum.reduce([_ring_s(group, size_bytes, protocol) for protocol in PROTOCOLS])
+    if not np.any(group.size > 1):
+        return _nothing(group, size_bytes)
+    best = np.minimum(*_ring_s(group, size_bytes, PROTOCOLS))
     return np.where(group.size > 1, best, 0.0)
 
 
@@ -243,6 +250,11 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     7.0
     """
     return all_gather_s(_adding(group), size_bytes)
+
+
+def _nothing(group: GroupView, size_bytes: ArrayLike) -> Float:
+    """What groups of one rank take for their collectives [s]."""
+    return np.zeros(np.broadcast_shapes(np.shape(group.size), np.shape(size_bytes)))
 
 
 def _adding(group: GroupView) -> GroupView:

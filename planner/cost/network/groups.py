@@ -65,8 +65,25 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     }
 
 
+_TOGETHER = (
+    ("tensor", "context", "heads", "ring", "expert", "expert_tensor"),
+    (
+        "data",
+        "shard",
+        "second_shard",
+        "replica",
+        "expert_data",
+        "expert_shard",
+        "expert_second_shard",
+        "expert_replica",
+    ),
+    ("pipeline",),
+)
+"""Kinds that are asked together: those of layers, of parameters, and of stages."""
+
+
 class Groups:
-    """What the groups of every kind see, each worked out when it is first asked for."""
+    """What the groups of every kind see, worked out with their like when one is first asked for."""
 
     tensor: GroupView
     context: GroupView
@@ -98,6 +115,7 @@ class Groups:
 
     def __init__(self, layouts: Layouts, view: Callable[[Int, Int], GroupView]) -> None:
         self._places, self._view = geometry(layouts), view
+        self._shape = np.shape(layouts.dp)
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
@@ -113,9 +131,15 @@ class Groups:
         # Python asks this for what is no attribute yet
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
-        seen = self._view(*self._places[kind])
-        setattr(self, kind, seen)
-        return seen
+        kinds = next(kinds for kinds in _TOGETHER if kind in kinds)
+        places = zip(*(self._places[one] for one in kinds), strict=True)
+        seen = self._view(
+            *(np.array([np.broadcast_to(x, self._shape) for x in figures]) for figures in places)
+        )
+        for number, one in enumerate(kinds):
+            vars(self).setdefault(one, seen.take(number))
+        found: GroupView = vars(self)[kind]
+        return found
 
 
 def _seen(machine: Machine, size: Int, stride: Int) -> GroupView:

@@ -101,7 +101,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def distinct(self, *names: str) -> tuple[Self, Int]:
         """The rows that differ in `names`, and for every row which of them it equals."""
-        first, which = distinct(*(getattr(self, name) + (name in _FROM_BELOW) for name in names))
+        first, which = distinct(*(getattr(self, name) for name in names))
         return self.map(np.ravel).take(first), which
 
     def __len__(self) -> int:

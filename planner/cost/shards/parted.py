@@ -147,13 +147,15 @@ def distinct_parts(
     >>> some = Layouts.stack([Layout(pp=4, dp=2), Layout(pp=2), Layout(pp=4)])
     >>> few, stages, which = distinct_parts(llama, some, 1)
     >>> few.pp.tolist(), stages.tolist(), which.tolist()
-    ([2, 4], [1, 1], [1, 0, 1])
+    ([4, 2], [1, 1], [0, 1, 0])
     """
     repeated = parts_columns(layouts) if any(block.kept_whole for block in blocks) else ()
-    columns = np.broadcast_arrays(*deal_columns(layouts), *repeated, np.asarray(column))
-    first, which = distinct(*columns)
-    few = layouts.map(lambda values: np.broadcast_to(values, np.shape(which)).ravel()[first])
-    return few, columns[-1].ravel()[first], which
+    first, which = distinct(*deal_columns(layouts), *repeated, np.asarray(column))
+    return (
+        layouts.of_each(first, which.size),
+        np.broadcast_to(column, which.shape).ravel()[first],
+        which,
+    )
 
 
 def model_parts(blocks: tuple[Block, ...], layouts: Layouts, framework: Framework) -> list[Float]:
@@ -204,8 +206,7 @@ def around_parts(
     there = number < each.vpp
     place = each.chunk(stages, number)[there] + 1
     rows = np.broadcast_to(row, there.shape)[there]
-    _, same = np.unique(np.concatenate(counts), axis=1, return_inverse=True)
-    _, alike = distinct(row, np.ravel(same))
+    _, alike = distinct(row, *np.concatenate(counts).astype(np.int64))
     latest = np.zeros(len(row), dtype=np.int64)
     np.maximum.at(latest, alike, stages)
     table = np.zeros((len(few), int(np.max(few.pp))), dtype=np.int64)

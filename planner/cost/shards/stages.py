@@ -5,18 +5,20 @@ Memory, host and step read it; none of them deals layers or divides tensors agai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int
+from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
-from planner.cost.shards.parted import model_parts, parted, stage_parts
+from planner.cost.shards.parted import model_parts, parted, parts_columns, stage_parts
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
 from planner.cost.shards.worst import candidate_stages
 from planner.describe.framework.traits import States
@@ -26,7 +28,39 @@ from planner.describe.model.block import Block
 __all__ = ["Stages"]
 
 
+_SINGLY = 16
+"""Layouts that are worked out one by one: of more of them it pays to look for what they share."""
+_OF_STATES = ("dp_shard", "zero_stage", "reshard", "offload", "tiles")
+"""Columns that decide nothing but what ranks hold of parameters and their states."""
+_OF_WORK = (
+    "sequence_parallel",
+    "ulysses",
+    "micro_batch",
+    "grad_accumulation",
+    "recompute",
+    "recompute_layers",
+    "recompute_every",
+    "recompute_span",
+    "recompute_modules",
+    "offload_activations",
+    "schedule",
+)
+"""Columns that decide nothing but what passes compute, keep and send."""
+
+_COLUMNS = tuple(field.name for field in fields(Layouts))
+
+_Figures = TypeVar("_Figures", bound=Arrays)
+
+
 @dataclass(frozen=True, slots=True)
+class _Few:
+    """Few stages that stand for many, and which of them each of these is."""
+
+    stages: Stages
+    which: Int
+
+
+@dataclass(frozen=True)
 class Stages:
     """Pipeline stages of layouts: which they are, their blocks, and a rank's parameters there.
 
@@ -38,33 +72,46 @@ class Stages:
     blocks: tuple[Block, ...]
     layouts: Layouts
     """With what they leave to the framework settled."""
-    stated: Layouts
-    """As they were stated."""
+    stated_etp: Int
+    """What they stated of it."""
     stage: Int
     """Index of the stage in its pipeline."""
-    counts: tuple[Float, ...]
-    """How many of each block the stage holds, in the order of `blocks`."""
-    params: StageParams
-    trained: StageParams
-    """The same without frozen tensors: what has gradients and states, and changes in a step."""
+    _by_work: _Few | None = None
+    """Those that differ in what passes do; by layout, each with all its stages."""
+    _by_states: _Few | None = None
+    """Those that differ in what ranks hold of parameters."""
+    _whole: tuple[Stages, tuple[Int, ...]] | None = None
+    """All stages of the same layouts, and which of each layout it is."""
 
     @classmethod
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
-        blocks, stage = _blocks_of(question, layouts), np.asarray(stage, dtype=np.int64)
-        stated, layouts = layouts, layouts.settled(question.framework)
-        counts = tuple(stage_parts(blocks, layouts, stage, question.framework))
-        params = trained = stage_params(question, blocks, layouts, counts)
-        moving = tuple(without_frozen(block) for block in blocks)
-        if moving != blocks:
-            trained = stage_params(question, moving, layouts, counts)
-        return cls(question, blocks, layouts, stated, stage, counts, params, trained)
+        blocks, settled = _blocks_of(question, layouts), layouts.settled(question.framework)
+        return cls(question, blocks, settled, layouts.etp, np.asarray(stage, dtype=np.int64))
 
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
         """The few stages (L, S) of which one is the worst, in memory and in time."""
-        stage = candidate_stages(_blocks_of(question, layouts), layouts, question.framework)
-        return cls.of(question, layouts.take((..., None)), stage)
+        blocks, framework = _blocks_of(question, layouts), question.framework
+        if len(layouts) <= _SINGLY:
+            stage = candidate_stages(blocks, layouts, framework)
+            return cls.of(question, layouts.take((..., None)), stage)
+        settled = layouts.settled(framework)
+        work, row = settled.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
+        few = candidate_stages(blocks, work, framework)
+        stage = few.take(row, axis=0)
+        first, of_states = distinct(*_states_columns(question, settled))
+        first, which = distinct(of_states[:, None], stage)
+        states = settled.take(first // stage.shape[1])
+        made = functools.partial(cls, question, blocks)
+        spread = work.take((..., None))
+        return made(
+            settled.take((..., None)),
+            layouts.etp[:, None],
+            stage,
+            _Few(made(spread, spread.etp, few), row),
+            _Few(made(states, states.etp, stage.ravel()[first]), which),
+        )
 
     @classmethod
     def every(cls, question: Question, layout: Layout) -> Self:
@@ -73,25 +120,74 @@ class Stages:
 
     def at(self, index: Int) -> Self:
         """Of (L, S) stages the one at `index` (L, 1) of each layout: (L,)."""
-        shape = np.shape(self.counts[0])
-
-        def chosen(values: Any) -> Any:
-            return np.take_along_axis(np.broadcast_to(values, shape), index, axis=-1)[..., 0]
-
+        places = (*np.indices(np.shape(index)[:-1], sparse=True), index[..., 0])
+        states = self._by_states
         return replace(
             self,
             layouts=self.layouts.take((..., 0)),
-            stated=self.stated.take((..., 0)),
-            stage=chosen(self.stage),
-            counts=tuple(chosen(count) for count in self.counts),
-            params=self.params.map(chosen),
-            trained=self.trained.map(chosen),
+            stated_etp=self.stated_etp[..., 0],
+            stage=self._chosen(self.stage, places),
+            _by_work=None,
+            _by_states=states and _Few(states.stages, self._chosen(states.which, places)),
+            _whole=(self, places),
         )
+
+    def _chosen(self, values: Any, places: tuple[Int, ...]) -> Any:
+        return np.broadcast_to(values, self.shape)[places]
+
+    @property
+    def stated(self) -> Layouts:
+        """The layouts as they were stated."""
+        return replace(self.layouts, etp=self.stated_etp)
+
+    def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
+        """Figures that depend on what passes compute, keep and send, and on nothing that ranks
+        hold of parameters: worked out once for the layouts that do not differ there."""
+        few = self._by_work
+        return figures(few.stages).spread(few.which) if few else figures(self)
+
+    def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
+        """Figures that depend on what ranks hold of parameters, and on nothing that passes do but
+        whether a step has several: worked out once for the stages that do not differ there."""
+        few = self._by_states
+        return figures(few.stages).spread(few.which) if few else figures(self)
+
+    @functools.cached_property
+    def counts(self) -> tuple[Float, ...]:
+        """How many of each block the stage holds, in the order of `blocks`."""
+        if self._whole:
+            whole, index = self._whole
+            return tuple(whole._chosen(count, index) for count in whole.counts)
+        if self._by_work:
+            return tuple(c.take(self._by_work.which, 0) for c in self._by_work.stages.counts)
+        framework = self.question.framework
+        return tuple(stage_parts(self.blocks, self.layouts, self.stage, framework))
+
+    @functools.cached_property
+    def params(self) -> StageParams:
+        """A rank's parameters on the stage."""
+        return self._params("params", self.blocks)
+
+    @functools.cached_property
+    def trained(self) -> StageParams:
+        """The same without frozen tensors: what has gradients and states, and changes in a step."""
+        moving = tuple(without_frozen(block) for block in self.blocks)
+        return self.params if moving == self.blocks else self._params("trained", moving)
+
+    def _params(self, name: str, blocks: tuple[Block, ...]) -> StageParams:
+        if self._by_states:
+            found: StageParams = getattr(self._by_states.stages, name)
+            return found.take(self._by_states.which)
+        if self._whole:
+            whole, index = self._whole
+            found = getattr(whole, name)
+            return found.map(lambda values: whole._chosen(values, index))
+        return stage_params(self.question, blocks, self.layouts, self.counts)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Common shape of layouts and stages."""
-        return np.shape(self.counts[0])
+        return np.broadcast_shapes(np.shape(self.layouts.dp), np.shape(self.stage))
 
     @property
     def states(self) -> States:
@@ -209,3 +305,13 @@ def _blocks_of(question: Question, layouts: Layouts) -> tuple[Block, ...]:
     """Blocks of the model, parted where some layouts recompute some of its layers."""
     blocks = blocks_of(question)
     return parted(blocks) if np.any(layouts.recomputes_partly) else blocks
+
+
+def _states_columns(question: Question, layouts: Layouts) -> list[Int | Mask]:
+    """What tells layouts apart in what their ranks hold of parameters and send of them."""
+    rules, kernels = question.framework.communication, question.framework.kernels
+    columns = [getattr(layouts, name) for name in _COLUMNS if name not in _OF_WORK]
+    # how many passes a step has counts where only one of them sends
+    counted = rules.replicas_once or kernels.loss_chunks > 1
+    several = layouts.num_microbatches if counted else layouts.num_microbatches > 1
+    return [*columns, *parts_columns(layouts), layouts.v_shaped, several]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, Mask
+from planner.cost.arrays import Arrays, Float, Int, Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
@@ -49,31 +49,30 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 
 
 def _local_elements(
-    weight: Weight, question: Question, layouts: Layouts, ranks: ArrayLike
-) -> Float:
-    """Elements of one tensor that a rank owns after tp, ep and sharding over `ranks`.
+    weight: Weight, question: Question, layouts: Layouts, ranks: Int
+) -> tuple[Float, Float]:
+    """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks` too.
 
     A matrix that is stored in fewer bits counts as the elements of the computing precision that
     take as many bytes: so it is held, sharded and gathered.
     """
-    framework, ranks = question.framework, np.asarray(ranks, dtype=float)
     tp = layouts.expert_tp if weight.expert else layouts.tp
-    copies: Float = np.full(np.shape(tp), float(weight.copies))
+    copies: Float = np.asarray(float(weight.copies))
     if weight.stored_bytes:
         copies = copies * (weight.stored_bytes / question.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
     if weight.units:
         tp = np.minimum(tp, weight.units)
-    rows: Float = np.full(np.shape(tp), float(weight.rows))
-    columns: Float = np.full(np.shape(tp), float(weight.columns))
+    rows, columns = np.asarray(float(weight.rows)), np.asarray(float(weight.columns))
     if weight.split == "column":
         rows = np.ceil(rows / tp)
     elif weight.split == "row":
         columns = np.ceil(columns / tp)
-    if framework.shards_rows:
-        return np.ceil(rows / ranks) * columns * copies
-    return rows * columns * copies / ranks
+    whole = rows * columns * copies
+    if question.framework.shards_rows:
+        return whole, np.ceil(rows / ranks) * columns * copies
+    return whole, whole / ranks
 
 
 def largest_matrix(question: Question, block: Block, layouts: Layouts, names: str) -> Float:
@@ -99,7 +98,7 @@ def largest_matrix(question: Question, block: Block, layouts: Layouts, names: st
             continue
         if weight.stored_bytes if names == "stored" else weight.matrix in targets:
             one = replace(weight, copies=1, stored_bytes=0.0)
-            found = np.maximum(found, _local_elements(one, question, layouts, 1))
+            found = np.maximum(found, _local_elements(one, question, layouts, layouts.dp)[0])
     return found
 
 
@@ -156,8 +155,7 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
     for weight in block.weights:
         ranks = layouts.expert_shards if weight.expert else layouts.num_shards
-        mine = _local_elements(weight, question, layouts, 1)
-        shard = _local_elements(weight, question, layouts, ranks)
+        mine, shard = _local_elements(weight, question, layouts, ranks)
         experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
         padded = framework.shards_rows & layouts.shards_states
         inside = padded & weight.expert & (weight.copies / layouts.ep < ranks)

@@ -42,7 +42,7 @@ def candidate_stages(blocks: tuple[Block, ...], layouts: Layouts, framework: Fra
     places, there = _rows(np.where(taken)[0], row, len(few))
     there &= few.v_shaped[:, None] | ~_dominated(held[:, places], there)
     stages = np.where(there, stage[places], 0)
-    return _packed(stages, there)[which]
+    return _packed(stages, there).take(which, axis=0)
 
 
 def _falls(layouts: Layouts) -> Mask:
@@ -56,8 +56,7 @@ def _falls(layouts: Layouts) -> Mask:
 
 def _first_of_each(held: Float, row: Int) -> Mask:
     """Whether no stage of the layout before this one holds the same."""
-    _, same = np.unique(held, axis=1, return_inverse=True)
-    first, _ = distinct(row, np.ravel(same))
+    first, _ = distinct(row, *held.astype(np.int64))
     found = np.zeros(len(row), dtype=np.bool_)
     found[first] = True
     return found

@@ -34,6 +34,7 @@ from planner.describe.model.block import Block
 
 __all__ = [
     "DataTraffic",
+    "StreamTraffic",
     "column_backward_s",
     "context_s",
     "data_traffic",
@@ -56,6 +57,44 @@ def _stream(question: Question, layouts: Layouts) -> Float:
     return tokens * question.model.hidden_size * float(question.workload.compute_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class StreamTraffic:
+    """Collectives of one micro-batch's residual stream over tensor-parallel ranks [s].
+
+    The stream is as wide in every block, so that all of them share these.
+    """
+
+    reduce_s: Float
+    gather_s: Float
+    scatter_s: Float
+
+    @classmethod
+    def of(cls, question: Question, layouts: Layouts, groups: Groups) -> StreamTraffic:
+        """Those of a model."""
+        group, size = groups.tensor, _stream(question, layouts)
+        return cls(
+            all_reduce_s(group, size), all_gather_s(group, size), reduce_scatter_s(group, size)
+        )
+
+    def tensor_s(self, question: Question, block: Block, layouts: Layouts) -> tuple[Float, Float]:
+        """What the function `tensor_s` returns [s]."""
+        pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
+        forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
+        again = 0.0 if question.framework.kernels.saves_gathered else self.gather_s
+        backward = np.where(sequence, pair + again, self.reduce_s) * block.num_tp_collectives
+        return forward, backward
+
+    def column_backward_s(
+        self, question: Question, block: Block, layouts: Layouts
+    ) -> tuple[Float, Float]:
+        """What the function `column_backward_s` returns [s]."""
+        sequence, regions = layouts.splits_sequence, block.num_tp_collectives
+        gather = np.where(sequence, self.gather_s, 0.0)
+        again = np.zeros_like(gather) if question.framework.kernels.saves_gathered else gather
+        reduced = np.where(sequence, self.scatter_s, self.reduce_s)
+        return again * regions, reduced * regions
+
+
 def tensor_s(
     question: Question, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
@@ -75,15 +114,7 @@ def tensor_s(
     >>> [round(float(direction) / 2**20) for direction in sent]             # 2 * 2 * 3/4 * 16 MiB
     [48, 48]
     """
-    size = _stream(question, layouts)
-    reduce = all_reduce_s(groups.tensor, size)
-    gather = all_gather_s(groups.tensor, size)
-    pair = gather + reduce_scatter_s(groups.tensor, size)
-    sequence = layouts.splits_sequence
-    forward = np.where(sequence, pair, reduce) * block.num_tp_collectives
-    again = 0.0 if question.framework.kernels.saves_gathered else gather
-    backward = np.where(sequence, pair + again, reduce) * block.num_tp_collectives
-    return forward, backward
+    return StreamTraffic.of(question, layouts, groups).tensor_s(question, block, layouts)
 
 
 def column_backward_s(
@@ -105,12 +136,7 @@ def column_backward_s(
     >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
     [24, 24]
     """
-    size, sequence = _stream(question, layouts), layouts.splits_sequence
-    gather = np.where(sequence, all_gather_s(groups.tensor, size), 0.0)
-    again = np.zeros_like(gather) if question.framework.kernels.saves_gathered else gather
-    scatter, reduce = reduce_scatter_s(groups.tensor, size), all_reduce_s(groups.tensor, size)
-    reduced = np.where(sequence, scatter, reduce)
-    return again * block.num_tp_collectives, reduced * block.num_tp_collectives
+    return StreamTraffic.of(question, layouts, groups).column_backward_s(question, block, layouts)
 
 
 def repeated_tensor_s(
@@ -307,7 +333,9 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     gradients = _reduced_s(stages, groups, buckets)
     first, units = (groups.shard, groups.expert_shard), num_units(stages)
     ahead_s = _weights_s(stages, first, units)
-    again_s = _weights_s(stages, (groups.second_shard, groups.expert_second_shard), units)
+    again_s = ahead_s
+    if np.any(layouts.reshard):
+        again_s = _weights_s(stages, (groups.second_shard, groups.expert_second_shard), units)
     bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
     updates = _pieces(stages, bucket)
     updated = _gathered_s(stages, first, updates, params.trainable * stages.element)
@@ -334,6 +362,8 @@ def _head_s(stages: Stages, groups: Groups) -> Float:
 
 def _times(count: Float | float, collective: Collective, group: GroupView, amount: Float) -> Float:
     """`count` collectives of `amount` bytes together; none where there is nothing to send [s]."""
+    if not np.any(group.size > 1):
+        return np.zeros(np.shape(amount))
     return np.where(amount > 0, count * collective(group, amount / count), 0.0)
 
 
@@ -350,6 +380,8 @@ def _gathered_s(
     and of experts [s]."""
     routed = _routed(stages)
     dense = _times(count, all_gather_s, groups[0], amount * (1 - routed))
+    if not np.any(routed):
+        return dense
     return dense + _times(count, all_gather_s, groups[1], amount * routed)
 
 
@@ -368,10 +400,13 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     often = stages.layouts.reductions_per_step(stages.question.framework)
     often = often if rules.replicas_once else np.ones_like(often)
     whole, split = np.zeros_like(amount), np.zeros_like(amount)
-    for size, every, shard, replica in (
-        (amount * (1 - routed), groups.data, groups.shard, groups.replica),
-        (amount * routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
+    for part, every, shard, replica in (
+        (1 - routed, groups.data, groups.shard, groups.replica),
+        (routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
     ):
+        if not np.any(part):
+            continue
+        size = amount * part
         whole = whole + _times(count, all_reduce_s, every, size)
         scatter = _times(count, reduce_scatter_s, shard, size)
         if sent:

@@ -6,6 +6,7 @@ kernels. Peaks and efficiencies come from the machine profile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,10 @@ __all__ = [
     "block_time",
     "gemm_s",
 ]
+
+
+_SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
+"""Into how many pieces libraries cut the inner dimension."""
 
 
 def gemm_s(
@@ -54,16 +59,22 @@ def gemm_s(
     """
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
-    best = np.full(m.shape, np.inf)
     found = constants().gemm
     overhead = found.tile_overhead.value
+    # every way to split the inner dimension at once, on an axis of its own
+    splits = _SPLITS.reshape(-1, *[1] * m.ndim)
+    depth = k / splits + overhead + (splits > 1) * overhead
+    every = np.full(depth.shape, np.inf)
     for tile in found.tiles:
         tiles = np.ceil(m / tile.rows) * np.ceil(n / tile.columns) * batch
-        rate, size = unit_rate * tile.reach.value, 2 * tile.rows * tile.columns
-        for split in (1, 2, 4, 8):
-            waves = np.ceil(tiles * split / num_units)
-            depth = k / split + overhead + (split > 1) * overhead
-            best = np.minimum(best, waves * size * depth / rate)
+        seconds = tiles * splits
+        seconds /= num_units
+        np.ceil(seconds, out=seconds)
+        seconds *= 2 * tile.rows * tile.columns
+        seconds *= depth
+        seconds /= unit_rate * tile.reach.value
+        np.minimum(every, seconds, out=every)
+    best = np.min(every, axis=0)
     moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
     return np.maximum(best, moved / bytes_per_s)
 
@@ -150,8 +161,8 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     weight_gradient = np.zeros_like(tokens)
     last = np.zeros_like(tokens)
     column_input, column_weight = np.zeros_like(tokens), np.zeros_like(tokens)
-    for gemm in block.gemms:
-        out, dgrad, wgrad = _gemm_times(question, gemm, tokens, layouts, rates)
+    products = _gemm_times(question, block.gemms, tokens, layouts, rates)
+    for gemm, (out, dgrad, wgrad) in zip(block.gemms, products, strict=True):
         forward, last = forward + out, out
         again.add(gemm, out)
         backward += dgrad + wgrad
@@ -219,59 +230,112 @@ def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:
     return repeated.alternate_matmuls_fraction.value * forward
 
 
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product (m, k) x (k, n) on one rank, `batch` of them, and the rate that they reach."""
+
+    m: Float
+    n: Float
+    k: Float
+    batch: Float
+    rate: ArrayLike
+
+    @classmethod
+    def of(
+        cls, question: Question, gemm: Gemm, tokens: Float, layouts: Layouts, rates: _Rates
+    ) -> _Product:
+        tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
+        tp = layouts.expert_tp if gemm.experts else tp
+        n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
+        k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
+        batch: Float = np.ones_like(tokens)
+        m = tokens
+        if gemm.experts:
+            batch = np.maximum(gemm.experts / layouts.ep, 1.0)
+            m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
+            m = m * expert_load(question.workload, layouts)
+        rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+        if gemm.experts:
+            # one expert alone is an ordinary product
+            rate = np.where(batch > 1, rates.grouped, rates.gemm)
+        return cls(m / gemm.pieces, n, k, batch, rate)
+
+
 def _gemm_times(
-    question: Question, gemm: Gemm, tokens: Float, layouts: Layouts, rates: _Rates
-) -> tuple[Float, Float, Float]:
-    """Output, input-gradient and weight-gradient time of one product [s]."""
-    framework, workload = question.framework, question.workload
-    tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
-    tp = layouts.expert_tp if gemm.experts else tp
-    n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
-    k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
-    batch: Float = np.ones_like(tokens)
-    m = tokens
-    if gemm.experts:
-        batch = np.maximum(gemm.experts / layouts.ep, 1.0)
-        m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
-        m = m * expert_load(workload, layouts)
-    m = m / gemm.pieces
-    rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
-    if gemm.experts:
-        # one expert alone is an ordinary product
-        rate = np.where(batch > 1, rates.grouped, rates.gemm)
-
-    def time(m: Float, n: Float, k: Float, output_bytes: float) -> Float:
-        return gemm_s(
-            m,
-            n,
-            k,
-            flop_per_s=rate,
-            bytes_per_s=rates.memory,
-            num_units=rates.units,
-            element_bytes=rates.element,
-            output_bytes=output_bytes,
-            batch=batch,
+    question: Question, gemms: tuple[Gemm, ...], tokens: Float, layouts: Layouts, rates: _Rates
+) -> list[tuple[Float, Float, Float]]:
+    """Output, input-gradient and weight-gradient time of every product [s]."""
+    if not gemms:
+        return []
+    framework, element = question.framework, float(question.workload.compute_bytes)
+    # a fused kernel adds into the gradient; otherwise it is written and added separately
+    # (nowhere wider than fp32: what is more are 16-bit ones beside it)
+    added = 2 * min(float(framework.states(question.workload.precision).gradient_bytes), 4.0)
+    fused = framework.kernels.fused_gradient_accumulation
+    found = [_Product.of(question, gemm, tokens, layouts, rates) for gemm in gemms]
+    sides = [
+        side
+        for p in found
+        for side in (
+            (p.m, p.n, p.k, p.batch, p.rate, element),
+            (p.m, p.k, p.n, p.batch, p.rate, element),
+            (p.n, p.m, p.k, p.batch, p.rate, added if fused else element),
         )
+    ]
+    m, n, k, batch, rate, output = _stacked(sides, tokens.shape)
+    seconds = gemm_s(
+        m,
+        n,
+        k,
+        flop_per_s=rate,
+        bytes_per_s=rates.memory,
+        num_units=rates.units,
+        element_bytes=rates.element,
+        output_bytes=output,
+        batch=batch,
+    )
+    return [
+        _with_kernels(question, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added)
+        for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))
+    ]
 
-    element = float(workload.compute_bytes)
+
+def _stacked(rows: Sequence[Sequence[ArrayLike]], shape: tuple[int, ...]) -> Float:
+    """Rows of columns that broadcast to a shape, as one array (columns, rows, *shape)."""
+    table = np.empty((len(rows[0]), len(rows), *shape))
+    for number, row in enumerate(rows):
+        for column, values in enumerate(row):
+            table[column, number] = values
+    return table
+
+
+def _with_kernels(
+    question: Question,
+    gemm: Gemm,
+    product: _Product,
+    layouts: Layouts,
+    rates: _Rates,
+    seconds: Float,
+    added: float,
+) -> tuple[Float, Float, Float]:
+    """The three times (3, ...) of a product with the kernels around it [s]."""
+    framework, element = question.framework, float(question.workload.compute_bytes)
+    m, n, k, batch = product.m, product.n, product.k, product.batch
     whole = batch * n * k / rates.memory
     eight_bit = rates.element == 1 and gemm.quantizable
     casts = _cast_times(framework, batch * m * n, batch * m * k, batch * n * k, rates, eight_bit)
     unpack = gemm.unpacked_bytes / constants().gemm.unpack_fraction.value * whole
-    forward = time(m, n, k, element) + casts[0] + unpack + gemm.norm_bytes * whole
-    dgrad = time(m, k, n, element) + casts[1] if gemm.input_gradient else np.zeros_like(forward)
+    forward = seconds[0] + casts[0] + unpack + gemm.norm_bytes * whole
+    dgrad = seconds[1] + casts[1] if gemm.input_gradient else np.zeros_like(forward)
     dgrad = dgrad + unpack * gemm.input_gradient
     forward, dgrad = gemm.pieces * forward, gemm.pieces * dgrad
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
-    # a fused kernel adds into the gradient; otherwise it is written and added separately
-    # (nowhere wider than fp32: what is more are 16-bit ones beside it)
-    added = 2 * min(float(framework.states(workload.precision).gradient_bytes), 4.0)
+    wgrad = gemm.pieces * (seconds[2] + casts[2])
     if framework.kernels.fused_gradient_accumulation:
-        return forward, dgrad, gemm.pieces * (time(n, m, k, added) + casts[2])
+        return forward, dgrad, wgrad
     accumulate = batch * n * k * (element + added) / rates.memory
     sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)
-    wgrad = gemm.pieces * (time(n, m, k, element) + casts[2])
     return forward, dgrad, wgrad + sums * accumulate
 
 

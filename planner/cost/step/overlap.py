@@ -64,9 +64,8 @@ def exposed_traffic(
         layouts.shards_weights,
     )
     reductions = layouts.reductions_per_step(framework)
-    # the first layer's weights are waited for in full
-    params, contention = stages.params, rules.contention.value
-    first = np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0)
+    alone, contention = stages.of_states(_alone), rules.contention.value
+    first = alone.first
     # where a pipeline reduces once a step, that is a share per micro-batch
     reduced = traffic.after_backward_s * np.where(shards_weights, reductions, m) / m
     again = layouts.gathers_again_per_step(framework) / m
@@ -81,7 +80,7 @@ def exposed_traffic(
     busy_ahead = np.maximum(traffic.before_forward_s, forward_s)
     busy_back = np.maximum(around_backward, backward_s)
     return Exposed(
-        gradients_s=reductions * _gradients(stages, traffic.gradients_s, backward_s),
+        gradients_s=reductions * _gradients(stages, alone.last, traffic.gradients_s, backward_s),
         updates_s=updates,
         gather_s=ahead
         + (gathers - 1) * later
@@ -95,11 +94,32 @@ def exposed_traffic(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Alone(Arrays):
+    """Parts of a stage's traffic that nothing hides [1]."""
+
+    first: Float
+    """The first layer's weights, which are waited for in full."""
+    last: Float
+    """The last bucket of gradients, which has nothing left to hide behind."""
+
+
+def _alone(stages: Stages) -> _Alone:
+    params = stages.params
+    bucket = stages.question.framework.buffers.reduce_bucket_elements or params.largest_layer
+    return _Alone(
+        np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0),
+        np.minimum(bucket / np.maximum(params.trainable, 1), 1.0),
+    )
+
+
 def _quantising_s(stages: Stages) -> Float:
     """Turning weights and gradients of ZeRO-3 into fewer bits for their way and back, in a step; it
     runs on the devices, not behind them [s]."""
     question, layouts = stages.question, stages.layouts
     rules, framework = question.framework.communication, question.framework
+    if not (rules.gather_bytes or rules.scatter_bytes):
+        return np.zeros(())
     device, element = question.machine.device, float(question.workload.compute_bytes)
     # weights are read narrow and written wide; gradients read wide, written and read narrow
     weights = stages.params.unsharded * (rules.gather_bytes + element) * bool(rules.gather_bytes)
@@ -111,14 +131,11 @@ def _quantising_s(stages: Stages) -> Float:
     return np.where(layouts.shards_weights & (layouts.num_shards > 1), moved / rate, 0.0)
 
 
-def _gradients(stages: Stages, traffic_s: Float, backward_s: Float) -> Float:
+def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float) -> Float:
     """What one reduction of the gradients adds to a backward pass [s]."""
-    framework, params = stages.question.framework, stages.params
+    framework = stages.question.framework
     if not framework.communication.overlap_gradients:
         return traffic_s
-    # the last bucket has nothing left to hide behind
-    bucket = framework.buffers.reduce_bucket_elements or params.largest_layer
-    tail = np.minimum(bucket / np.maximum(params.trainable, 1), 1.0)
     hidden = backward_s * (1 - tail)
     left = np.maximum(traffic_s - hidden, traffic_s * tail)
     return left + framework.communication.contention.value * np.minimum(traffic_s, hidden)

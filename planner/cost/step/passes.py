@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int
+from planner.cost.arrays import Arrays, Float, Int, distinct
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
 from planner.cost.question import Question
@@ -19,12 +19,11 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import chunk_parts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
-    column_backward_s,
+    StreamTraffic,
     context_s,
     heads_s,
     repeated_tensor_s,
     send_stage_s,
-    tensor_s,
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
@@ -88,6 +87,23 @@ class Pass(Arrays):
         return (self.compute.forward_s + self.forward_traffic_s) * (1 + self.host_s / busy)
 
 
+_SHAPES = (
+    "micro_batch",
+    "tp",
+    "cp",
+    "ulysses",
+    "ep",
+    "etp",
+    "sequence_parallel",
+    "recompute",
+    "recompute_layers",
+    "recompute_every",
+    "recompute_span",
+    "recompute_modules",
+)
+"""Columns that decide what a rank does in one pass of a block."""
+
+
 def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
     """Time of each block, worked out once per distinct shape of a rank's work [s].
 
@@ -106,33 +122,30 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """
-    names = [
-        "micro_batch",
-        "tp",
-        "cp",
-        "ulysses",
-        "ep",
-        "etp",
-        "sequence_parallel",
-        "recompute",
-        "dp",
-        "pp",
-    ]
-    if question.framework.communication.overlap_experts or np.any(layouts.paired):
-        names += ["vpp", "grad_accumulation", "schedule"]
-    names += ["recompute_layers", "recompute_every", "recompute_span", "recompute_modules"]
-    few, index = layouts.settled(question.framework).distinct(*names)
+    settled = layouts.settled(question.framework)
+    columns = [getattr(settled, name) for name in _SHAPES]
+    # of the pipeline and the number of passes no more than this
+    columns += [settled.piped, settled.num_microbatches > 1]
+    parted = any(block.kept_whole for block in blocks)
+    seen = (settled, settled.keeping()) if parted else (settled,)
+    merges = [each.merges_passes(question.framework) for each in seen]
+    first, index = distinct(*columns, *merges)
+    few = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
     groups = Groups.of(few, question.machine)
-    kept = few.keeping() if any(block.kept_whole for block in blocks) else few
-    return [
-        _block_pass(question, block, kept if block.kept_whole else few, groups).take(index)
+    kept = few.keeping() if parted else few
+    stream = StreamTraffic.of(question, few, groups)
+    passes = [
+        _block_pass(question, block, kept if block.kept_whole else few, groups, stream)
         for block in blocks
     ]
+    return passes if few is settled else [work.take(index) for work in passes]
 
 
-def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Pass:
+def _block_pass(
+    question: Question, block: Block, layouts: Layouts, groups: Groups, stream: StreamTraffic
+) -> Pass:
     compute = block_time(question, block, layouts)
-    axes = block_traffic(question, block, layouts, groups, compute)
+    axes = block_traffic(question, block, layouts, groups, compute, stream)
     tensor, ring, expert = axes
     busy = Pass(
         compute=compute,
@@ -148,13 +161,18 @@ def _block_pass(question: Question, block: Block, layouts: Layouts, groups: Grou
 
 
 def block_traffic(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+    question: Question,
+    block: Block,
+    layouts: Layouts,
+    groups: Groups,
+    compute: BlockTime,
+    stream: StreamTraffic | None = None,
 ) -> tuple[Axis, Axis, Axis]:
     """Traffic of one block and micro-batch over tensor, context and expert axes [s].
 
-    `layouts` are as the block sees them. Counted: what runs beside `compute`, and what nothing
-    hides. Left out: data-parallel traffic, transfers between stages.
-    method.md#traffic-per-axis-and-overlap.
+    `layouts` are as the block sees them, `stream` is what all blocks share where it is known.
+    Counted: what runs beside `compute`, and what nothing hides. Left out: data-parallel
+    traffic, transfers between stages. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
@@ -166,8 +184,9 @@ def block_traffic(
     >>> round(float(tensor.backward_s / tensor.sent_backward_s), 3)     # a fifth of it contends
     0.2
     """
+    stream = stream or StreamTraffic.of(question, layouts, groups)
     return (
-        _tensor(question, block, layouts, groups, compute),
+        _tensor(question, block, layouts, groups.tensor, stream, compute),
         _ring(question, block, layouts, groups, compute),
         _expert(question, block, layouts, groups, compute),
     )
@@ -187,6 +206,11 @@ class Axis(Arrays):
     sent_backward_s: Float
 
     @classmethod
+    def nothing(cls, compute: BlockTime) -> Axis:
+        """That of an axis which sends nothing."""
+        return cls(*[np.zeros_like(compute.forward_s)] * 6)
+
+    @classmethod
     def split(cls, group: GroupView, sent: tuple[Float, Float], left: tuple[Float, Float]) -> Axis:
         """Of what is `sent` forward and backward, what is `left` over beside computation."""
         across = group.nodes > 1
@@ -197,22 +221,27 @@ class Axis(Arrays):
 
 
 def _tensor(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+    question: Question,
+    block: Block,
+    layouts: Layouts,
+    group: GroupView,
+    stream: StreamTraffic,
+    compute: BlockTime,
 ) -> Axis:
     """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
     rest where the framework overlaps it otherwise."""
     rules = question.framework.communication
     visible = 1 - rules.overlap_tensor.value
-    forward, backward = tensor_s(question, block, layouts, groups)
+    forward, backward = stream.tensor_s(question, block, layouts)
     backward = backward + repeated_tensor_s(question, block, layouts, forward)
     left = backward
     if rules.overlap_tensor_backward:
-        gather, reduce = column_backward_s(question, block, layouts, groups)
+        gather, reduce = stream.column_backward_s(question, block, layouts)
         hidden = np.minimum(gather, compute.column_input_s)
         hidden = hidden + np.minimum(reduce, compute.column_weight_s)
         left = backward - (1 - rules.contention.value) * hidden
     both = (visible * forward, visible * left)
-    return Axis.split(groups.tensor, (forward, backward), both)
+    return Axis.split(group, (forward, backward), both)
 
 
 def _ring(
@@ -221,6 +250,8 @@ def _ring(
     """Keys and values that pass around behind attention to those that are there: all but one of
     the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
     tokens for heads has nothing to hide behind."""
+    if not np.any(layouts.cp > 1):
+        return Axis.nothing(compute)
     sent = context_s(question, block, layouts, groups)
     one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
@@ -251,8 +282,7 @@ def _expert(
     """Dispatch and combine, with what ranks that split an expert gather, behind another
     micro-batch's computation or behind none."""
     if not block.dispatch_top_k:
-        nothing = np.zeros_like(compute.forward_s)
-        return Axis(*[nothing] * 6)
+        return Axis.nothing(compute)
     ahead, back = expert_s(question, block, layouts, groups)
     inside = split_expert_s(question, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int
+from planner.cost.arrays import Arrays, Float, Int, Mask
 from planner.cost.network.groups import Groups
 from planner.cost.parts import TIME_PARTS, recorded
 from planner.cost.schedules.bubble import bubble_s
@@ -43,33 +44,20 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
     14.2
     """
-    question, layouts = stages.question, stages.layouts.take((..., 0))
-    passes = block_passes(question, stages.blocks, layouts)
-    slowest, pace_s = _slowest(stages, passes)
-    m, groups = layouts.num_microbatches, Groups.of(layouts, question.machine)
-    compute = [work.compute for work in passes]
-    forward = slowest.total([work.forward_s for work in compute])
-    backward = slowest.total([work.backward_s for work in compute])
-    recompute = slowest.total([work.recompute_s for work in compute])
-    host = slowest.total([work.host_s for work in passes])
-    busy = _Busy(forward, backward + recompute, host, pace_s)
-    exposed, transfer, _ = _traffic(slowest, passes, groups, busy)
-    waits = _waits(exposed, layouts, question.framework)
+    layouts, framework = stages.layouts.take((..., 0)), stages.question.framework
+    pace = stages.of_work(_pace)
+    slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(layouts.dp))[..., None])
+    sent = slowest.of_states(_sent)
+    exposed = _left(slowest, sent, pace.beside)
+    waits = _waits(exposed, layouts, framework)
     found = {
-        "forward": m * forward,
-        "backward": m * backward,
-        "recompute": m * recompute,
-        "host_overhead": m * host,
-        "tensor_parallel": m * slowest.total([work.tensor_s for work in passes]),
-        "context_parallel": m * slowest.total([work.context_s for work in passes]),
-        "expert_parallel": m * slowest.total([work.expert_s for work in passes]),
+        **pace.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, _around(stages, slowest, passes, waits)),
-        "pipeline_transfer": _transfers(layouts, transfer),
+        "pipeline_bubble": bubble_s(layouts, _around(stages.shape, pace, waits)),
         "gradient_reduction": exposed.gradients_s,
-        "optimizer": device_optimizer_s(slowest),
+        "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
-        "offload": offload_step_s(slowest) + exposed.offload_s,
+        "offload": sent.offload_s + exposed.offload_s,
     }
     return recorded(found, TIME_PARTS)
 
@@ -102,7 +90,6 @@ def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
     array([58., 45., 45., 58.])
     """
-    groups = Groups.of(stages.layouts, stages.question.machine)
     compute = [work.compute for work in passes]
     busy = _Busy(
         stages.total([work.forward_s for work in compute]),
@@ -110,8 +97,9 @@ def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
         stages.total([work.host_s for work in passes]),
         stages.total([work.total_s for work in passes]),
     )
-    exposed, transfer, sent = _traffic(stages, passes, groups, busy)
-    found = StageWorth(transfer, exposed, sent, device_optimizer_s(stages), offload_step_s(stages))
+    beside, sent = _beside(stages, passes, busy), _sent(stages)
+    exposed = _left(stages, sent, beside)
+    found = StageWorth(beside.transfer, exposed, sent.traffic, sent.optimizer_s, sent.offload_s)
     return found.map(lambda values: np.broadcast_to(values, stages.shape))
 
 
@@ -126,26 +114,157 @@ class _Busy(Arrays):
     total_s: Float
 
 
-def _traffic(
-    stages: Stages, passes: list[Pass], groups: Groups, busy: _Busy
-) -> tuple[Exposed, Transfer, DataTraffic]:
-    """What nothing hides of data-parallel traffic, one transfer to a neighbour, and all of the
-    former [s]."""
+@dataclass(frozen=True, slots=True)
+class _Beside(Arrays):
+    """What data-parallel traffic finds beside one micro-batch's passes on stages [s]."""
+
+    transfer: Transfer
+    """One to a neighbour."""
+    forward_s: Float
+    """Computation, and its share of waiting for the host: traffic also runs while devices wait."""
+    backward_s: Float
+    behind_forward_s: Float
+    """Traffic of layers and stages that leaves the node behind it."""
+    behind_backward_s: Float
+
+
+def _beside(stages: Stages, passes: list[Pass], busy: _Busy) -> _Beside:
+    groups = Groups.of(stages.layouts, stages.question.machine)
     free_s = busy.total_s - stages.total([work.behind_s for work in passes])
     transfer = stage_transfer(stages.question, stages.layouts, groups, free_s)
-    # traffic also runs while the devices wait for the host, but not where other traffic is on the
-    # interfaces of its nodes
     computed = busy.forward_s + busy.backward_s
     longer = 1 + busy.host_s / np.maximum(computed, np.finfo(float).tiny)
-    ahead, back = _behind(stages, groups, passes, transfer)
-    sent = data_traffic(stages, groups)
-    exposed = exposed_traffic(
-        stages,
-        sent,
-        np.maximum(busy.forward_s * longer - ahead, 0.0),
-        np.maximum(busy.backward_s * longer - back, 0.0),
+    chunks = transfer.behind_s * stages.layouts.vpp
+    return _Beside(
+        transfer,
+        busy.forward_s * longer,
+        busy.backward_s * longer,
+        stages.total([work.behind_forward_s for work in passes]) + chunks,
+        stages.total([work.behind_backward_s for work in passes]) + chunks,
     )
-    return exposed, transfer, sent
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent(Arrays):
+    """What a stage sends of its parameters, and its update [s]."""
+
+    traffic: DataTraffic
+    gathers: Mask
+    """Whether gathers have to leave the node, where other traffic is on its interfaces too."""
+    reduces: Mask
+    """Whether reductions have to."""
+    optimizer_s: Float
+    offload_s: Float
+
+
+def _sent(stages: Stages) -> _Sent:
+    groups = Groups.of(stages.layouts, stages.question.machine)
+    return _Sent(
+        data_traffic(stages, groups),
+        groups.shard.nodes > 1,
+        groups.data.nodes > 1,
+        device_optimizer_s(stages),
+        offload_step_s(stages),
+    )
+
+
+def _left(stages: Stages, sent: _Sent, beside: _Beside) -> Exposed:
+    """What nothing hides of data-parallel traffic [s]."""
+    return exposed_traffic(
+        stages,
+        sent.traffic,
+        np.maximum(beside.forward_s - np.where(sent.gathers, beside.behind_forward_s, 0.0), 0.0),
+        np.maximum(beside.backward_s - np.where(sent.reduces, beside.behind_backward_s, 0.0), 0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn(Arrays):
+    """One micro-batch's passes with their traffic and waiting for the host [s]."""
+
+    backward_s: Float
+    """With recompute."""
+    forward_s: Float
+    weight_s: Float
+    """Part of backward that computes weight gradients."""
+
+    @classmethod
+    def of(cls, passes: list[Pass], total: Callable[[list[Float]], Float], shape: Any) -> _Drawn:
+        """Over blocks, summed by `total`."""
+        return cls(
+            total([(work.total_s - work.drawn_forward_s)[shape] for work in passes]),
+            total([work.drawn_forward_s[shape] for work in passes]),
+            total([work.compute.weight_gradient_s[shape] for work in passes]),
+        )
+
+    def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
+        """With what passes wait for besides, in proportion to them."""
+        forward = np.broadcast_to(ahead * self.forward_s, shape)
+        return Passes(
+            back * self.backward_s + forward, forward, np.broadcast_to(self.weight_s, shape)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace(Arrays):
+    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+
+    slowest: Int
+    """The place of this stage among the candidates."""
+    parts_s: dict[str, Float]
+    """Of a step."""
+    beside: _Beside
+    own: _Drawn
+    """The slowest stage."""
+    stage: Int
+    """Of the candidates (L, S), as all that follows: the last that holds as much."""
+    each: _Drawn
+    before: _Drawn
+    """Of the stages before it."""
+    after: _Drawn
+    every: _Drawn
+    """Of the whole model (L,)."""
+
+
+def _pace(candidates: Stages) -> _Pace:
+    question, layouts = candidates.question, candidates.layouts.take((..., 0))
+    passes = block_passes(question, candidates.blocks, layouts)
+    index, pace_s = _slowest(candidates, passes)
+    stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
+    forward = stages.total([work.forward_s for work in compute])
+    backward = stages.total([work.backward_s for work in compute])
+    recompute = stages.total([work.recompute_s for work in compute])
+    host = stages.total([work.host_s for work in passes])
+    beside = _beside(stages, passes, _Busy(forward, backward + recompute, host, pace_s))
+    m = layouts.num_microbatches
+    parts = {
+        "forward": m * forward,
+        "backward": m * backward,
+        "recompute": m * recompute,
+        "host_overhead": m * host,
+        "tensor_parallel": m * stages.total([work.tensor_s for work in passes]),
+        "context_parallel": m * stages.total([work.context_s for work in passes]),
+        "expert_parallel": m * stages.total([work.expert_s for work in passes]),
+        "pipeline_transfer": _transfers(layouts, beside.transfer),
+    }
+    stage, before, after = around_parts(
+        candidates.blocks, candidates.layouts, candidates.stage, question.framework
+    )
+    return _Pace(
+        index,
+        parts,
+        beside,
+        _Drawn.of(passes, stages.total, ...),
+        stage,
+        _Drawn.of(passes, candidates.total, (..., None)),
+        _Drawn.of(passes, _summed(before), (..., None)),
+        _Drawn.of(passes, _summed(after), (..., None)),
+        _Drawn.of(passes, stages.of_model, ...),
+    )
+
+
+def _summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
+    return lambda each: np.asarray(sum(x * n for x, n in zip(each, counts, strict=True)))
 
 
 def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Float, Float]:
@@ -158,59 +277,27 @@ def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Fl
     return np.where(often, exposed.before_later_forward_s, 0.0), back
 
 
-def _around(
-    stages: Stages, slowest: Stages, passes: list[Pass], waits: tuple[Float, Float]
-) -> Around:
+def _around(shape: tuple[int, ...], pace: _Pace, waits: tuple[Float, Float]) -> Around:
     """One micro-batch on the candidates (L, S) and around them; what passes wait for besides is in
     proportion to them, as on the slowest stage."""
-    figures = (
-        [work.total_s - work.drawn_forward_s for work in passes],
-        [work.drawn_forward_s for work in passes],
-        [work.compute.weight_gradient_s for work in passes],
-    )
     tiny = np.finfo(float).tiny
-    back, ahead = (
-        1 + wait / np.maximum(slowest.total(figure), tiny)
-        for wait, figure in zip(reversed(waits), figures, strict=False)
-    )
-
-    def passed(total: Callable[[list[Float]], Float], columns: int) -> Passes:
-        shape = (..., *[None] * columns)
-        backward, forward, weights = (total([x[shape] for x in each]) for each in figures)
-        forward = ahead[shape] * forward
-        return Passes(back[shape] * backward + forward, forward, weights)
-
-    def summed(counts: list[Float]) -> Callable[[list[Float]], Float]:
-        return lambda each: np.asarray(sum(x * n for x, n in zip(each, counts, strict=True)))
-
-    framework = stages.question.framework
-    stage, before, after = around_parts(stages.blocks, stages.layouts, stages.stage, framework)
+    ahead = 1 + waits[0] / np.maximum(pace.own.forward_s, tiny)
+    back = 1 + waits[1] / np.maximum(pace.own.backward_s, tiny)
+    both = (np.asarray(ahead)[..., None], np.asarray(back)[..., None])
     return Around(
-        stage,
-        passed(stages.total, 1),
-        passed(summed(before), 1),
-        passed(summed(after), 1),
-        passed(slowest.of_model, 0),
+        np.broadcast_to(pace.stage, shape),
+        pace.each.stretched(*both, shape),
+        pace.before.stretched(*both, shape),
+        pace.after.stretched(*both, shape),
+        pace.every.stretched(ahead, back, shape[:-1]),
     )
 
 
-def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Stages, Float]:
-    """The stage that sets the pace, and the time of one micro-batch on it [s]."""
+def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
+    """Which stage sets the pace, and the time of one micro-batch on it [s]."""
     per_stage = stages.total([work.total_s[..., None] for work in passes])
-    index: Int = np.argmax(per_stage, axis=-1)[..., None]
-    return stages.at(index), np.take_along_axis(per_stage, index, axis=-1)[..., 0]
-
-
-def _behind(
-    stages: Stages, groups: Groups, passes: list[Pass], transfer: Transfer
-) -> tuple[Float, Float]:
-    """Traffic of layers and stages that leaves the node behind one micro-batch's forward and
-    backward pass, where data-parallel traffic has to leave it too [s]."""
-    chunks = transfer.behind_s * stages.layouts.vpp
-    ahead = stages.total([work.behind_forward_s for work in passes]) + chunks
-    back = stages.total([work.behind_backward_s for work in passes]) + chunks
-    gathers, reduces = groups.shard.nodes > 1, groups.data.nodes > 1
-    return np.where(gathers, ahead, 0.0), np.where(reduces, back, 0.0)
+    index: Int = np.argmax(per_stage, axis=-1)
+    return index, np.take_along_axis(per_stage, index[..., None], axis=-1)[..., 0]
 
 
 def _transfers(layouts: Layouts, transfer: Transfer) -> Float:

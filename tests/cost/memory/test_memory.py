@@ -40,10 +40,8 @@ question = functools.partial(descriptions.question, machine="selene", sequence_l
 def layer_bytes(q: Question, layout: Layout) -> float:
     """Activations that one layer keeps for one micro-batch [B]."""
     stages = Stages.of(q, Layouts.of(layout), 0)
-    held = zip(stages.blocks, stages.counts, strict=True)
-    layers = [(block, count) for block, count in held if block.kind == "layer"]
-    blocks, counts = zip(*layers, strict=True)
-    kept = stage_activations(replace(stages, blocks=blocks, counts=counts))
+    blocks = tuple(block for block in stages.blocks if block.kind == "layer")
+    kept = stage_activations(replace(stages, blocks=blocks))
     return float(kept.kept) / sum(block.count for block in blocks)
 
 

@@ -1,0 +1,53 @@
+"""Speed: many layouts share what they do not differ in. Ratios of times of one process alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from planner.choose.search.candidates import candidates
+from planner.cost.estimate import estimate_layouts
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from tests.descriptions import question
+
+pytestmark = pytest.mark.slow
+
+MANY = 20_000
+"""`benchmarks/speed.py` has the figures: one by one takes some thousand times as long."""
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Processor time of the fastest of three calls [s]."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def asked() -> tuple[Question, Layouts]:
+    """Layouts of a dense model on 16 nodes of eight devices."""
+    job = question("llama-3.1-70b", "megatron-lm", machine="dgx-h100", global_batch=1024)
+    layouts, _ = candidates(job, 128)
+    return job, layouts
+
+
+def test_many_layouts_in_one_call_take_less_than_a_tenth_of_each_alone() -> None:
+    job, layouts = asked()
+    some = layouts.take(slice(0, MANY))
+    assert len(some) > MANY // 2
+    one = layouts.take(slice(0, 1))
+    together = seconds(lambda: estimate_layouts(job, some)) / len(some)
+    assert together < seconds(lambda: estimate_layouts(job, one)) / 10
+
+
+def test_time_grows_with_layouts_and_no_faster() -> None:
+    job, layouts = asked()
+    many, few = (layouts.take(slice(0, count)) for count in (MANY, MANY // 4))
+    assert len(many) <= 4 * len(few)
+    longer = seconds(lambda: estimate_layouts(job, many))
+    assert longer < 6 * seconds(lambda: estimate_layouts(job, few))
