@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,16 +66,17 @@ def host_moments(
     processes = per_node * (0.0 if device.uses_host_memory else process)
     # while a checkpoint is loaded, the devices hold weights alone
     weights = np.minimum(found.weights, device_bytes)
+    none: Float | float = 0.0
     load = {
         "processes": processes,
         "checkpoint_load": found.load,
-        "offloaded_states": 0.0,
-        "pinned_buffers": 0.0,
+        "offloaded_states": none,
+        "pinned_buffers": none,
         "device_memory": per_node * weights,
     }
     step = {
         "processes": processes,
-        "checkpoint_load": 0.0,
+        "checkpoint_load": none,
         "offloaded_states": moved,
         "pinned_buffers": found.pinned,
         "device_memory": per_node * device_bytes,
@@ -82,7 +84,7 @@ def host_moments(
     return _spread(load, stages.shape), _spread(step, stages.shape)
 
 
-def _spread(parts: dict[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
+def _spread(parts: Mapping[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
     spread = {name: np.broadcast_to(part, shape) for name, part in parts.items()}
     return recorded(spread, HOST_PARTS)
 
