@@ -27,9 +27,11 @@ from planner.cost.shards.layouts import Layouts
 
 __all__ = ["Needed", "Sieve", "promising"]
 
+_FASTEST = 2048
+# candidates of the lowest bounds in the first round, and in each that follows twice as many
 _AT_ONCE = 16_384
 _FIRST = 32
-# of each kind in the first round; twice as many in each that follows
+# of each kind in the first round, as above
 _CLOSE = 256
 # candidates that miss the device by least: advice says what would make them fit
 
@@ -159,10 +161,10 @@ class _Race:
 
     def run(self, estimating: Estimating) -> Found:
         """Rounds until nothing is left that could be faster, or closer."""
-        each = _FIRST
-        while len(rows := self._faster(each)):
+        several, each = _FASTEST, _FIRST
+        while len(rows := self._faster(several, each)):
             self._learn(rows, estimating)
-            each *= 2
+            several, each = min(2 * several, _AT_ONCE), 2 * each
         if len(rows := self._nearest()):
             self._learn(rows, estimating)
         while len(rows := self._closer()):
@@ -174,13 +176,13 @@ class _Race:
         enough_s = self.sieve.enough_s
         return replace(found, too_large=large, too_slow=slow, enough_s=enough_s)
 
-    def _faster(self, each: int) -> Int:
+    def _faster(self, several: int, each: int) -> Int:
         """What can be among the fastest, and some of every kind of which too little is known."""
         able = np.flatnonzero(self.left & (self.over == 0))
         least_s, limits_s = self.least_s[able], self.sieve.limits_s()[self.kinds[able]]
         unknown = ~np.isfinite(limits_s)
         limits_s = np.where(unknown, self.sieve.enough_s, limits_s)
-        fast = _lowest(least_s, least_s <= limits_s, _AT_ONCE)
+        fast = _lowest(least_s, least_s <= limits_s, several)
         some = np.flatnonzero(unknown)
         some = some[_lowest_of_each(least_s[some], self.kinds[able[some]], each)]
         return able[np.union1d(fast, some)]
