@@ -82,6 +82,8 @@ class Sieve:
         """By which part of its limits any layout exceeds them least."""
         self.enough_s = needed.enough_s
         """The time of the slowest idea that an answer would list."""
+        self.too_large = self.too_slow = 0
+        """Further layouts that did not pass, by the bound that said so."""
 
     def over(self, layouts: Layouts) -> Float:
         """By which part of the device layouts exceed it at least, be it with ends as layers."""
@@ -110,10 +112,12 @@ class Sieve:
         """Those of further layouts that can fit and be fast enough, by bounds of their own."""
         rows = np.flatnonzero(self.over(layouts) == 0)
         some = layouts.take(rows)
+        self.too_large += len(layouts) - len(some)
         if not len(rows):
             return some
         limits_s = self.limits_s()[kinds_of(self.question, some)]
         fast = least_step_s(self.question, some, alone=True) <= limits_s
+        self.too_slow += int(np.count_nonzero(~fast))
         return some.take(np.flatnonzero(fast))
 
     def learn(self, found: Found) -> None:

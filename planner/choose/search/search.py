@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -50,6 +51,9 @@ def search(
             found = found.joined(tried)
             if sieve is not None:
                 sieve.learn(tried)
+    if sieve is not None:
+        large, slow = found.too_large + sieve.too_large, found.too_slow + sieve.too_slow
+        found = replace(found, too_large=large, too_slow=slow)
     taken = found.footprints
     device = int(np.count_nonzero(~taken.fits_device)) + found.too_large
     host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
