@@ -25,6 +25,7 @@ __all__ = [
     "amount",
     "between",
     "estimate_row",
+    "in_days",
     "largest_parts",
     "no_point",
     "on_nodes",
@@ -188,6 +189,15 @@ def amount(workload: Workload) -> str:
     if workload.all_tokens:
         return f"{format_amount(workload.all_tokens)} tokens"
     return f"{_STEPS:,} steps"
+
+
+def in_days(days: float) -> str:
+    """Days in words.
+
+    >>> in_days(1), in_days(2.5)
+    ('1 day', '2.5 days')
+    """
+    return f"{days:g} {'day' if days == 1 else 'days'}"
 
 
 def percent(chance: float) -> str:

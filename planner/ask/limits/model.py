@@ -7,7 +7,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
-from planner.ask.point import DAY_S, Point, no_point, on_nodes
+from planner.ask.point import DAY_S, Point, in_days, no_point, on_nodes
 from planner.describe.catalogue import load_model, names
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -116,7 +116,7 @@ def _verdict(
     days: float | None,
 ) -> str:
     where = f"{counted(nodes, 'node')} of {asked.machine.name}"
-    done = "" if days is None else f" and is trained in {days:g} days"
+    done = "" if days is None else f" and is trained in {in_days(days)}"
     if best is None:
         one, point = points[-1]
         took = f"{point.spoken()}; {point.seconds / DAY_S:.3g} days" if point.fits else point.reason

@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, Points, asked_of
 from planner.ask.option import Option, checked
-from planner.ask.point import Point, amount, on_nodes
+from planner.ask.point import Point, amount, in_days, on_nodes
 from planner.ask.resources.deadline import admitted, finished, searched_all
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
@@ -139,16 +139,18 @@ def _refine(points: Points, counts: Sequence[int], days: float | None) -> None:
 
 def _verdict(points: Points, best: Point | None, days: float | None, row: Row) -> str:
     asked = points.asked
-    if best is None and days is None:
-        reason = points.known[max(points.known)].reason if points.known else "no queue admits any"
-        return f"{asked.model.name} fits on no number of nodes of {asked.machine.name}: {reason}."
     if best is None:
         runs = [run for point in points.fitting if (run := finished(point))]
-        if not runs:
-            return f"{asked.model.name} fits on no number of nodes of {asked.machine.name}."
+        if days is None or not runs:
+            reason = (
+                points.known[max(points.known)].reason if points.known else "no queue admits any"
+            )
+            return (
+                f"{asked.model.name} fits on no number of nodes of {asked.machine.name}: {reason}."
+            )
         fastest = min(runs, key=lambda run: run.days[0])
         return (
-            f"Nothing is done in {days:g} days: the fastest, {on_nodes(fastest.point)}, takes "
+            f"Nothing is done in {in_days(days)}: the fastest, {on_nodes(fastest.point)}, takes "
             f"{fastest.days[0]:.3g} days (90 % between {fastest.days[1]:.3g} and "
             f"{fastest.days[2]:.3g})."
         )

@@ -12,7 +12,7 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, Points, asked_of
 from planner.ask.fewest import doublings, fewest
 from planner.ask.option import Option, checked
-from planner.ask.point import DAY_S, Point, on_nodes, percent
+from planner.ask.point import DAY_S, Point, in_days, on_nodes, percent
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -171,14 +171,14 @@ def _verdict(
             return f"{what} cannot be trained on {asked.machine.name}: {reason}."
         best = min(runs, key=lambda run: run.days[0])
         return (
-            f"No number of nodes that was searched trains {what} in {days:g} days: the fastest, "
+            f"No number of nodes that was searched trains {what} in {in_days(days)}: the fastest, "
             f"{on_nodes(best.point)}, takes {_days(best)}, in {counted(best.slot.jobs, 'job')}."
         )
     run = finished(points(likely))
     assert run is not None
     said = (
         f"{on_nodes(run.point)} train {what} in {_days(run)}, in "
-        f"{counted(run.slot.jobs, 'job')} in a row, and are late for {days:g} days with a chance "
+        f"{counted(run.slot.jobs, 'job')} in a row, and are late for {in_days(days)} with a chance "
         f"of {percent(run.late(days))}"
     )
     if sure == likely:

@@ -34,7 +34,6 @@ __all__ = [
 _NOT_COUNTED = 0.03
 """Data loading, logging and stragglers, as a part of the step that no estimate holds."""
 _NOT_COUNTED_NAME = "not estimated (data loading, logging, stragglers)"
-_TIMERS = ("forward_s", "backward_s", "optimizer_s")
 _COMPUTING = ("forward", "backward", "recompute", "optimizer")
 _IDLE = ("host_overhead", "pipeline_bubble", "offload")
 
