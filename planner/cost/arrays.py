@@ -129,18 +129,20 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     >>> first, which
     (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
-    shape = np.broadcast_shapes(*map(np.shape, columns))
+    shapes = [np.shape(column) for column in columns]
+    shape = np.broadcast_shapes(*set(shapes))
     size = math.prod(shape)
-    alike = [column for column in columns if np.shape(column) == np.shape(columns[0])]
+    if size <= 1:
+        alone = np.zeros(size, dtype=np.int64)
+        return alone, alone.reshape(shape)
+    alike = [column for column, own in zip(columns, shapes, strict=True) if own == shapes[0]]
     if len(alike) < len(columns) and np.size(alike[0]) < size:
         # one column of numbers for all that are the same along an axis
-        others = [column for column in columns if np.shape(column) != np.shape(columns[0])]
+        others = [column for column in columns if np.shape(column) != shapes[0]]
         columns = (distinct(*alike)[1], *others)
     key, values = np.zeros(size, dtype=np.int64), 1
-    if size == 1:
-        return key, key.reshape(shape)
-    for column in columns if size else ():
-        least, most = int(np.min(column)), int(np.max(column))
+    for column in columns:
+        least, most = int(column.min()), int(column.max())
         if least == most:
             continue
         one: Int = np.broadcast_to(column, shape).ravel().astype(np.int64, copy=False) - least

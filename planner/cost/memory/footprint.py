@@ -113,7 +113,7 @@ def footprints_of(stages: Stages) -> Footprints:
     >>> found.memory_parts_bytes["optimizer_states"] / model.num_params         # moments in fp32
     array([8.])
     """
-    question, layouts = stages.question, stages.stated.take((..., 0))
+    question, layouts = stages.question, stages.stated
     memory, worst, moment = _worst_stage(stages)
     measured = _measured_factor(question, layouts)
     memory = {name: part * measured for name, part in memory.items()}

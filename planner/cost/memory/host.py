@@ -97,7 +97,7 @@ class _Node(Arrays):
     """Offloaded states, gradients and weights of all ranks."""
     pinned: Float
     weights: Float
-    """Of one rank, on its device."""
+    """Of one rank, on its device, where that has no memory of its own."""
     load: Float
     """While a checkpoint is loaded."""
 
@@ -106,10 +106,11 @@ def _node(stages: Stages) -> _Node:
     layouts, per_node = stages.layouts, _ranks_per_node(stages)
     on_disk = layouts.states_on_disk | layouts.weights_on_disk
     pinned = np.where(on_disk, stages.question.framework.offloading.swap_buffer_bytes, 0.0)
+    shared = stages.question.machine.device.uses_host_memory
     return _Node(
         held=per_node * _held_bytes(stages),
         pinned=per_node * pinned,
-        weights=resident(stages).weights,
+        weights=resident(stages).weights if shared else np.zeros(stages.shape),
         load=_load_bytes(stages),
     )
 

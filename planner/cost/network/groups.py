@@ -134,7 +134,7 @@ class Groups:
         kinds = next(kinds for kinds in _TOGETHER if kind in kinds)
         places = zip(*(self._places[one] for one in kinds), strict=True)
         seen = self._view(
-            *(np.array([np.broadcast_to(x, self._shape) for x in figures]) for figures in places)
+            *(np.stack(figures) for figures in places)
         )
         for number, one in enumerate(kinds):
             vars(self).setdefault(one, seen.take(number))

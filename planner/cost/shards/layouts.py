@@ -175,6 +175,8 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def settled(self, framework: Framework) -> Self:
         """With the expert-tensor-parallel degree that the framework takes where none is stated."""
+        if np.all(self.etp > 0):
+            return self
         whole = framework.expert_tensor_parallel[0] == "one"
         unasked = np.where((self.ep > 1) & whole, 1, self.tp)
         return replace(self, etp=np.where(self.etp > 0, self.etp, unasked))

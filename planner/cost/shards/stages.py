@@ -80,7 +80,7 @@ class Stages:
     """Those that differ in what passes do; by layout, each with all its stages."""
     _by_states: _Few | None = None
     """Those that differ in what ranks hold of parameters."""
-    _whole: tuple[Stages, tuple[Int, ...]] | None = None
+    _whole: tuple[Stages, tuple[Any, ...]] | None = None
     """All stages of the same layouts, and which of each layout it is."""
 
     @classmethod
@@ -120,11 +120,13 @@ class Stages:
 
     def at(self, index: Int) -> Self:
         """Of (L, S) stages the one at `index` (L, 1) of each layout: (L,)."""
-        places = (*np.indices(np.shape(index)[:-1], sparse=True), index[..., 0])
+        places: tuple[Any, ...] = (..., 0)
+        if self.shape[-1] > 1:
+            places = (*np.indices(np.shape(index)[:-1], sparse=True), index[..., 0])
         states = self._by_states
         return replace(
             self,
-            layouts=self.layouts.take((..., 0)),
+            layouts=self.alone,
             stated_etp=self.stated_etp[..., 0],
             stage=self._chosen(self.stage, places),
             _by_work=None,
@@ -132,13 +134,19 @@ class Stages:
             _whole=(self, places),
         )
 
-    def _chosen(self, values: Any, places: tuple[Int, ...]) -> Any:
-        return np.broadcast_to(values, self.shape)[places]
+    def _chosen(self, values: Any, places: tuple[Any, ...]) -> Any:
+        there = values if values.shape == self.shape else np.broadcast_to(values, self.shape)
+        return there[places]
+
+    @functools.cached_property
+    def alone(self) -> Layouts:
+        """The layouts (L,) of stages (L, S), without an axis for the stages."""
+        return self.layouts.take((..., 0))
 
     @property
     def stated(self) -> Layouts:
-        """The layouts as they were stated."""
-        return replace(self.layouts, etp=self.stated_etp)
+        """The layouts (L,) of stages (L, S) as they were stated."""
+        return replace(self.alone, etp=self.stated_etp[..., 0])
 
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what passes compute, keep and send, and on nothing that ranks
@@ -184,7 +192,7 @@ class Stages:
             return found.map(lambda values: whole._chosen(values, index))
         return stage_params(self.question, blocks, self.layouts, self.counts)
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """Common shape of layouts and stages."""
         return np.broadcast_shapes(np.shape(self.layouts.dp), np.shape(self.stage))

@@ -44,7 +44,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
     14.2
     """
-    layouts, framework = stages.layouts.take((..., 0)), stages.question.framework
+    layouts, framework = stages.alone, stages.question.framework
     pace = stages.of_work(_pace)
     slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(layouts.dp))[..., None])
     sent = slowest.of_states(_sent)
@@ -227,7 +227,7 @@ class _Pace(Arrays):
 
 
 def _pace(candidates: Stages) -> _Pace:
-    question, layouts = candidates.question, candidates.layouts.take((..., 0))
+    question, layouts = candidates.question, candidates.alone
     passes = block_passes(question, candidates.blocks, layouts)
     index, pace_s = _slowest(candidates, passes)
     stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]

@@ -20,6 +20,7 @@ How a piece is split over the tensor-parallel group is one word:
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -184,7 +185,7 @@ class Saved:
     """Part of it that is kept for the gradients of weights alone [1]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """A distinct layer kind; `count` of them stand in the model."""
 
@@ -215,12 +216,12 @@ class Block:
     deferred: tuple[Saved, ...] = ()
     """Gradients that are kept where those of the weights are computed in a pass of their own."""
 
-    @property
+    @functools.cached_property
     def tied_elsewhere(self) -> int:
         """Parameters that this block shares with another one, which counts them."""
         return sum(weight.num_params for weight in self.weights if weight.tied)
 
-    @property
+    @functools.cached_property
     def num_params(self) -> int:
         """Parameters of one such block, shared ones left to their owner."""
         return sum(weight.num_params for weight in self.weights) - self.tied_elsewhere
