@@ -53,6 +53,8 @@ class Arrays:
         that follow each other, such as the stages of its layout."""
         if not count:
             return self.map(np.ravel)
+        if len(index) == count == 1:
+            return self.map(_flat)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 
     @classmethod
@@ -66,6 +68,10 @@ class Arrays:
 @functools.cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
+
+
+def _flat(values: Any) -> Any:
+    return values.reshape(-1)
 
 
 def _joined(values: Sequence[Any]) -> Any:

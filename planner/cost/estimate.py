@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, in_pieces
+from planner.cost.arrays import Arrays, Float, in_pieces
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.operators.operations import model_flop
@@ -28,7 +28,7 @@ from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.layout import Layout
 from planner.frames import Framed, Record, no_table
 
-__all__ = ["Estimate", "Estimates", "estimate_layouts", "step_times", "timed"]
+__all__ = ["Estimate", "Estimates", "estimate_layouts", "fitting", "step_times", "timed"]
 
 
 EstimateTable = Literal["estimate", "parts"]
@@ -206,6 +206,37 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
         return _timed(stages, footprints_of(stages))
 
     return in_pieces(of, layouts, len(layouts)) if np.ndim(layouts.dp) == 1 else of(layouts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting(Arrays):
+    """What layouts take, and the estimates of those that fit."""
+
+    taken: Footprints
+    estimates: Estimates
+
+
+def fitting(question: Question, layouts: Layouts) -> tuple[Footprints, Estimates]:
+    """What every layout takes, and the estimates of those that fit.
+
+    Counted: as `estimate_layouts`. Left out: the time of what does not fit. method.md#search.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
+    >>> question = Question(model, load_machine("polaris"), job, load_framework("ddp"))
+    >>> taken, found = fitting(question, Layouts.broadcast(dp=64, micro_batch=[1, 64]))
+    >>> taken.fits.tolist(), len(found)
+    ([True, False], 1)
+    """
+
+    def of(some: Layouts) -> _Fitting:
+        stages = Stages.candidates(question, some)
+        taken = footprints_of(stages)
+        rows = np.flatnonzero(taken.fits)
+        return _Fitting(taken, _timed(stages.rows(rows), taken.take(rows)))
+
+    found = in_pieces(of, layouts, len(layouts))
+    return found.taken, found.estimates
 
 
 def timed(question: Question, known: Footprints) -> Estimates:

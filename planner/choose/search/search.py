@@ -17,8 +17,7 @@ from planner.choose.search.found import Found
 from planner.choose.search.further import FURTHER
 from planner.choose.search.promising import Needed, promising
 from planner.cost.arrays import Mask
-from planner.cost.estimate import timed
-from planner.cost.memory.footprint import footprints
+from planner.cost.estimate import fitting
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 
@@ -72,5 +71,4 @@ def _kept(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts
 
 def _found(question: Question, dropped: dict[str, int], layouts: Layouts) -> Found:
     """What all layouts take, and how long those take that fit."""
-    taken = footprints(question, layouts)
-    return Found(question, taken, timed(question, taken.take(np.flatnonzero(taken.fits))), dropped)
+    return Found(question, *fitting(question, layouts), dropped)

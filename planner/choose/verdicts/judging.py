@@ -19,8 +19,8 @@ from planner.choose.verdicts.changes import cheapest_change, excess, nearest, sl
 from planner.choose.verdicts.enough import doublings, shared_batch
 from planner.choose.verdicts.obstacles import at_hand, obstacle
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
-from planner.cost.estimate import Estimate, timed
-from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.estimate import Estimate, fitting, timed
+from planner.cost.memory.footprint import Footprints
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import family
@@ -156,10 +156,9 @@ def _made(
         return sharded
     changed = change(question, some)
     allowed, _ = legal(question, changed, set(Layout.model_fields))
-    taken = footprints(question, changed.take(np.flatnonzero(allowed & strategy.holds(changed))))
-    return replace(
-        found, footprints=taken, estimates=timed(question, taken.take(np.flatnonzero(taken.fits)))
-    )
+    some = changed.take(np.flatnonzero(allowed & strategy.holds(changed)))
+    taken, estimates = fitting(question, some)
+    return replace(found, footprints=taken, estimates=estimates)
 
 
 def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[Verdict]:

@@ -14,8 +14,7 @@ import numpy as np
 from planner.choose.legality import legal
 from planner.choose.search import RISK, Found
 from planner.cost.arrays import Mask
-from planner.cost.estimate import Estimate, timed
-from planner.cost.memory.footprint import Footprints, footprints
+from planner.cost.estimate import Estimate, fitting
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
@@ -148,10 +147,9 @@ def _fastest(question: Question, layouts: Layouts) -> Iterator[Estimate]:
     layouts = layouts.take(np.flatnonzero(legal(question, layouts, set(Layout.model_fields))[0]))
     if not len(layouts):
         return
-    taken: Footprints = footprints(question, layouts)
-    if not taken.fits.any():
+    _, estimates = fitting(question, layouts)
+    if not len(estimates):
         return
-    estimates = timed(question, taken.take(np.flatnonzero(taken.fits)))
     risky = estimates.out_of_memory_probability > RISK
     yield estimates[int(np.lexsort((estimates.step_time_s, risky))[0])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from planner.cost.shards.split import expert_load, split_over
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import largest_matrix
 from planner.describe.layout import Module
-from planner.describe.model.block import Block, Saved
+from planner.describe.model.block import Block, Saved, Split
 
 __all__ = [
     "Activations",
@@ -224,27 +225,31 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
     >>> float(saved_bytes(job, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
     4.0
     """
-    tokens = layouts.tokens(question.workload.sequence_length)
-    gathered = question.framework.kernels.saves_gathered
-    total = np.zeros(np.shape(tokens))
+    workload, gathered = question.workload, question.framework.kernels.saves_gathered
+    alike: dict[tuple[Split, tuple[str, ...]], float] = {}
     for item in items:
-        per_key = question.workload.sequence_length if item.scores else 1
-        size = item.bytes_per_token * per_key * tokens
-        size = size / split_over(item.split, layouts, gathered=gathered)
-        if item.split in ("dispatched", "expert"):
-            size = size * expert_load(question.workload, layouts)
-        if item.only_split:
-            size = np.where(layouts.tp > 1, size, 0.0)
-        if item.only_context:
-            size = np.where(layouts.cp > 1, size, 0.0)
-        if item.only_spread:
-            size = np.where(layouts.ep > 1, size, 0.0)
-        if item.only_batched:
-            size = np.where(layouts.micro_batch > 1, size, 0.0)
-        if item.only_piped:
-            size = np.where(layouts.piped, size, 0.0)
-        total = total + size
-    return total
+        kind = (item.split, tuple(only for only in _ONLY if getattr(item, only)))
+        per_key = workload.sequence_length if item.scores else 1
+        alike[kind] = alike.get(kind, 0.0) + item.bytes_per_token * per_key
+    total = np.zeros(np.shape(layouts.tp))
+    for (split, only), size in alike.items():
+        parts = size / split_over(split, layouts, gathered=gathered)
+        if split in ("dispatched", "expert"):
+            parts = parts * expert_load(workload, layouts)
+        for condition in only:
+            parts = np.where(_ONLY[condition](layouts), parts, 0.0)
+        total = total + parts
+    return total * layouts.tokens(workload.sequence_length)
+
+
+_ONLY: dict[str, Callable[[Layouts], Mask]] = {
+    "only_split": lambda layouts: layouts.tp > 1,
+    "only_context": lambda layouts: layouts.cp > 1,
+    "only_spread": lambda layouts: layouts.ep > 1,
+    "only_batched": lambda layouts: layouts.micro_batch > 1,
+    "only_piped": lambda layouts: layouts.piped,
+}
+"""Where tensors exist that do not exist everywhere, by the mark of `Saved`."""
 
 
 def kept_bytes(question: Question, block: Block, layouts: Layouts) -> Float:

@@ -160,6 +160,8 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
     0.5
     """
     layouts = stages.layouts
+    if not np.any(layouts.reshard):
+        return np.zeros(stages.shape)
     routed = np.where(layouts.ep > 1, expert_share(stages.blocks, layouts), 0.0)
     second = layouts.num_second_shards
     parts = (1 - routed) / second + routed / np.maximum(second // layouts.ep, 1)

@@ -41,45 +41,47 @@ def geometry(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
     >>> int(size), int(stride)
     (8, 4)
     """
-    tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
-    pipeline = tp * replicas
-    # experts are laid over the same ranks in an order of their own: etp, ep, replicas
-    experts, expert_shards = layouts.expert_tp * layouts.ep, layouts.expert_shards
-    second, ulysses = layouts.num_second_shards, layouts.ulysses
+    return {kind: place for places in _TOGETHER for kind, place in places(layouts).items()}
+
+
+def _of_layers(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
+    """Groups in which the ranks of a layer work together."""
+    tp, etp, ulysses = layouts.tp, layouts.expert_tp, layouts.ulysses
     return {
         "tensor": (tp, np.ones_like(tp)),
         "context": (layouts.cp, tp),
         "heads": (ulysses, tp),
         "ring": (layouts.ring, tp * ulysses),
-        "data": (replicas, tp),
-        "shard": (shards, tp),
-        "second_shard": (second, tp),
-        "replica": (replicas // shards, tp * shards),
-        "expert": (layouts.ep, layouts.expert_tp),
-        "expert_tensor": (layouts.expert_tp, np.ones_like(tp)),
-        "expert_data": (layouts.expert_dp, experts),
-        "expert_shard": (expert_shards, experts),
-        "expert_second_shard": (layouts.expert_second_shards, experts),
-        "expert_replica": (layouts.expert_dp // expert_shards, experts * expert_shards),
-        "pipeline": (layouts.pp, pipeline),
+        # experts are laid over the same ranks in an order of their own: etp, ep, replicas
+        "expert": (layouts.ep, etp),
+        "expert_tensor": (etp, np.ones_like(tp)),
     }
 
 
-_TOGETHER = (
-    ("tensor", "context", "heads", "ring", "expert", "expert_tensor"),
-    (
-        "data",
-        "shard",
-        "second_shard",
-        "replica",
-        "expert_data",
-        "expert_shard",
-        "expert_second_shard",
-        "expert_replica",
-    ),
-    ("pipeline",),
-)
-"""Kinds that are asked together: those of layers, of parameters, and of stages."""
+def _of_parameters(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
+    """Groups that share parameters, or hold copies of them."""
+    tp, replicas, shards = layouts.tp, layouts.num_replicas, layouts.num_shards
+    experts = layouts.expert_tp * layouts.ep
+    copies, expert_shards = layouts.expert_dp, layouts.expert_shards
+    return {
+        "data": (replicas, tp),
+        "shard": (shards, tp),
+        "second_shard": (layouts.num_second_shards, tp),
+        "replica": (replicas // shards, tp * shards),
+        "expert_data": (copies, experts),
+        "expert_shard": (expert_shards, experts),
+        "expert_second_shard": (layouts.expert_second_shards, experts),
+        "expert_replica": (copies // expert_shards, experts * expert_shards),
+    }
+
+
+def _of_stages(layouts: Layouts) -> dict[str, tuple[Int, Int]]:
+    """The stages of a pipeline."""
+    return {"pipeline": (layouts.pp, layouts.tp * layouts.num_replicas)}
+
+
+_TOGETHER = (_of_layers, _of_parameters, _of_stages)
+"""Kinds of groups that are asked for together."""
 
 
 class Groups:
@@ -114,8 +116,7 @@ class Groups:
     """The stages of a pipeline, each a neighbour of the next."""
 
     def __init__(self, layouts: Layouts, view: Callable[[Int, Int], GroupView]) -> None:
-        self._places, self._view = geometry(layouts), view
-        self._shape = np.shape(layouts.dp)
+        self._layouts, self._view = layouts, view
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
@@ -131,12 +132,10 @@ class Groups:
         # Python asks this for what is no attribute yet
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
-        kinds = next(kinds for kinds in _TOGETHER if kind in kinds)
-        places = zip(*(self._places[one] for one in kinds), strict=True)
-        seen = self._view(
-            *(np.stack(figures) for figures in places)
-        )
-        for number, one in enumerate(kinds):
+        places = next(at for which in _TOGETHER if kind in (at := which(self._layouts)))
+        sizes, strides = zip(*places.values(), strict=True)
+        seen = self._view(np.stack(sizes), np.stack(strides))
+        for number, one in enumerate(places):
             vars(self).setdefault(one, seen.take(number))
         found: GroupView = vars(self)[kind]
         return found

@@ -59,6 +59,12 @@ class _Few:
     stages: Stages
     which: Int
 
+    def rows(self, index: Int) -> Self:
+        """Those that still stand for one of the rows at `index`."""
+        which = self.which[index]
+        first, number = distinct(which)
+        return replace(self, stages=self.stages.rows(which.ravel()[first]), which=number)
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -81,7 +87,7 @@ class Stages:
     _by_states: _Few | None = None
     """Those that differ in what ranks hold of parameters."""
     _whole: tuple[Stages, tuple[Any, ...]] | None = None
-    """All stages of the same layouts, and which of each layout it is."""
+    """Stages of which these are some, and their places among them."""
 
     @classmethod
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
@@ -117,6 +123,18 @@ class Stages:
     def every(cls, question: Question, layout: Layout) -> Self:
         """All stages (S,) of one layout."""
         return cls.of(question, Layouts.of(layout), np.arange(layout.pp))
+
+    def rows(self, index: Int) -> Self:
+        """Those at `index` along the first axis, with what is known of them."""
+        return replace(
+            self,
+            layouts=self.layouts.take(index),
+            stated_etp=self.stated_etp[index],
+            stage=self.stage[index],
+            _by_work=self._by_work and self._by_work.rows(index),
+            _by_states=self._by_states and self._by_states.rows(index),
+            _whole=(self, (index,)),
+        )
 
     def at(self, index: Int) -> Self:
         """Of (L, S) stages the one at `index` (L, 1) of each layout: (L,)."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, Int, Mask
+from planner.cost.arrays import Arrays, Float, Int
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
@@ -153,30 +153,36 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     """
     framework, layouts = question.framework, layouts.settled(question.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
+    padded = layouts.shards_states if framework.shards_rows else None
+    optimizer = question.workload.optimizer
+    beyond = OPTIMIZERS[optimizer].in_blocks or optimizer in ("adafactor", "muon")
     for weight in block.weights:
         ranks = layouts.expert_shards if weight.expert else layouts.num_shards
         mine, shard = _local_elements(weight, question, layouts, ranks)
-        experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
-        padded = framework.shards_rows & layouts.shards_states
-        inside = padded & weight.expert & (weight.copies / layouts.ep < ranks)
         sums["unsharded"] += mine
         sums["sharded"] += shard
+        whole = mine if padded is None else np.where(padded, shard * ranks, mine)
+        sums["all_gathered"] += whole
+        experts = weight.copies / np.minimum(layouts.ep, weight.copies) if weight.expert else 1.0
         sums["one_expert"] += mine / experts
-        sums["all_gathered"] += np.where(padded, shard * ranks, mine)
-        sums["copied_in"] += np.where(inside, shard * ranks, 0.0)
+        if weight.expert and padded is not None:
+            inside = padded & (weight.copies / layouts.ep < ranks)
+            sums["copied_in"] += np.where(inside, whole, 0.0)
         if weight.trainable:
             sums["trainable"] += mine
             sums["trainable_sharded"] += shard
-            held = np.where(layouts.shards_states, shard, mine)
-            small = held / weight.copies < SMALLEST_IN_BLOCKS
-            extra = _extra_state_bytes(weight, block, shard, small, question)
-            sums["extra_state_bytes"] += extra
+            if beyond:
+                held = np.where(layouts.shards_states, shard, mine)
+                extra = _extra_state_bytes(weight, block, shard, held, question)
+                sums["extra_state_bytes"] += extra
     return LocalParams(**sums)
 
 
 def _extra_state_bytes(
-    weight: Weight, block: Block, sharded: Float, small: Mask, question: Question
+    weight: Weight, block: Block, sharded: Float, held: Float, question: Question
 ) -> Float:
+    """Optimizer state beyond the per-parameter figure, of what is `sharded`; a rank holds `held`
+    elements of the tensor [B]."""
     workload, states = question.workload, question.framework.states(question.workload.precision)
     if workload.optimizer == "adafactor":
         # factored second moment: one fp32 per row and per column; vectors keep it whole
@@ -186,8 +192,9 @@ def _extra_state_bytes(
         return states.second_moment_bytes * sharded
     if OPTIMIZERS[workload.optimizer].in_blocks:
         beyond = 8.0 - moment_bytes(workload.optimizer, states)
+        small = held / weight.copies < SMALLEST_IN_BLOCKS
         return np.where(small, beyond * sharded, 0.0)
-    return np.zeros_like(sharded)
+    return np.zeros(sharded.shape)
 
 
 @dataclass(frozen=True, slots=True)

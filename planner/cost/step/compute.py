@@ -157,10 +157,10 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     framework, rates = question.framework, _Rates.of(question)
     again = _Repeated(layouts)
     tokens = layouts.tokens(question.workload.sequence_length)
-    forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
-    weight_gradient = np.zeros_like(tokens)
-    last = np.zeros_like(tokens)
-    column_input, column_weight = np.zeros_like(tokens), np.zeros_like(tokens)
+    forward, backward, weight_gradient, last = (np.zeros(tokens.shape) for _ in range(4))
+    column_input, column_weight, core_forward, core_backward = (
+        np.zeros(tokens.shape) for _ in range(4)
+    )
     products = _gemm_times(question, block.gemms, tokens, layouts, rates)
     for gemm, (out, dgrad, wgrad) in zip(block.gemms, products, strict=True):
         forward, last = forward + out, out
@@ -170,7 +170,6 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         if gemm.split == "column" and not gemm.experts:
             column_input += dgrad
             column_weight += wgrad
-    core_forward, core_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     for attention in block.attentions:
         ahead, back = _attention_times(question, attention, tokens, layouts, rates)
         core_forward += ahead
@@ -184,7 +183,7 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
         else:
             forward, backward = forward + ahead, backward + back
     forward, backward = forward + core_forward, backward + core_backward
-    recompute = np.zeros_like(tokens)
+    recompute = np.zeros(tokens.shape)
     if block.kind == "layer":
         selective = _selective_s(framework, forward, core_forward)
         selective = np.where(layouts.recompute_modules > 0, again.seconds, selective)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     found = {
         **pace.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": bubble_s(layouts, _around(stages.shape, pace, waits)),
+        "pipeline_bubble": _bubble_s(layouts, stages.shape, pace.lines, waits),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
@@ -189,12 +188,21 @@ class _Drawn(Arrays):
     """Part of backward that computes weight gradients."""
 
     @classmethod
-    def of(cls, passes: list[Pass], total: Callable[[list[Float]], Float], shape: Any) -> _Drawn:
-        """Over blocks, summed by `total`."""
+    def of(cls, passes: list[Pass]) -> list[_Drawn]:
+        """Of every block."""
+        found = []
+        for work in passes:
+            forward = work.drawn_forward_s
+            found.append(cls(work.total_s - forward, forward, work.compute.weight_gradient_s))
+        return found
+
+    @classmethod
+    def summed(cls, blocks: list[_Drawn], total: Callable[[list[Float]], Float]) -> _Drawn:
+        """Over blocks, by `total`."""
         return cls(
-            total([(work.total_s - work.drawn_forward_s)[shape] for work in passes]),
-            total([work.drawn_forward_s[shape] for work in passes]),
-            total([work.compute.weight_gradient_s[shape] for work in passes]),
+            total([block.backward_s for block in blocks]),
+            total([block.forward_s for block in blocks]),
+            total([block.weight_s for block in blocks]),
         )
 
     def stretched(self, ahead: Float, back: Float, shape: tuple[int, ...]) -> Passes:
@@ -206,16 +214,12 @@ class _Drawn(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace(Arrays):
-    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+class _Lines(Arrays):
+    """One micro-batch's passes on every stage of a pipeline that may be the slowest, and around it
+    [s]."""
 
-    slowest: Int
-    """The place of this stage among the candidates."""
-    parts_s: dict[str, Float]
-    """Of a step."""
-    beside: _Beside
     own: _Drawn
-    """The slowest stage."""
+    """The slowest stage (L,)."""
     stage: Int
     """Of the candidates (L, S), as all that follows: the last that holds as much."""
     each: _Drawn
@@ -224,6 +228,19 @@ class _Pace(Arrays):
     after: _Drawn
     every: _Drawn
     """Of the whole model (L,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace(Arrays):
+    """What layouts take that no parameters decide, whose slowest stage sets the pace [s]."""
+
+    slowest: Int
+    """The place of this stage among the candidates."""
+    parts_s: dict[str, Float]
+    """Of a step."""
+    beside: _Beside
+    lines: _Lines | None
+    """Where some layout has a pipeline."""
 
 
 def _pace(candidates: Stages) -> _Pace:
@@ -247,19 +264,23 @@ def _pace(candidates: Stages) -> _Pace:
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),
         "pipeline_transfer": _transfers(layouts, beside.transfer),
     }
+    lines = _lines(candidates, stages, passes) if np.any(layouts.piped) else None
+    return _Pace(index, parts, beside, lines)
+
+
+def _lines(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _Lines:
     stage, before, after = around_parts(
-        candidates.blocks, candidates.layouts, candidates.stage, question.framework
+        candidates.blocks, candidates.layouts, candidates.stage, candidates.question.framework
     )
-    return _Pace(
-        index,
-        parts,
-        beside,
-        _Drawn.of(passes, stages.total, ...),
+    drawn = _Drawn.of(passes)
+    wide = [block.take((..., None)) for block in drawn]
+    return _Lines(
+        _Drawn.summed(drawn, slowest.total),
         stage,
-        _Drawn.of(passes, candidates.total, (..., None)),
-        _Drawn.of(passes, _summed(before), (..., None)),
-        _Drawn.of(passes, _summed(after), (..., None)),
-        _Drawn.of(passes, stages.of_model, ...),
+        _Drawn.summed(wide, candidates.total),
+        _Drawn.summed(wide, _summed(before)),
+        _Drawn.summed(wide, _summed(after)),
+        _Drawn.summed(drawn, slowest.of_model),
     )
 
 
@@ -277,20 +298,28 @@ def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Fl
     return np.where(often, exposed.before_later_forward_s, 0.0), back
 
 
-def _around(shape: tuple[int, ...], pace: _Pace, waits: tuple[Float, Float]) -> Around:
-    """One micro-batch on the candidates (L, S) and around them; what passes wait for besides is in
-    proportion to them, as on the slowest stage."""
+def _bubble_s(
+    layouts: Layouts, shape: tuple[int, ...], lines: _Lines | None, waits: tuple[Float, Float]
+) -> Float:
+    """How long pipelines idle [s].
+
+    `shape` is that of the candidates (L, S). What passes wait for besides is in proportion to them,
+    as on the slowest stage.
+    """
+    if lines is None:
+        return np.zeros(np.shape(layouts.dp))
     tiny = np.finfo(float).tiny
-    ahead = 1 + waits[0] / np.maximum(pace.own.forward_s, tiny)
-    back = 1 + waits[1] / np.maximum(pace.own.backward_s, tiny)
+    ahead = 1 + waits[0] / np.maximum(lines.own.forward_s, tiny)
+    back = 1 + waits[1] / np.maximum(lines.own.backward_s, tiny)
     both = (np.asarray(ahead)[..., None], np.asarray(back)[..., None])
-    return Around(
-        np.broadcast_to(pace.stage, shape),
-        pace.each.stretched(*both, shape),
-        pace.before.stretched(*both, shape),
-        pace.after.stretched(*both, shape),
-        pace.every.stretched(ahead, back, shape[:-1]),
+    around = Around(
+        np.broadcast_to(lines.stage, shape),
+        lines.each.stretched(*both, shape),
+        lines.before.stretched(*both, shape),
+        lines.after.stretched(*both, shape),
+        lines.every.stretched(ahead, back, shape[:-1]),
     )
+    return bubble_s(layouts, around)
 
 
 def _slowest(stages: Stages, passes: list[Pass]) -> tuple[Int, Float]:
