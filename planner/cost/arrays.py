@@ -51,9 +51,7 @@ class Arrays:
     def of_each(self, index: Int, count: int) -> Self:
         """Rows of flat places [1] among `count` of them, where every row stands for as many places
         that follow each other, such as the stages of its layout."""
-        if not count:
-            return self.map(np.ravel)
-        if len(index) == count == 1:
+        if count <= 1:
             return self.map(_flat)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 

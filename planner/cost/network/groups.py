@@ -117,6 +117,8 @@ class Groups:
 
     def __init__(self, layouts: Layouts, view: Callable[[Int, Int], GroupView]) -> None:
         self._layouts, self._view = layouts, view
+        self._together: dict[str, tuple[GroupView, int]] = {}
+        """Views of several kinds, and the place of each among them."""
 
     @classmethod
     def of(cls, layouts: Layouts, machine: Machine) -> Groups:
@@ -132,12 +134,14 @@ class Groups:
         # Python asks this for what is no attribute yet
         if kind not in Groups.__annotations__:
             raise AttributeError(kind)
-        places = next(at for which in _TOGETHER if kind in (at := which(self._layouts)))
-        sizes, strides = zip(*places.values(), strict=True)
-        seen = self._view(np.stack(sizes), np.stack(strides))
-        for number, one in enumerate(places):
-            vars(self).setdefault(one, seen.take(number))
-        found: GroupView = vars(self)[kind]
+        if kind not in self._together:
+            places = next(at for which in _TOGETHER if kind in (at := which(self._layouts)))
+            sizes, strides = zip(*places.values(), strict=True)
+            seen = self._view(np.stack(sizes), np.stack(strides))
+            self._together |= {one: (seen, number) for number, one in enumerate(places)}
+        seen, number = self._together[kind]
+        found = seen.take(number)
+        setattr(self, kind, found)
         return found
 
 

@@ -102,7 +102,7 @@ class Layouts(Sharding, Chunks, Arrays):
     def distinct(self, *names: str) -> tuple[Self, Int]:
         """The rows that differ in `names`, and for every row which of them it equals."""
         first, which = distinct(*(getattr(self, name) for name in names))
-        return self.map(np.ravel).take(first), which
+        return self.of_each(first, which.size), which
 
     def __len__(self) -> int:
         return int(np.size(self.dp))
@@ -142,7 +142,7 @@ class Layouts(Sharding, Chunks, Arrays):
         hand = self.dealt_by_hand
         chunks = [np.where(hand, column, 0) for column in (self.pp, self.vpp, self.schedule)]
         first, which = distinct(*self.dealing, *chunks)
-        return self.map(np.ravel).take(first), which
+        return self.of_each(first, which.size), which
 
     # --- counts --------------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ exposed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, among
+from planner.cost.arrays import Arrays, Float, Mask, among
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
@@ -65,15 +66,18 @@ class StreamTraffic:
     """
 
     reduce_s: Float
+    """Where norms are not split along the sequence; the others where they are."""
     gather_s: Float
     scatter_s: Float
 
     @classmethod
     def of(cls, question: Question, layouts: Layouts, groups: Groups) -> StreamTraffic:
         """Those of a model."""
-        group, size = groups.tensor, _stream(question, layouts)
+        group, size, split = groups.tensor, _stream(question, layouts), layouts.splits_sequence
         return cls(
-            all_reduce_s(group, size), all_gather_s(group, size), reduce_scatter_s(group, size)
+            _where(~split, lambda: all_reduce_s(group, size)),
+            _where(split, lambda: all_gather_s(group, size)),
+            _where(split, lambda: reduce_scatter_s(group, size)),
         )
 
     def tensor_s(self, question: Question, block: Block, layouts: Layouts) -> tuple[Float, Float]:
@@ -332,32 +336,41 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     buckets = _pieces(stages, buffers.reduce_bucket_elements)
     gradients = _reduced_s(stages, groups, buckets)
     first, units = (groups.shard, groups.expert_shard), num_units(stages)
-    ahead_s = _weights_s(stages, first, units)
-    again_s = ahead_s
-    if np.any(layouts.reshard):
-        again_s = _weights_s(stages, (groups.second_shard, groups.expert_second_shard), units)
-    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
-    updates = _pieces(stages, bucket)
-    updated = _gathered_s(stages, first, updates, params.trainable * stages.element)
-    fraction, zeros = rules.gather_fraction.value, np.zeros_like(gradients)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
-    ahead = layouts.shards_weights | by_layer
-    later_s = np.where(layouts.keeps_second_shards(question.framework), again_s, ahead_s)
+    ahead, fraction = layouts.shards_weights | by_layer, rules.gather_fraction.value
+    ahead_s = again_s = _where(ahead, lambda: _weights_s(stages, first, units) / fraction)
+    if np.any(layouts.reshard):
+        second = (groups.second_shard, groups.expert_second_shard)
+        again_s = _where(ahead, lambda: _weights_s(stages, second, units) / fraction)
+    bucket = 0.0 if rules.gathers_updates_whole else buffers.gather_bucket_elements
+    trained = params.trainable * stages.element
+    freed = layouts.shards_weights
     return DataTraffic(
-        gradients_s=np.where(layouts.shards_weights, zeros, gradients),
-        parameters_s=np.where(layouts.gathers_updates & ~by_layer, updated, zeros),
-        before_forward_s=np.where(ahead, ahead_s / fraction, zeros),
-        before_later_forward_s=np.where(ahead, later_s / fraction, zeros),
-        before_backward_s=np.where(layouts.shards_weights, again_s / fraction, zeros),
-        after_backward_s=np.where(layouts.shards_weights, gradients / fraction, zeros),
+        gradients_s=np.where(freed, 0.0, gradients),
+        parameters_s=_where(
+            layouts.gathers_updates & ~by_layer,
+            lambda: _gathered_s(stages, first, _pieces(stages, bucket), trained),
+        ),
+        before_forward_s=ahead_s,
+        before_later_forward_s=np.where(
+            layouts.keeps_second_shards(question.framework), again_s, ahead_s
+        ),
+        before_backward_s=np.where(freed, again_s, 0.0),
+        after_backward_s=np.where(freed, gradients / fraction, 0.0),
         around_loss_s=_head_s(stages, groups) / fraction,
     )
+
+
+def _where(here: Mask, seconds: Callable[[], Float]) -> Float:
+    """What some layouts take; it is not worked out where none does [s]."""
+    return np.where(here, seconds(), 0.0) if here.any() else np.zeros(here.shape)
 
 
 def _head_s(stages: Stages, groups: Groups) -> Float:
     """A step's further gatherings of the head's weights for a loss in pieces [s]."""
     times = stages.layouts.gathers_head_more(stages.question.framework)
-    return times * _times(1.0, all_gather_s, groups.shard, stages.params.head * stages.element)
+    size = stages.params.head * stages.element
+    return _where(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
 
 
 def _times(count: Float | float, collective: Collective, group: GroupView, amount: Float) -> Float:
@@ -399,7 +412,20 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     # of every reduction's share where replicas sum up but once a step
     often = stages.layouts.reductions_per_step(stages.question.framework)
     often = often if rules.replicas_once else np.ones_like(often)
-    whole, split = np.zeros_like(amount), np.zeros_like(amount)
+    alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
+    scattered = stages.layouts.shards_states & ~alike
+
+    def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
+        """Each rank sums up its shard, and what replicas have of it."""
+        scatter = _times(count, reduce_scatter_s, shard, size)
+        if sent:
+            # only where it leaves the node
+            phased = _times(count, phased_all_to_all_s, shard, size * sent)
+            far = stages.layouts.shards_weights & (shard.nodes > 1)
+            scatter = np.where(far, phased, scatter)
+        return scatter + _times(count, all_reduce_s, replica, size / shard.size) / often
+
+    found = np.zeros(amount.shape)
     for part, every, shard, replica in (
         (1 - routed, groups.data, groups.shard, groups.replica),
         (routed, groups.expert_data, groups.expert_shard, groups.expert_replica),
@@ -407,18 +433,10 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         if not np.any(part):
             continue
         size = amount * part
-        whole = whole + _times(count, all_reduce_s, every, size)
-        scatter = _times(count, reduce_scatter_s, shard, size)
-        if sent:
-            # only where it leaves the node
-            phased = _times(count, phased_all_to_all_s, shard, size * sent)
-            far = stages.layouts.shards_weights & (shard.nodes > 1)
-            scatter = np.where(far, phased, scatter)
-        split = split + scatter
-        split = split + _times(count, all_reduce_s, replica, size / shard.size) / often
-    alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
-    scattered = stages.layouts.shards_states & ~alike
-    return np.where(scattered, split, whole)
+        whole = functools.partial(_times, count, all_reduce_s, every, size)
+        split = functools.partial(in_parts, size, shard, replica)
+        found = found + _where(~scattered, whole) + _where(scattered, split)
+    return found
 
 
 def _pieces(stages: Stages, bucket: float) -> Float:
