@@ -147,13 +147,13 @@ class Estimates(Footprints):
 
     def __getitem__(self, index: int) -> Estimate:
         def one(parts: dict[str, Float]) -> dict[str, float]:
-            return {name: float(np.ravel(values)[index]) for name, values in parts.items()}
+            return {name: float(values.flat[index]) for name, values in parts.items()}
 
         memory, host = one(self.memory_parts_bytes), one(self.host_parts_bytes)
         parts = one(self.time_parts_s)
         step, total = sum(parts.values()), sum(memory.values())
-        layout, fits = self.layouts[index], bool(np.ravel(self.fits)[index])
-        alone = Layouts.stack([layout])
+        layout, fits = self.layouts[index], bool(self.fits.flat[index])
+        alone = self.layouts.map(lambda column: column.reshape(-1)[index : index + 1])
         fastest, slowest = step_outlook(self.question, alone, parts).around()
         least, most = memory_outlook(self.question, alone).around()
         room = self.device_limit_bytes / total
@@ -169,12 +169,11 @@ class Estimates(Footprints):
             interval_step_time_s=(step * fastest, step * slowest),
             step_time_parts_s=parts,
             tokens_per_s=self.tokens_per_step / step,
-            mfu=float(np.ravel(self.model_flop)[index])
-            / (step * layout.world * self.peak_flop_per_s),
+            mfu=float(self.model_flop.flat[index]) / (step * layout.world * self.peak_flop_per_s),
             memory_bytes={**memory, "total": total},
             interval_memory_bytes=(total * least, total * most),
-            worst_stage=int(np.ravel(self.worst_stage)[index]),
-            peak_moment=tuple(MOMENTS)[int(np.ravel(self.peak_moment)[index])],
+            worst_stage=int(self.worst_stage.flat[index]),
+            peak_moment=tuple(MOMENTS)[int(self.peak_moment.flat[index])],
             host_memory_bytes={**host, "total": sum(host.values())},
             network=self._network(layout),
         )

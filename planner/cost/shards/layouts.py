@@ -109,7 +109,7 @@ class Layouts(Sharding, Chunks, Arrays):
 
     def __getitem__(self, index: int) -> Layout:
         values: dict[str, Any] = {
-            field.name: int(np.ravel(getattr(self, field.name))[index]) for field in fields(self)
+            field.name: int(getattr(self, field.name).flat[index]) for field in fields(self)
         }
         return Layout(
             **{

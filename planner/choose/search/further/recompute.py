@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.found import Found, fits, fits_safely
 from planner.choose.search.least import least_memory_bytes, least_step_s
-from planner.cost.arrays import Mask, among
+from planner.cost.arrays import Arrays, Int, Mask, among
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
@@ -26,7 +26,6 @@ _MANY = 4096
 # layouts from which on bounds are asked first
 _NEAR = 1.1
 # of the fastest so far: what is recommended may be slower than the fastest by less
-_Enough = Callable[[Question, Footprints], Mask]
 
 
 def with_less_recompute(found: Found) -> Layouts:
@@ -40,23 +39,45 @@ def with_less_recompute(found: Found) -> Layouts:
     offered = question.framework
     if not (offered.recompute_by or offered.recompute_modules) or not len(taken.layouts):
         return taken.layouts.take(np.zeros(0, dtype=np.int64))
-    ways = [way for enough in (fits, fits_safely) for way in _ways(found, enough)]
-    return _without_twins(Layouts.joined(ways))
+    some = _Asked.of(found)
+    ways = [_fewest_layers(question, some, name) for name in ("layers", "every")]
+    return _without_twins(Layouts.joined([*ways, _fewest_modules(question, some)]))
 
 
-def _ways(found: Found, enough: _Enough) -> list[Layouts]:
-    """The fewest layers and the smallest sets of modules with which memory is enough."""
-    question, taken = found.question, found.footprints
-    short = taken.layouts.take(np.flatnonzero(_short(taken, enough(question, taken))))
-    none = replace(short, recompute=np.full_like(short.recompute, RECOMPUTE.index("none")))
-    done = found.estimates.step_time_s[enough(question, found.estimates)]
-    near = _NEAR * np.min(done, initial=np.inf)
-    if len(none) > _MANY:
-        rows = np.flatnonzero(least_step_s(question, none, alone=True) < near)
-        short, none = short.take(rows), none.take(rows)
-    short = short.take(np.flatnonzero(step_times(question, none) < near))
-    ways = [_fewest_layers(question, short, name, enough) for name in ("layers", "every")]
-    return [*ways, _fewest_modules(question, short, enough)]
+@dataclass(frozen=True, slots=True)
+class _Asked(Arrays):
+    """Layouts with full recompute that may need less, and whether each is to fit safely."""
+
+    layouts: Layouts
+    safely: Mask
+
+    @classmethod
+    def of(cls, found: Found) -> _Asked:
+        """Of those that were found, each asked for either way where it is fast enough without."""
+        question, taken, asked, near = found.question, found.footprints, [], []
+        for safely, enough in enumerate((fits, fits_safely)):
+            rows = np.flatnonzero(_short(taken, enough(question, taken)))
+            done = found.estimates.step_time_s[enough(question, found.estimates)]
+            asked.append(cls(taken.layouts.take(rows), np.full(len(rows), bool(safely))))
+            near.append(np.full(len(rows), _NEAR * np.min(done, initial=np.inf)))
+        some, near_s = cls.joined(asked), np.concatenate(near)
+        none = np.full_like(some.safely, RECOMPUTE.index("none"), dtype=np.int64)
+        without = replace(some.layouts, recompute=none)
+        if len(without) > _MANY:
+            rows = np.flatnonzero(least_step_s(question, without, alone=True) < near_s)
+            some, without, near_s = some.take(rows), without.take(rows), near_s[rows]
+        return some.take(np.flatnonzero(step_times(question, without) < near_s))
+
+    def enough(self, question: Question, taken: Footprints) -> Mask:
+        """Whether memory is enough for what they take."""
+        found = fits(question, taken)
+        if np.any(self.safely):
+            found = np.where(self.safely, fits_safely(question, taken), found)
+        return found
+
+    def changed(self, **columns: Int) -> _Asked:
+        """With other columns of the layouts."""
+        return replace(self, layouts=replace(self.layouts, **columns))
 
 
 def _without_twins(layouts: Layouts) -> Layouts:
@@ -81,51 +102,52 @@ def _short(taken: Footprints, holds: Mask) -> Mask:
     return short
 
 
-def _fewest_layers(question: Question, short: Layouts, name: str, enough: _Enough) -> Layouts:
+def _fewest_layers(question: Question, short: _Asked, name: str) -> Layouts:
     """The fewest layers of a chunk whose recompute suffices, first ones or every n-th: halved."""
-    column, none = f"recompute_{name}", short.take(np.zeros(0, dtype=np.int64))
-    if name not in question.framework.recompute_by or not len(short):
-        return none
+    column, layouts = f"recompute_{name}", short.layouts
+    if name not in question.framework.recompute_by or not len(layouts):
+        return layouts.take(np.zeros(0, dtype=np.int64))
     layers = question.model.num_layers + question.model.num_decoder_layers
     # of the fullest chunk, where both ends may count as layers
-    deep = -(-(layers + 2) // (short.pp * short.vpp))
+    deep = -(-(layers + 2) // (layouts.pp * layouts.vpp))
     # of n layers more are more recompute, of every n-th fewer: `met` suffices, `missed` does not
     met = deep.copy() if name == "layers" else np.ones_like(deep)
     missed = np.zeros_like(deep) if name == "layers" else deep + 1
     while np.any(apart := np.abs(met - missed) > 1):
         rows = np.flatnonzero(apart)
         middle = (met[rows] + missed[rows]) // 2
-        taken = footprints(question, replace(short.take(rows), **{column: middle}))
-        suffices = enough(question, taken)
+        tried = short.take(rows).changed(**{column: middle})
+        suffices = tried.enough(question, footprints(question, tried.layouts))
         met[rows], missed[rows] = (
             np.where(suffices, middle, met[rows]),
             np.where(suffices, missed[rows], middle),
         )
     partly = (met < deep) if name == "layers" else (met > 1)
-    found = replace(short, **{column: met}).take(np.flatnonzero(partly))
+    found = replace(layouts, **{column: met}).take(np.flatnonzero(partly))
     return found.take(np.flatnonzero(legal(question, found, set(Layout.model_fields))[0]))
 
 
-def _fewest_modules(question: Question, short: Layouts, enough: _Enough) -> Layouts:
+def _fewest_modules(question: Question, short: _Asked) -> Layouts:
     """Sets of modules that suffice and of which no part does."""
-    found, sets = [short.take(np.zeros(0, dtype=np.int64))], _sets_of_modules(question)
-    if not len(short) or not sets:
+    sets = _sets_of_modules(question)
+    found = [short.layouts.take(np.zeros(0, dtype=np.int64))]
+    if not len(short.layouts) or not sets:
         return found[0]
     # where all that can be named is too little, nothing else suffices
     all_named = _repeating(short, np.bitwise_or.reduce(sets))
-    short = short.take(np.flatnonzero(_allowed(question, all_named, enough)))
-    known: dict[int, Mask] = {}
+    short = short.take(np.flatnonzero(_allowed(question, all_named)))
+    count, known = len(short.layouts), dict[int, Mask]()
     for _, group in itertools.groupby(sets, int.bit_count):
         # sets of as many modules are no parts of each other: their layouts are looked at together
-        rows = {bits: np.flatnonzero(~_covered(bits, known, len(short))) for bits in group}
+        rows = {bits: np.flatnonzero(~_covered(bits, known, count)) for bits in group}
         some = [_repeating(short.take(each), bits) for bits, each in rows.items()]
-        suffices = _allowed(question, Layouts.joined(some), enough)
+        suffices = _allowed(question, _Asked.joined(some))
         ends = np.cumsum([len(each) for each in rows.values()])[:-1]
         for (bits, each), holds in zip(rows.items(), np.split(suffices, ends), strict=True):
-            known[bits] = np.zeros(len(short), dtype=np.bool_)
+            known[bits] = np.zeros(count, dtype=np.bool_)
             known[bits][each] = holds
     for bits, mask in known.items():
-        found.append(_repeating(short.take(np.flatnonzero(mask)), bits))
+        found.append(_repeating(short.take(np.flatnonzero(mask)), bits).layouts)
     return Layouts.joined(found)
 
 
@@ -138,22 +160,23 @@ def _covered(bits: int, known: Mapping[int, Mask], count: int) -> Mask:
     return covered
 
 
-def _repeating(layouts: Layouts, bits: int) -> Layouts:
+def _repeating(some: _Asked, bits: int) -> _Asked:
     """The layouts with selective recompute of a set of modules."""
-    mode = np.full_like(layouts.recompute, RECOMPUTE.index("selective"))
-    return replace(layouts, recompute=mode, recompute_modules=np.full_like(mode, bits))
+    mode = np.full_like(some.layouts.recompute, RECOMPUTE.index("selective"))
+    return some.changed(recompute=mode, recompute_modules=np.full_like(mode, bits))
 
 
-def _allowed(question: Question, tried: Layouts, enough: _Enough) -> Mask:
+def _allowed(question: Question, tried: _Asked) -> Mask:
     """Which layouts are legal and have memory enough."""
-    if not len(tried):
+    if not len(tried.layouts):
         return np.zeros(0, dtype=np.bool_)
-    allowed, _ = legal(question, tried, set(Layout.model_fields))
-    if len(tried) > _MANY:
+    allowed, _ = legal(question, tried.layouts, set(Layout.model_fields))
+    if len(tried.layouts) > _MANY:
         room = question.machine.device.memory_bytes.value
-        allowed &= least_memory_bytes(question, tried) <= room
+        allowed &= least_memory_bytes(question, tried.layouts) <= room
     rows = np.flatnonzero(allowed)
-    allowed[rows] = enough(question, footprints(question, tried.take(rows)))
+    some = tried.take(rows)
+    allowed[rows] = some.enough(question, footprints(question, some.layouts))
     return allowed
 
 
