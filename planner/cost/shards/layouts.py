@@ -6,6 +6,7 @@ is said once, by a mask with a name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -108,19 +109,7 @@ class Layouts(Sharding, Chunks, Arrays):
         return int(np.size(self.dp))
 
     def __getitem__(self, index: int) -> Layout:
-        values: dict[str, Any] = {
-            field.name: int(getattr(self, field.name).flat[index]) for field in fields(self)
-        }
-        return Layout(
-            **{
-                **values,
-                "dp_shard": values["dp_shard"] if values["dp_shard"] != values["dp"] else 0,
-                **{name: bool(values[name]) for name in _TRUTHS},
-                "recompute_modules": _named(values["recompute_modules"]),
-                **{name: table[values[name]] for name, table in _CHOICES.items()},
-                "split": _SPLITS[values["split"]],
-            }
-        )
+        return _layout(tuple(int(getattr(self, name).flat[index]) for name in _NAMES))
 
     @property
     def dealt_by_hand(self) -> Mask:
@@ -397,6 +386,8 @@ class Layouts(Sharding, Chunks, Arrays):
         return self.micro_batch * sequence_length / self.cp
 
 
+_NAMES = tuple(field.name for field in fields(Layouts))
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
@@ -405,6 +396,22 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 _TRUTHS = ("sequence_parallel", "offload_activations")
+
+
+@functools.lru_cache(maxsize=4096)
+def _layout(numbers: tuple[int, ...]) -> Layout:
+    """The layout of a row: searches come back to the same ones."""
+    values: dict[str, Any] = dict(zip(_NAMES, numbers, strict=True))
+    return Layout(
+        **{
+            **values,
+            "dp_shard": values["dp_shard"] if values["dp_shard"] != values["dp"] else 0,
+            **{name: bool(values[name]) for name in _TRUTHS},
+            "recompute_modules": _named(values["recompute_modules"]),
+            **{name: table[values[name]] for name, table in _CHOICES.items()},
+            "split": _SPLITS[values["split"]],
+        }
+    )
 
 
 def module_bits(names: Iterable[Module]) -> int:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Float, Int
+from planner.cost.arrays import Float, Int, Mask
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import Layout
+from planner.describe.layout import DEALING, Layout
 from planner.describe.model.block import Block
 
 __all__ = [
@@ -107,8 +107,8 @@ def chunk_counts(
     return counts
 
 
-def deal_columns(layouts: Layouts) -> tuple[Int, ...]:
-    """What tells how layers are dealt to the chunks of stages, as numbers from 0 [1].
+def deal_columns(layouts: Layouts) -> tuple[Int | Mask, ...]:
+    """What tells how layers are dealt to the chunks of stages [1].
 
     Counted: degrees, the way in which chunks go, what users tell of the deal. Left out: what the
     framework does unasked, which is the same for all. method.md#pipeline.
@@ -116,9 +116,11 @@ def deal_columns(layouts: Layouts) -> tuple[Int, ...]:
     >>> from planner import Layout
     >>> some = Layouts.stack([Layout(pp=4), Layout(pp=4, embedding_slots=1)])
     >>> [column.tolist() for column in deal_columns(some)]
-    [[4, 4], [1, 1], [0, 0], [0, 2]]
+    [[4, 4], [1, 1], [False, False], [-1, 1], [-1, -1], [0, 0], [0, 0], [0, 0]]
     """
-    return (layouts.pp, layouts.vpp, layouts.v_shaped.astype(np.int64), _told_number(layouts)[0])
+    told = layouts.dealt_by_hand | layouts.counts_ends
+    how = [getattr(layouts, name) for name in DEALING] if told.any() else []
+    return (layouts.pp, layouts.vpp, layouts.v_shaped, *how)
 
 
 def _told_number(layouts: Layouts) -> tuple[Int, Layouts | None]:
