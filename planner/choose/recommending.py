@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.choose.search import RISK, Found, order
-from planner.cost.arrays import Float, Int, Mask, among
+from planner.cost.arrays import Float, Int, Mask, among, distinct
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -117,9 +117,9 @@ def ideas(found: Iterable[Found], top: int) -> list[Estimate]:
     for position, part in enumerate(found):
         estimates = part.estimates
         indices = order(estimates, None)
-        _, first = np.unique(_idea(estimates.layouts.take(indices)), axis=0, return_index=True)
+        first, _ = distinct(*_idea(estimates.layouts.take(indices)))
         # as many as are asked for, and as many again that may be twins
-        for index in indices[np.sort(first)][: 2 * top]:
+        for index in indices[first][: 2 * top]:
             time_s = round(float(estimates.step_time_s[index]), 9)
             firsts.append((time_s, position, estimates, int(index)))
     firsts.sort(key=lambda entry: entry[:2])
@@ -136,11 +136,10 @@ def ideas(found: Iterable[Found], top: int) -> list[Estimate]:
 _DEGREES = ("tp", "pp", "cp", "ep")
 
 
-def _idea(layouts: Layouts) -> Int:
-    """What tells ideas apart, a row a layout."""
-    hybrid = layouts.dp_shard < layouts.dp
+def _idea(layouts: Layouts) -> list[Int | Mask]:
+    """What tells ideas apart."""
     degrees = [getattr(layouts, name) for name in _DEGREES]
-    return np.stack([*degrees, layouts.zero_stage, hybrid, layouts.offload], axis=1)
+    return [*degrees, layouts.zero_stage, layouts.dp_shard < layouts.dp, layouts.offload]
 
 
 def _needless(one: Estimate, faster: Estimate) -> bool:

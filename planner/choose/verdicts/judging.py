@@ -6,6 +6,7 @@ that makes it fit; for what has no legal layout, the obstacle.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -94,7 +95,7 @@ def judge(
     """
     first = next(iter(questions.values()))
     bench = _Bench(questions, found, nodes * first.machine.node.num_devices, chosen, {}, tolerance)
-    verdicts = [_judged(strategy, bench) for strategy in CLASSIC]
+    verdicts = list(_judged(bench))
     if not any(len(source.estimates) for source in found.values()):
         if chosen:
             verdicts = _with_others(verdicts, first, nodes)
@@ -102,20 +103,55 @@ def judge(
     return _with_a_batch(verdicts, questions, nodes)
 
 
-def _judged(strategy: Strategy, bench: _Bench) -> Verdict:
-    members = list(_members(strategy, bench))
-    if not members:
-        why = obstacle(strategy, bench.questions, bench.world, bench.chosen)
-        return Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
-    best = _shown(members, bench.tolerance)
-    if best is not None:
-        why = slack(best, members[0].footprints.device_limit_bytes)
-        return Verdict(strategy.name, True, why, "", best)
-    closest = [(*nearest(kind), kind.question) for kind in members]
-    _, one, question = min(closest, key=lambda each: each[0])
-    estimate = timed(question, one)[0]
-    fix = cheapest_change(estimate, bench.of(strategy))
-    return Verdict(strategy.name, False, excess(estimate, one), fix, estimate)
+@dataclass(frozen=True)
+class _Case:
+    """A strategy's layouts, and the one that is shown of them where any fits."""
+
+    strategy: Strategy
+    members: list[Found]
+    best: Estimate | None
+
+    @classmethod
+    def of(cls, strategy: Strategy, bench: _Bench) -> _Case:
+        """The case of a strategy."""
+        members = list(_members(strategy, bench))
+        return cls(strategy, members, _shown(members, bench.tolerance) if members else None)
+
+    @functools.cached_property
+    def closest(self) -> tuple[Footprints, Question]:
+        """The layout that exceeds its limits least."""
+        found = [(*nearest(kind), kind.question) for kind in self.members]
+        _, one, question = min(found, key=lambda each: each[0])
+        return one, question
+
+
+def _judged(bench: _Bench) -> Iterator[Verdict]:
+    """The verdict on each strategy, those that do not fit estimated together."""
+    cases = [_Case.of(strategy, bench) for strategy in CLASSIC]
+    short = [case.closest for case in cases if case.members and case.best is None]
+    estimates = iter(_estimated(short))
+    for case in cases:
+        name = case.strategy.name
+        if not case.members:
+            why = obstacle(case.strategy, bench.questions, bench.world, bench.chosen)
+            yield Verdict(name, False, f"no legal layout: {why}", "", None)
+        elif case.best is not None:
+            why = slack(case.best, case.members[0].footprints.device_limit_bytes)
+            yield Verdict(name, True, why, "", case.best)
+        else:
+            estimate = next(estimates)
+            fix = cheapest_change(estimate, bench.of(case.strategy))
+            yield Verdict(name, False, excess(estimate, case.closest[0]), fix, estimate)
+
+
+def _estimated(some: list[tuple[Footprints, Question]]) -> list[Estimate]:
+    """Estimates of single layouts, those of one question at once."""
+    found: dict[int, Estimate] = {}
+    for question in {id(question): question for _, question in some}.values():
+        rows = [row for row, (_, asked) in enumerate(some) if asked is question]
+        times = timed(question, Footprints.joined([some[row][0] for row in rows]))
+        found |= {row: times[number] for number, row in enumerate(rows)}
+    return [found[row] for row in range(len(some))]
 
 
 def _shown(members: list[Found], tolerance: float) -> Estimate | None:
@@ -166,10 +202,7 @@ def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[V
     found = searched(first.model, first.machine, nodes, first.workload)
     questions = {name: part.question for name, part in found.items()}
     world = nodes * first.machine.node.num_devices
-    others = [
-        _judged(strategy, _Bench(questions, found, world, False, {}, TOLERANCE))
-        for strategy in CLASSIC
-    ]
+    others = _judged(_Bench(questions, found, world, False, {}, TOLERANCE))
     return [
         replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
         if theirs.fits and theirs.estimate is not None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, distinct
 from planner.cost.operators.operations import attention_flop
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -281,7 +281,12 @@ def _gemm_times(
             (p.n, p.m, p.k, p.batch, p.rate, added if fused else element),
         )
     ]
-    m, n, k, batch, rate, output = _stacked(sides, tokens.shape)
+    # recompute, and how norms are split, change no product
+    first, which = distinct(layouts.micro_batch, layouts.cp, layouts.tp, layouts.ep, layouts.etp)
+    table = _stacked(sides, tokens.shape)
+    if len(first) < tokens.size:
+        table = table.reshape(*table.shape[:2], -1)[..., first]
+    m, n, k, batch, rate, output = table
     seconds = gemm_s(
         m,
         n,
@@ -293,6 +298,8 @@ def _gemm_times(
         output_bytes=output,
         batch=batch,
     )
+    if len(first) < tokens.size:
+        seconds = seconds[:, which]
     return [
         _with_kernels(question, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added)
         for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))

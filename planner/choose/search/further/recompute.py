@@ -11,7 +11,7 @@ import numpy as np
 from planner.choose.legality import legal
 from planner.choose.search.found import Found, fits, fits_safely
 from planner.choose.search.least import least_memory_bytes, least_step_s
-from planner.cost.arrays import Arrays, Int, Mask, among
+from planner.cost.arrays import Arrays, Int, Mask, among, distinct
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
@@ -81,9 +81,8 @@ class _Asked(Arrays):
 
 
 def _without_twins(layouts: Layouts) -> Layouts:
-    columns = np.stack([getattr(layouts, field.name) for field in fields(layouts)])
-    _, first = np.unique(columns, axis=1, return_index=True)
-    return layouts.take(np.sort(first))
+    first, _ = distinct(*(getattr(layouts, field.name) for field in fields(layouts)))
+    return layouts.take(first)
 
 
 def _short(taken: Footprints, holds: Mask) -> Mask:
