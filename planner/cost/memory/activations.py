@@ -228,7 +228,7 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
     workload, gathered = question.workload, question.framework.kernels.saves_gathered
     alike: dict[tuple[Split, tuple[str, ...]], float] = {}
     for item in items:
-        kind = (item.split, tuple(only for only in _ONLY if getattr(item, only)))
+        kind = (item.split, item.only)
         per_key = workload.sequence_length if item.scores else 1
         alike[kind] = alike.get(kind, 0.0) + item.bytes_per_token * per_key
     total = np.zeros(np.shape(layouts.tp))

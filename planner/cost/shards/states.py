@@ -57,19 +57,20 @@ def _local_elements(
     take as many bytes: so it is held, sharded and gathered.
     """
     tp = layouts.expert_tp if weight.expert else layouts.tp
-    copies: Float = np.asarray(float(weight.copies))
+    copies: Float | float = float(weight.copies)
     if weight.stored_bytes:
         copies = copies * (weight.stored_bytes / question.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
     if weight.units:
         tp = np.minimum(tp, weight.units)
-    rows, columns = np.asarray(float(weight.rows)), np.asarray(float(weight.columns))
+    rows: Float | float = float(weight.rows)
+    columns: Float | float = float(weight.columns)
     if weight.split == "column":
         rows = np.ceil(rows / tp)
     elif weight.split == "row":
         columns = np.ceil(columns / tp)
-    whole = rows * columns * copies
+    whole = np.asarray(rows * columns * copies)
     if question.framework.shards_rows:
         return whole, np.ceil(rows / ranks) * columns * copies
     return whole, whole / ranks

@@ -21,7 +21,7 @@ How a piece is split over the tensor-parallel group is one word:
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from planner.describe.layout import Module
@@ -148,7 +148,7 @@ class Pointwise:
     """Modules that run it again where selective recompute names them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Saved:
     """A tensor kept from forward to backward: bytes per token."""
 
@@ -183,6 +183,17 @@ class Saved:
     """Matrices whose input it is, so that the gradients of pairs beside them need it too."""
     for_weights: float = 0.0
     """Part of it that is kept for the gradients of weights alone [1]."""
+
+    @functools.cached_property
+    def only(self) -> tuple[str, ...]:
+        """Its marks that say where alone it exists.
+
+        >>> Saved("scores", 2.0, "sharded", only_split=True).only
+        ('only_split',)
+        """
+        return tuple(
+            f.name for f in fields(self) if f.name[:5] == "only_" and getattr(self, f.name)
+        )
 
 
 @dataclass(frozen=True)
