@@ -166,11 +166,17 @@ class Stages:
         """The layouts (L,) of stages (L, S) as they were stated."""
         return replace(self.alone, etp=self.stated_etp[..., 0])
 
+    @property
+    def by_work(self) -> tuple[Stages, Int | None]:
+        """Those of the layouts that differ in what passes compute, keep and send, and which of
+        these each layout is; all of them and None where nothing is shared."""
+        return (self._by_work.stages, self._by_work.which) if self._by_work else (self, None)
+
     def of_work(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what passes compute, keep and send, and on nothing that ranks
         hold of parameters: worked out once for the layouts that do not differ there."""
-        few = self._by_work
-        return figures(few.stages).spread(few.which) if few else figures(self)
+        few, which = self.by_work
+        return figures(few) if which is None else figures(few).spread(which)
 
     def of_states(self, figures: Callable[[Stages], _Figures]) -> _Figures:
         """Figures that depend on what ranks hold of parameters, and on nothing that passes do but

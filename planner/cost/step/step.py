@@ -44,7 +44,9 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     14.2
     """
     layouts, framework = stages.alone, stages.question.framework
-    pace = stages.of_work(_pace)
+    work, which = stages.by_work
+    pace, lines = _pace(work)
+    pace = pace if which is None else pace.spread(which)
     slowest = stages.at(np.broadcast_to(pace.slowest, np.shape(layouts.dp))[..., None])
     sent = slowest.of_states(_sent)
     exposed = _left(slowest, sent, pace.beside)
@@ -52,7 +54,7 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     found = {
         **pace.parts_s,
         "parameter_gathering": exposed.gather_s,
-        "pipeline_bubble": _bubble_s(layouts, stages.shape, pace.lines, waits),
+        "pipeline_bubble": _with_waits(pace.idle_s, layouts, lines, which, waits),
         "gradient_reduction": exposed.gradients_s,
         "optimizer": sent.optimizer_s,
         "parameter_update_gathering": exposed.updates_s,
@@ -239,11 +241,12 @@ class _Pace(Arrays):
     parts_s: dict[str, Float]
     """Of a step."""
     beside: _Beside
-    lines: _Lines | None
-    """Where some layout has a pipeline."""
+    idle_s: Float
+    """While the pipeline fills and drains, where passes wait for nothing besides."""
 
 
-def _pace(candidates: Stages) -> _Pace:
+def _pace(candidates: Stages) -> tuple[_Pace, _Lines | None]:
+    """The pace of layouts, and what stands in their pipelines where some have any."""
     question, layouts = candidates.question, candidates.alone
     passes = block_passes(question, candidates.blocks, layouts)
     index, pace_s = _slowest(candidates, passes)
@@ -264,8 +267,11 @@ def _pace(candidates: Stages) -> _Pace:
         "expert_parallel": m * stages.total([work.expert_s for work in passes]),
         "pipeline_transfer": _transfers(layouts, beside.transfer),
     }
-    lines = _lines(candidates, stages, passes) if np.any(layouts.piped) else None
-    return _Pace(index, parts, beside, lines)
+    lines, idle_s = None, np.zeros(pace_s.shape)
+    if np.any(layouts.piped):
+        lines = _lines(candidates, stages, passes)
+        idle_s = _bubble_s(layouts, lines, (idle_s, idle_s))
+    return _Pace(index, parts, beside, idle_s), lines
 
 
 def _lines(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _Lines:
@@ -298,16 +304,32 @@ def _waits(exposed: Exposed, layouts: Layouts, framework: Framework) -> tuple[Fl
     return np.where(often, exposed.before_later_forward_s, 0.0), back
 
 
-def _bubble_s(
-    layouts: Layouts, shape: tuple[int, ...], lines: _Lines | None, waits: tuple[Float, Float]
+def _with_waits(
+    idle_s: Float,
+    layouts: Layouts,
+    lines: _Lines | None,
+    which: Int | None,
+    waits: tuple[Float, Float],
 ) -> Float:
-    """How long pipelines idle [s].
+    """How long pipelines idle: as they do where passes wait for nothing besides, or longer [s].
 
-    `shape` is that of the candidates (L, S). What passes wait for besides is in proportion to them,
-    as on the slowest stage.
+    `lines` are those that differ, and `which` of them each layout has.
     """
-    if lines is None:
-        return np.zeros(np.shape(layouts.dp))
+    slowed = layouts.piped & ((waits[0] > 0) | (waits[1] > 0))
+    if lines is None or not slowed.any():
+        return idle_s
+    if which is None:
+        return np.where(slowed, _bubble_s(layouts, lines, waits), idle_s)
+    rows, found = np.flatnonzero(slowed), np.array(np.broadcast_to(idle_s, slowed.shape))
+    ahead, back = (np.broadcast_to(wait, slowed.shape)[rows] for wait in waits)
+    found[rows] = _bubble_s(layouts.take(rows), lines.take(which[rows]), (ahead, back))
+    return found
+
+
+def _bubble_s(layouts: Layouts, lines: _Lines, waits: tuple[Float, Float]) -> Float:
+    """How long pipelines idle whose passes wait for something besides, in proportion to them as on
+    the slowest stage [s]."""
+    shape = np.broadcast_shapes(lines.stage.shape, lines.each.forward_s.shape)
     tiny = np.finfo(float).tiny
     ahead = 1 + waits[0] / np.maximum(lines.own.forward_s, tiny)
     back = 1 + waits[1] / np.maximum(lines.own.backward_s, tiny)
