@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,12 +38,25 @@ class Arrays:
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same struct with every array changed."""
         kind: Any = type(self)
-        made: Self = kind(*[_mapped(getattr(self, name), change) for name in _names(kind)])
+        made: Self = kind(
+            *[
+                change(values) if type(values) is np.ndarray else _mapped(values, change)
+                for values in _values(kind)(self)
+            ]
+        )
         return made
 
     def take(self, index: Any) -> Self:
         """A selection, as numpy indexing."""
-        return self.map(lambda values: values[index])
+        kind: Any = type(self)
+        made: Self = kind(
+            *[
+                # most are arrays: no call for each of them
+                values[index] if type(values) is np.ndarray else _taken(values, index)
+                for values in _values(kind)(self)
+            ]
+        )
+        return made
 
     def spread(self, index: Int) -> Self:
         """As `take`, but an array of one value alone becomes that number, which fits any shape."""
@@ -52,24 +66,27 @@ class Arrays:
         """Rows of flat places [1] among `count` of them, where every row stands for as many places
         that follow each other, such as the stages of its layout."""
         if count <= 1:
-            return self.map(_flat)
+            return self.map(np.ravel)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
         """Structs of one kind, one after the other."""
         kind: Any = cls
-        columns = {name: [getattr(one, name) for one in several] for name in _names(kind)}
-        return cls(**{name: _joined(values) for name, values in columns.items()})
+        made: Self = kind(*map(_joined, zip(*map(_values(kind), several), strict=True)))
+        return made
 
 
 @functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of all fields of such a struct."""
+    names = [field.name for field in fields(kind)]
+    found = operator.attrgetter(*names)
+    return found if len(names) > 1 else lambda one: (found(one),)
 
 
-def _flat(values: Any) -> Any:
-    return values.reshape(-1)
+def _taken(value: Any, index: Any) -> Any:
+    return value.take(index) if isinstance(value, Arrays) else _mapped(value, lambda v: v[index])
 
 
 def _joined(values: Sequence[Any]) -> Any:
@@ -87,7 +104,7 @@ def _spread(values: Any, index: Int) -> Any:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if type(value) is np.ndarray:
+    if isinstance(value, np.ndarray):
         return change(value)
     if isinstance(value, Arrays):
         return value.map(change)
@@ -117,7 +134,7 @@ def among(column: Int, few: Collection[int]) -> Mask:
     >>> among(np.array([0, 3, 1]), (1, 3)).tolist()
     [False, True, True]
     """
-    found = np.zeros(np.shape(column), dtype=np.bool_)
+    found = column < column
     for value in few:
         found = found | (column == value)
     return found
@@ -133,8 +150,8 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     >>> first, which
     (array([0, 1, 3]), array([0, 1, 0, 2]))
     """
-    shapes = [np.shape(column) for column in columns]
-    shape = np.broadcast_shapes(*set(shapes))
+    shapes = [column.shape for column in columns]
+    shape = shapes[0] if len(set(shapes)) == 1 else np.broadcast_shapes(*set(shapes))
     size = math.prod(shape)
     if size <= 1:
         alone = np.zeros(size, dtype=np.int64)
@@ -142,7 +159,7 @@ def distinct(*columns: Int | Mask) -> tuple[Int, Int]:
     alike = [column for column, own in zip(columns, shapes, strict=True) if own == shapes[0]]
     if len(alike) < len(columns) and np.size(alike[0]) < size:
         # one column of numbers for all that are the same along an axis
-        others = [column for column in columns if np.shape(column) != shapes[0]]
+        others = [column for column in columns if column.shape != shapes[0]]
         columns = (distinct(*alike)[1], *others)
     key, values = np.zeros(size, dtype=np.int64), 1
     for column in columns:

@@ -108,8 +108,11 @@ def _reserved(stages: Stages, allocated: Float, apart: Float, context: Float) ->
     return reserve + np.clip(apart - allocated, 0.0, np.maximum(room, 0.0))
 
 
+_NAMES = tuple(field.name for field in fields(Alive))
+
+
 def _parts(alive: Alive) -> dict[str, Float]:
-    return {field.name: getattr(alive, field.name) for field in fields(alive)}
+    return {name: getattr(alive, name) for name in _NAMES}
 
 
 def _context_bytes(stages: Stages) -> Float:

@@ -221,7 +221,7 @@ class Stages:
         """Common shape of layouts and stages."""
         return np.broadcast_shapes(np.shape(self.layouts.dp), np.shape(self.stage))
 
-    @property
+    @functools.cached_property
     def states(self) -> States:
         """The framework's bytes per parameter."""
         return self.question.framework.states(self.question.workload.precision)

@@ -268,7 +268,7 @@ def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
     4.0
     """
     size = _stream(question, layouts) / layouts.tp
-    return np.where(layouts.piped, hand_on_s(groups.pipeline, size), 0.0)
+    return _where(layouts.piped, lambda: hand_on_s(groups.pipeline, size))
 
 
 def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
