@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Float", "Int", "Mask", "among", "distinct", "in_pieces"]
+__all__ = ["Arrays", "Float", "Int", "Mask", "among", "distinct", "in_pieces", "shaped"]
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -66,7 +66,7 @@ class Arrays:
         """Rows of flat places [1] among `count` of them, where every row stands for as many places
         that follow each other, such as the stages of its layout."""
         if count <= 1:
-            return self.map(np.ravel)
+            return self.map(_FLAT)
         return self.map(lambda values: values.ravel()[index // (count // values.size)])
 
     @classmethod
@@ -75,6 +75,9 @@ class Arrays:
         kind: Any = cls
         made: Self = kind(*map(_joined, zip(*map(_values(kind), several), strict=True)))
         return made
+
+
+_FLAT = operator.methodcaller("reshape", -1)
 
 
 @functools.cache
@@ -126,6 +129,15 @@ def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Res
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         done = list(threads.map(work, pieces))
     return type(done[0]).joined(done)
+
+
+def shaped(values: Float, shape: tuple[int, ...]) -> Float:
+    """An array in a shape to which it broadcasts.
+
+    >>> shaped(np.ones(2), (3, 2)).shape
+    (3, 2)
+    """
+    return values if np.shape(values) == shape else np.broadcast_to(values, shape)
 
 
 def among(column: Int, few: Collection[int]) -> Mask:

@@ -6,14 +6,12 @@ The same arrays serve one layout (0-d) and a million (1-d).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float, in_pieces
+from planner.cost.arrays import Arrays, Float, in_pieces, shaped
 from planner.cost.memory.footprint import Footprints, check_figures, footprints_of
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.operators.operations import model_flop
@@ -272,9 +270,8 @@ def step_times(question: Question, layouts: Layouts) -> Float:
     """
     if not len(layouts):
         return np.zeros(0)
-    parts = time_parts(Stages.candidates(question, layouts))
-    factor = _measured_factor(question, layouts, parts)
-    return np.asarray(sum(values * factor for values in parts.values()))
+    parts = _as_measured(question, layouts, time_parts(Stages.candidates(question, layouts)))
+    return np.asarray(sum(parts.values()))
 
 
 def _timed(stages: Stages, known: Footprints) -> Estimates:
@@ -282,13 +279,14 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
     machine, workload = question.machine, question.workload
     shape = np.shape(known.layouts.dp)
     # a search asks often what nothing takes
-    parts = time_parts(stages) if np.size(known.layouts.dp) else dict.fromkeys(TIME_PARTS, 0.0)
-    factor = _measured_factor(question, known.layouts, parts)
+    nothing: dict[str, Float] = dict.fromkeys(TIME_PARTS, np.zeros(shape))
+    parts = time_parts(stages) if np.size(known.layouts.dp) else nothing
+    parts = _as_measured(question, known.layouts, parts)
     found = Estimates(
         **{field.name: getattr(known, field.name) for field in fields(known)},
-        time_parts_s={n: np.broadcast_to(values * factor, shape) for n, values in parts.items()},
+        time_parts_s={name: shaped(values, shape) for name, values in parts.items()},
         tokens_per_step=workload.tokens_per_step,
-        model_flop=np.broadcast_to(
+        model_flop=shaped(
             model_flop(stages.blocks, workload, kept_share(workload, known.layouts)), shape
         ),
         peak_flop_per_s=machine.peak(workload.base_precision),
@@ -298,10 +296,11 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
     return found
 
 
-def _measured_factor(
-    question: Question, layouts: Layouts, parts_s: Mapping[str, ArrayLike]
-) -> Float:
-    """What runs measured before say that every part takes, over its estimate [1]."""
+def _as_measured(
+    question: Question, layouts: Layouts, parts_s: dict[str, Float]
+) -> dict[str, Float]:
+    """Parts of the step time as runs that were measured before let expect them [s]."""
     if question.experience.step_time is None or not np.size(layouts.dp):
-        return np.ones(())
-    return step_outlook(question, layouts, parts_s).expected.reshape(np.shape(layouts.dp))
+        return parts_s
+    factor = step_outlook(question, layouts, parts_s).expected.reshape(np.shape(layouts.dp))
+    return {name: values * factor for name, values in parts_s.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces
+from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces, shaped
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.peak import Peak, device_memory
 from planner.cost.question import Question
@@ -115,22 +115,20 @@ def footprints_of(stages: Stages) -> Footprints:
     """
     question, layouts = stages.question, stages.stated
     memory, worst, moment = _worst_stage(stages)
-    measured = _measured_factor(question, layouts)
-    memory = {name: part * measured for name, part in memory.items()}
+    memory = _as_measured(question, layouts, memory)
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
     node, shared = question.machine.node, question.machine.device.uses_host_memory
     on_device = np.asarray(sum(memory.values())) if shared else np.zeros(np.shape(worst))
-
-    def spread(values: Float) -> Float:
-        return np.broadcast_to(values, np.shape(layouts.dp))
-
+    shape = layouts.dp.shape
     found = Footprints(
         layouts=layouts,
         memory_parts_bytes=memory,
         worst_stage=worst,
         peak_moment=moment,
-        host_parts_bytes={n: spread(part) for n, part in host_memory(first, on_device).items()},
-        disk_bytes=spread(disk_bytes(first)),
+        host_parts_bytes={
+            name: shaped(part, shape) for name, part in host_memory(first, on_device).items()
+        },
+        disk_bytes=shaped(disk_bytes(first), shape),
         device_limit_bytes=question.machine.device.memory_bytes.value,
         host_limit_bytes=node.host_memory_bytes.value,
         disk_limit_bytes=node.local_disk.capacity_bytes.value if node.local_disk else 0.0,
@@ -139,11 +137,14 @@ def footprints_of(stages: Stages) -> Footprints:
     return found
 
 
-def _measured_factor(question: Question, layouts: Layouts) -> Float:
-    """What runs measured before say that a device's memory takes, over its estimate [1]."""
+def _as_measured(
+    question: Question, layouts: Layouts, parts_bytes: dict[str, Float]
+) -> dict[str, Float]:
+    """Parts of a device's memory (L, ...) as runs that were measured before let expect them [B]."""
     if question.experience.memory is None:
-        return np.ones(())
-    return memory_outlook(question, layouts).expected.reshape(np.shape(layouts.dp))
+        return parts_bytes
+    factor = memory_outlook(question, layouts).expected.reshape(np.shape(layouts.dp))
+    return {name: part * factor for name, part in parts_bytes.items()}
 
 
 def check_figures(question: Question, *totals: Float) -> None:
@@ -182,6 +183,5 @@ def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
     [4.54, 3.49, 3.49, 4.54]
     """
     parts, _ = device_memory(Stages.every(question, layout))
-    rows, measured = range(layout.pp), _measured_factor(question, Layouts.stack([layout]))
-    factor = float(np.ravel(measured)[0])
-    return [{name: factor * float(values[i]) for name, values in parts.items()} for i in rows]
+    parts = _as_measured(question, Layouts.stack([layout]), parts)
+    return [{name: float(part[i]) for name, part in parts.items()} for i in range(layout.pp)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, shaped
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.weights import resident
 from planner.cost.parts import HOST_PARTS, recorded
@@ -85,7 +85,7 @@ def host_moments(
 
 
 def _spread(parts: Mapping[str, Float | float], shape: tuple[int, ...]) -> dict[str, Float]:
-    spread = {name: np.broadcast_to(part, shape) for name, part in parts.items()}
+    spread = {name: shaped(np.asarray(part), shape) for name, part in parts.items()}
     return recorded(spread, HOST_PARTS)
 
 

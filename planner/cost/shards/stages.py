@@ -78,8 +78,8 @@ class Stages:
     blocks: tuple[Block, ...]
     layouts: Layouts
     """With what they leave to the framework settled."""
-    stated_etp: Int
-    """What they stated of it."""
+    stated: Layouts
+    """As they were stated; of candidates (L, S) without an axis for the stages."""
     stage: Int
     """Index of the stage in its pipeline."""
     _by_work: _Few | None = None
@@ -93,7 +93,7 @@ class Stages:
     def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
         blocks, settled = _blocks_of(question, layouts), layouts.settled(question.framework)
-        return cls(question, blocks, settled, layouts.etp, np.asarray(stage, dtype=np.int64))
+        return cls(question, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
 
     @classmethod
     def candidates(cls, question: Question, layouts: Layouts) -> Self:
@@ -101,7 +101,8 @@ class Stages:
         blocks, framework = _blocks_of(question, layouts), question.framework
         if len(layouts) <= _SINGLY:
             stage = candidate_stages(blocks, layouts, framework)
-            return cls.of(question, layouts.take((..., None)), stage)
+            settled = layouts.settled(framework).take((..., None))
+            return cls(question, blocks, settled, layouts, stage)
         settled = layouts.settled(framework)
         work, row = settled.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
         few = candidate_stages(blocks, work, framework)
@@ -113,10 +114,10 @@ class Stages:
         spread = work.take((..., None))
         return made(
             settled.take((..., None)),
-            layouts.etp[:, None],
+            layouts,
             stage,
-            _Few(made(spread, spread.etp, few), row),
-            _Few(made(states, states.etp, stage.ravel()[first]), which),
+            _Few(made(spread, work, few), row),
+            _Few(made(states, states, stage.ravel()[first]), which),
         )
 
     @classmethod
@@ -129,7 +130,7 @@ class Stages:
         return replace(
             self,
             layouts=self.layouts.take(index),
-            stated_etp=self.stated_etp[index],
+            stated=self.stated.take(index),
             stage=self.stage[index],
             _by_work=self._by_work and self._by_work.rows(index),
             _by_states=self._by_states and self._by_states.rows(index),
@@ -145,7 +146,6 @@ class Stages:
         return replace(
             self,
             layouts=self.alone,
-            stated_etp=self.stated_etp[..., 0],
             stage=self._chosen(self.stage, places),
             _by_work=None,
             _by_states=states and _Few(states.stages, self._chosen(states.which, places)),
@@ -160,11 +160,6 @@ class Stages:
     def alone(self) -> Layouts:
         """The layouts (L,) of stages (L, S), without an axis for the stages."""
         return self.layouts.take((..., 0))
-
-    @property
-    def stated(self) -> Layouts:
-        """The layouts (L,) of stages (L, S) as they were stated."""
-        return replace(self.alone, etp=self.stated_etp[..., 0])
 
     @property
     def by_work(self) -> tuple[Stages, Int | None]:
