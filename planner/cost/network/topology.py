@@ -193,10 +193,12 @@ def _network(machine: Machine, size: Int, stride: Int, fewest: Int, nodes: Int) 
     latency, known = network.latency_s.value, network.large_message_latency_s
     ratio = constants().inter_node.large_message_ratio.value
     pairwise = network.pairwise_fraction.value if network.pairwise_fraction else 1.0
-    adding = _reached(network.reducing or network.efficiency, nodes) / fraction
+    adding = np.ones(fewest.shape)
+    if network.reducing:
+        adding = np.minimum(_reached(network.reducing, nodes) / fraction, 1.0)
     return {
         "network_bytes_per_s": rate,
-        "reducing_part": np.minimum(adding, 1.0),
+        "reducing_part": adding,
         "hop_bytes_per_s": hop,
         "pairwise_bytes_per_s": pairwise * rate,
         "network_latency_s": np.full(fewest.shape, latency),

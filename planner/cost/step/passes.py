@@ -323,6 +323,9 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
     >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
     626
     """
+    if not layouts.piped.any():
+        nothing = np.zeros(free_s.shape)
+        return Transfer(nothing, layouts.pp - 1, nothing, nothing)
     one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
     awaited = one + wait * np.minimum(layouts.pp - 1, 2)
