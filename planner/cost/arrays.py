@@ -132,7 +132,9 @@ def in_pieces(work: Callable[[_Rows], _Result], rows: _Rows, count: int) -> _Res
 
 
 def shaped(values: Float, shape: tuple[int, ...]) -> Float:
-    """An array in a shape to which it broadcasts.
+    """An array in a shape to which it broadcasts; itself where it has this shape already [1].
+
+    Counted: every value as often as the shape asks. Left out: a copy. Definition.
 
     >>> shaped(np.ones(2), (3, 2)).shape
     (3, 2)

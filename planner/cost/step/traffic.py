@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Float, Int
+from planner.cost.arrays import Float, Int, shaped
 from planner.cost.network.groups import AXES, Groups, geometry
 from planner.cost.network.topology import group_view
 from planner.cost.question import Question
@@ -66,7 +66,8 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     True
     """
     stages = Stages.candidates(question, Layouts.of(layout))
-    sent = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
+    every = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
+    sent = {kind: shaped(figure, stages.shape) for kind, figure in every.items()}
     places = geometry(Layouts.of(layout).settled(question.framework))
     found = {}
     for axis, whole in AXES.items():
