@@ -25,6 +25,8 @@ _LONGEST = 400
 _WORDS = {
     "Value error, ": "",
     "Input should be a valid integer, unable to parse string as an integer": "write a whole number",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
     "Input should be a valid number, unable to parse string as a number": "write a number",
 }
 """What the library that reads options says, and what it means."""
@@ -64,6 +66,15 @@ def _plain(said: str) -> str:
     return said
 
 
+def _named(context: Any) -> str:
+    """The command that a complaint is about, as it is typed."""
+    words: list[str] = []
+    while context is not None and context.parent is not None:
+        words.insert(0, context.info_name)
+        context = context.parent
+    return " ".join(["planner", *words])
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
@@ -82,6 +93,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             if said.startswith("Usage:"):  # a group of commands without one
                 print(said, file=sys.stderr)
                 sys.exit(WRONG_USE)
-            _fail(f"{shorten(_plain(said), _LONGEST)} (`planner --help` shows the options)")
+            command = _named(getattr(error, "ctx", None))
+            _fail(f"{shorten(_plain(said), _LONGEST)} (`{command} --help` shows the options)")
         raise
     sys.exit(code if isinstance(code, int) else FITS)

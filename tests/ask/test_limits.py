@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,9 @@ def test_one_more_than_the_largest_micro_batch_is_not_safe() -> None:
             for job in [SHORT.replaced(global_batch=each.global_batch)]
         ]
         assert risks[0].out_of_memory_probability <= RISK < risks[1].out_of_memory_probability
+
+
+def test_the_next_larger_model_says_what_it_takes() -> None:
+    answer = ask.model("llama-3-8b", "polaris", nodes=2, among=("llama-2-70b", "llama-3-8b"))
+    assert "2 nodes of polaris run is llama-3-8b" in answer.verdict
+    assert re.search(r"The next, llama-2-70b, fits, but: offload [\w-]+\.$", answer.verdict)

@@ -99,6 +99,8 @@ def test_what_fits_nowhere_exits_with_1(capsys: pytest.CaptureFixture[str]) -> N
         ("change gpt2 -m polaris --also faster", "is not of the form section.field=value"),
         ("network gpt2 -m polaris -n 1", "nothing leaves one node"),
         ("nothing gpt2 -m polaris", "No such command 'nothing'"),
+        ("zero -m polaris", "Missing argument 'model'. (`planner ask zero --help` shows"),
+        ("nodes gpt2 -m polaris --most 0", "'--most': must be at least 1 (`planner ask nodes"),
         ("nodes gpt2", "Missing option '--machine'"),
     ],
 )
