@@ -6,7 +6,9 @@ Results go to standard output, progress and errors to standard error. Exit codes
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -22,6 +24,7 @@ from planner.validate.program import app as validate
 __all__ = ["app", "main"]
 
 _LONGEST = 400
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = {
     "Value error, ": "",
     "Input should be a valid integer, unable to parse string as an integer": "write a whole number",
@@ -79,6 +82,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
         code = _command()(arguments, standalone_mode=False)
+        sys.stdout.flush()
     except PlannerError as error:
         _fail(str(error))
     except typer.Abort:
@@ -87,6 +91,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # the reader of the pipe has what it wanted
         sys.stderr.close()
         sys.exit(FITS)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        # what is still to be written would fail once more when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"the answer cannot be written: {error.strerror}; make room, or write it elsewhere")
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             said = error.format_message()

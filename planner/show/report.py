@@ -39,7 +39,7 @@ __all__ = [
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
-_WIDE = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14, "change": 20}
+_WIDE = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
 """Columns that are folded where there is little room, and their least width."""
 _PADDING = 2
 # blanks beside a column of a table without lines

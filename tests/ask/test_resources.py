@@ -12,7 +12,7 @@ import planner
 from planner import Workload, ask
 from planner.ask.asked import Points, asked_of
 from planner.ask.fewest import doublings, fewest, largest
-from planner.ask.resources.deadline import admitted, finished
+from planner.ask.resources.deadline import admitted, finished, sections
 from planner.choose.plan import Plan
 from planner.choose.search import RISK
 from planner.describe.machine import Machine
@@ -201,13 +201,30 @@ def test_hundreds_of_short_jobs_are_no_answer_unless_they_are_asked_for() -> Non
     assert {row["nodes"]: row["jobs"] for row in more.rows}[fewer] > 100
     none = ask.deadline("llama-3-8b", "polaris", **{**asked, "most": 9})
     assert not none.found
-    assert re.search(r"with most_jobs = \d{3} [5-9] nodes of polaris would", none.verdict)
+    assert re.search(r"[5-9] nodes of polaris would, in \d{3} jobs of 1 h", none.verdict)
     cheapest = ask.cheapest("llama-3-8b", "polaris", **asked)
     [taken] = [row for row in cheapest.rows if f"on {row['nodes']} nodes" in cheapest.verdict]
     assert taken["jobs"] <= 100
     for row in cheapest.rows:
         if row["nodes"] in rows:
             assert row["days"] == rows[row["nodes"]]["days"]
+
+
+def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
+    """7 nodes are let into a queue of long jobs; 8, a power of two, into one of an hour alone."""
+    machine = small_machine(32)
+    queues = [
+        {"name": "long", "max_nodes": 7, "max_hours": 72.0},
+        {"name": "short", "max_nodes": 32, "max_hours": 1.0},
+    ]
+    own = machine.replaced(scheduler={**machine.scheduler.model_dump(), "queues": queues})
+    plan = planner.plan(MODEL, own, nodes=7, workload=JOB)
+    assert plan.recommended is not None
+    days = 1.1 * plan.duration_s(plan.recommended) / 86400
+    found = ask.deadline(MODEL, own, days=days, workload=JOB, most_jobs=3)
+    assert found.asked["fewest"]["likely"] <= 7
+    parts = sections(asked_of(MODEL, own, {"workload": JOB}), range(1, 33))
+    assert [tuple(part) for part in parts] == [tuple(range(1, 8)), tuple(range(8, 33))]
 
 
 def test_a_deadline_is_answered_with_the_nodes_that_keep_it(every: dict[int, Plan]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +115,24 @@ def test_wrong_use_is_one_sentence(
     assert said in err
     assert err.startswith("planner: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", ["machines", "ask host gpt2 -m polaris"])
+def test_a_full_disk_is_one_sentence(words: str) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "planner.cli", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("planner: the answer cannot be written: No space left")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_version_of_python_has_the_same_door() -> None:

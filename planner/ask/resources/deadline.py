@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import NormalDist
 from typing import Annotated, Unpack
 
@@ -30,6 +31,7 @@ __all__ = [
     "deadline",
     "finished",
     "searched_all",
+    "sections",
 ]
 
 Days = Annotated[float, Option("Days from the first job to the last.", least=0, metavar="DAYS")]
@@ -120,6 +122,25 @@ def admitted(asked: Asked, limit: int) -> Sequence[int]:
     return [n for n in counts if any(q.min_nodes <= n <= q.max_nodes for q in queues)]
 
 
+def sections(asked: Asked, counts: Sequence[int]) -> list[Sequence[int]]:
+    """Node counts in a row for which the longest job is as long: what is kept in time on some may
+    not be on more, where queues for these are shorter.
+    """
+    queues = [q for q in asked.machine.scheduler.queues if not q.on_request]
+
+    def hours(count: int) -> float:
+        admit = (q.max_hours for q in queues if q.min_nodes <= count <= q.max_nodes)
+        return max(admit, default=math.inf)
+
+    return [tuple(part) for _, part in groupby(counts, key=hours)]
+
+
+def _first(parts: Sequence[Sequence[int]], holds: Callable[[int], bool]) -> int | None:
+    """The fewest nodes of the first section that has some for which something holds."""
+    found = (fewest(part, holds) for part in parts)
+    return next((count for count in found if count is not None), None)
+
+
 @checked
 def deadline(
     model: str | Model,
@@ -155,8 +176,9 @@ def deadline(
         run = finished(points(count))
         return run is not None and run.slot.jobs <= most_jobs and run.late(days) <= chance
 
-    likely = fewest(counts, lambda count: in_time(count, _EVEN))
-    sure = likely and fewest(counts, lambda count: in_time(count, late / 100))
+    parts = sections(asked, counts)
+    likely = _first(parts, lambda count: in_time(count, _EVEN))
+    sure = likely and _first(parts, lambda count: in_time(count, late / 100))
     rows = [
         run.row(days) if (run := finished(point)) else point.row()
         for _, point in sorted(points.known.items())
@@ -189,18 +211,25 @@ class _Verdict:
         """The answer: the nodes that are surely in time, and those that are as likely as not."""
         if likely is None:
             return self._none()
+        said = self._trained(sure or likely)
         if sure is None:
-            return (
-                f"{self._trained(likely)}; no number that was searched is late with "
-                f"{self.late:g} % or less."
-            )
-        if sure == likely:
-            return f"{self._trained(sure)}."
-        run = self._run(likely)
-        return (
-            f"{self._trained(sure)}; {counted(likely, 'node')} would do in {_days(run)}, late with "
-            f"{percent(run.late(self.days))}."
-        )
+            said += f"; no number that was searched is late with {self.late:g} % or less"
+        elif sure != likely:
+            run = self._run(likely)
+            said += f"; {counted(likely, 'node')} would do in {_days(run)}, late with "
+            said += percent(run.late(self.days))
+        return f"{said}{self._in_more_jobs(likely)}."
+
+    def _in_more_jobs(self, least: int | None) -> str:
+        """Fewer nodes that would do it in more jobs than are taken; empty where none would."""
+        runs = [run for point in self.points.fitting if (run := finished(point))]
+        able = [run for run in runs if run.late(self.days) <= _EVEN]
+        able = [run for run in able if run.slot.jobs > self.most_jobs]
+        able = [run for run in able if least is None or run.point.nodes < least]
+        if not able:
+            return ""
+        run = min(able, key=lambda run: run.point.nodes)
+        return f"; {on_nodes(run.point)} would, {run.jobs}, more than most_jobs"
 
     def _run(self, count: int) -> Finished:
         run = finished(self.points(count))
@@ -235,12 +264,7 @@ class _Verdict:
         )
         best = min(able or runs, key=lambda run: run.days[0])
         said += f": the fastest, {on_nodes(best.point)}, takes {_days(best)}, {best.jobs}"
-        other = min(runs, key=lambda run: (run.late(self.days) > _EVEN, run.slot.jobs))
-        if able and other not in able and other.late(self.days) <= _EVEN:
-            said += (
-                f"; with most_jobs = {other.slot.jobs} {on_nodes(other.point)} would, {other.jobs}"
-            )
-        return f"{said}."
+        return f"{said}{self._in_more_jobs(None)}."
 
 
 def _days(run: Finished) -> str:
@@ -261,6 +285,7 @@ def _notes(asked: Asked, tried: int, counts: int, most_jobs: int) -> list[str]:
 
 
 def searched_all(points: Points, counts: Sequence[int]) -> None:
-    """Work out the doublings of some node counts."""
-    for count in doublings(counts):
-        points(count)
+    """Work out the doublings of some node counts, section by section."""
+    for part in sections(points.asked, counts):
+        for count in doublings(part):
+            points(count)
