@@ -41,6 +41,15 @@ class Answer(Framed[Literal["rows"]]):
     notes: tuple[str, ...] = ()
     """How it was looked for, and what is left out."""
 
+    def __str__(self) -> str:
+        """The sentence, and how it was looked for: `print` has no use for all fields.
+
+        >>> print(Answer("host", {}, True, "It is enough.", (), ("One node.",)))
+        It is enough.
+        - One node.
+        """
+        return "\n".join([self.verdict, *(f"- {note}" for note in self.notes)])
+
     def records(self, table: Literal["rows"] | None = None) -> list[Record]:
         """What was looked at, a row each."""
         if table not in (None, "rows"):

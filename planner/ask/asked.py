@@ -11,7 +11,13 @@ from typing import Any, TypedDict
 from planner.ask.answer import Answer, Row
 from planner.ask.point import Point, no_point, point_of
 from planner.choose.asking import Answered, answered, frameworks_for
-from planner.choose.job import check_nodes, check_ramp, check_routing, check_sequence
+from planner.choose.job import (
+    check_nodes,
+    check_ramp,
+    check_routing,
+    check_sequence,
+    check_workload,
+)
 from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import Needed
 from planner.cost.question import Question
@@ -147,6 +153,7 @@ def _said(kind: str, described: Description) -> Any:
 
 def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Asked:
     """The job that names or descriptions name, checked."""
+    check_workload(job.get("workload"))
     frameworks = job.get("frameworks", ())
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     tolerance = job.get("tolerance")

@@ -11,12 +11,13 @@ import inspect
 import math
 import numbers
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 from planner.describe.base import shown
-from planner.errors import LayoutError, shorten
+from planner.describe.workload import Workload
+from planner.errors import LayoutError, UnknownNameError, shorten
 from planner.units import either
 
 __all__ = ["Nodes", "Option", "Parameter", "checked", "parameters"]
@@ -87,7 +88,8 @@ R = TypeVar("R")
 def checked(question: Callable[P, R]) -> Callable[P, R]:
     """A question that refuses values beyond the bounds or the words of its options.
 
-    Raises LayoutError with value, rule and what the option is.
+    Raises LayoutError with value, rule and what the option is, and UnknownNameError for what is
+    none of its arguments. One text stands for several where an option takes them.
 
     >>> @checked
     ... def half(*, of: Annotated[float, Option("What is halved.", least=1, most=9)]) -> float:
@@ -100,11 +102,37 @@ def checked(question: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(question)
     def called(*args: P.args, **given: P.kwargs) -> R:
+        _check_names(question, given)
         for one in parameters(question):
             one.check(given.get(one.name, one.default))
+            if one.repeats and isinstance(given.get(one.name), str):
+                given[one.name] = (given[one.name],)
         return question(*args, **given)
 
     return called
+
+
+def _check_names(question: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise PlannerError for an argument that a question does not take, named as it might be."""
+    known = _arguments(question)
+    for name in given:
+        if known is None or name in known:
+            continue
+        if name in Workload.model_fields:
+            raise LayoutError(
+                f"{name} is a field of the workload; give workload=planner.Workload({name}=...)"
+            )
+        listing = f"`help(planner.ask.{question.__name__})` says what they are"
+        raise UnknownNameError("argument", name, known, listing)
+
+
+@functools.cache
+def _arguments(question: Callable[..., Any]) -> frozenset[str] | None:
+    """Names of all that a question takes; None where Python refuses others itself."""
+    signature = inspect.signature(question, eval_str=True).parameters
+    rest = [one for one in signature.values() if one.kind is inspect.Parameter.VAR_KEYWORD]
+    fields = [typing.get_args(one.annotation)[0].__annotations__ for one in rest]
+    return frozenset([*signature, *fields[0]]) - {rest[0].name} if rest else None
 
 
 @functools.cache

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numbers
+
 from planner.cost.question import Question
+from planner.describe.base import shown
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
 from planner.describe.model.weights import weight_blocks
 from planner.describe.workload import Workload, parse_ramp
-from planner.errors import LayoutError, shorten
+from planner.errors import DescriptionError, LayoutError, shorten
+from planner.units import counted
 
 __all__ = [
     "check_division",
@@ -15,6 +19,7 @@ __all__ = [
     "check_ramp",
     "check_routing",
     "check_sequence",
+    "check_workload",
     "listed",
 ]
 
@@ -24,18 +29,31 @@ _USUAL = Workload.model_fields
 
 def listed(values: list[int], limit: int = 16) -> str:
     """The first of the allowed values, for a message."""
-    shown = ", ".join(map(str, values[:limit]))
-    return shown + (", ..." if len(values) > limit else "") if values else "none"
+    first = ", ".join(map(str, values[:limit]))
+    return first + (", ..." if len(values) > limit else "") if values else "none"
 
 
 def check_nodes(machine: Machine, nodes: int) -> None:
     """Raise LayoutError where a machine does not have so many nodes."""
+    if isinstance(nodes, bool) or not isinstance(nodes, numbers.Integral):
+        said = shorten(repr(nodes))
+        raise LayoutError(f"nodes = {said} is no whole number; write for example nodes=4")
     if nodes < 1:
         raise LayoutError(f"nodes = {nodes} must be at least 1; give a positive number")
     if nodes > machine.num_nodes.value:
+        there = counted(machine.num_nodes.value, "node")
         raise LayoutError(
-            f"nodes = {nodes} exceeds the {machine.num_nodes.value:.0f} nodes of {machine.name}; "
-            "use fewer, or set num_nodes to what it has"
+            f"nodes = {nodes} exceeds the {there} of {machine.name}; use fewer, or set num_nodes "
+            "to what it has"
+        )
+
+
+def check_workload(workload: Workload | None) -> None:
+    """Raise DescriptionError for what is no workload."""
+    if not isinstance(workload, Workload | None):
+        raise DescriptionError(
+            f"workload = {shown(workload)} is no planner.Workload; write for example "
+            "planner.Workload(sequence_length=4096, global_batch=256)"
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, overload
 
 from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
-from planner.choose.job import check_nodes, check_ramp
+from planner.choose.job import check_nodes, check_ramp, check_workload
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
@@ -98,6 +98,7 @@ def plan(
     (True, 4)
     """
     described, place = _model(model), _machine(machine)
+    check_workload(workload)
     workload = workload or Workload()
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     check_nodes(place, nodes)
@@ -200,6 +201,7 @@ def asked_question(
 ) -> Question:
     """What is asked of one layout, which its framework allows; arguments as of `estimate`."""
     described, place = _model(model), _machine(machine)
+    check_workload(workload)
     workload = workload or Workload(global_batch=layout.global_batch)
     place.peak(workload.base_precision)
     check_nodes(place, -(-layout.world // place.node.num_devices))

@@ -72,10 +72,11 @@ def machines_command(as_json: AsJson = False) -> int:
             )
         )
         return 0
+    wide = max(len(m.device.name) for m in machines)
     for m in machines:
         print(
             f"{m.name:20} {int(m.num_nodes.value):>6} x {m.node.num_devices:<2} "
-            f"{m.device.name:32} {m.title}"
+            f"{m.device.name:{wide}}  {m.title}"
         )
     return 0
 

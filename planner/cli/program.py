@@ -6,7 +6,9 @@ Results go to standard output, progress and errors to standard error. Exit codes
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -22,9 +24,12 @@ from planner.validate.program import app as validate
 __all__ = ["app", "main"]
 
 _LONGEST = 400
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = {
     "Value error, ": "",
     "Input should be a valid integer, unable to parse string as an integer": "write a whole number",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
     "Input should be a valid number, unable to parse string as a number": "write a number",
 }
 """What the library that reads options says, and what it means."""
@@ -64,10 +69,20 @@ def _plain(said: str) -> str:
     return said
 
 
+def _named(context: Any) -> str:
+    """The command that a complaint is about, as it is typed."""
+    words: list[str] = []
+    while context is not None and context.parent is not None:
+        words.insert(0, context.info_name)
+        context = context.parent
+    return " ".join(["planner", *words])
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; no traceback reaches a user."""
     try:
         code = _command()(arguments, standalone_mode=False)
+        sys.stdout.flush()
     except PlannerError as error:
         _fail(str(error))
     except typer.Abort:
@@ -76,12 +91,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # the reader of the pipe has what it wanted
         sys.stderr.close()
         sys.exit(FITS)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        # what is still to be written would fail once more when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"the answer cannot be written: {error.strerror}; make room, or write it elsewhere")
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             said = error.format_message()
             if said.startswith("Usage:"):  # a group of commands without one
                 print(said, file=sys.stderr)
                 sys.exit(WRONG_USE)
-            _fail(f"{shorten(_plain(said), _LONGEST)} (`planner --help` shows the options)")
+            command = _named(getattr(error, "ctx", None))
+            _fail(f"{shorten(_plain(said), _LONGEST)} (`{command} --help` shows the options)")
         raise
     sys.exit(code if isinstance(code, int) else FITS)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.one_layout import OneLayout
-from planner.cli.options import FITS, AsJson, experience_of, spread
+from planner.cli.options import FITS, NOTHING_FITS, AsJson, experience_of, spread
 from planner.errors import PlannerError
 
 __all__ = ["register"]
@@ -47,16 +47,18 @@ def simulate_command(
         framework=job.framework,
         experience=experience_of(given.learned(model)),
     )
+    if trace is not None:
+        _write(trace, json.dumps(found.to_trace(), allow_nan=False))
     if as_json:
         print(json.dumps(found.to_dict(), indent=1, allow_nan=False))
     else:
         from planner.show.report import console
         from planner.show.simulation import show_simulation
 
-        show_simulation(found, console())
-    if trace is not None:
-        _write(trace, json.dumps(found.to_trace(), allow_nan=False))
-    return FITS
+        show_simulation(found, machine, console())
+        if trace is not None:
+            print(f"\nThe trace is in {trace}: open it at ui.perfetto.dev or in chrome://tracing.")
+    return FITS if found.estimate.fits else NOTHING_FITS
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.ask.answer import Answer, Row
+from planner.show.quantities import format_quantity
 from planner.show.words import probability
 from planner.units import (
     format_amount,
@@ -129,6 +130,8 @@ def _cell(row: Row, name: str) -> str:
     value = row.get(name)
     if value is None:
         return "-"
+    if name == "value" and "fact" in row:
+        return format_quantity(str(row["fact"]), value)
     text = column_text(name, value)
     if name == "layout" and "framework" in row:
         return f"{text} [{row['framework']}]"

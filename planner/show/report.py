@@ -23,6 +23,7 @@ from planner.describe.machine import Machine
 from planner.show import words
 from planner.show.answers import answer_table
 from planner.show.quantities import format_quantity, quantities
+from planner.show.stacked import stacked
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = [
@@ -38,8 +39,10 @@ __all__ = [
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
-_WIDE = {"reason": 24, "layout": 18, "recommendation": 14, "measure next": 14, "change": 18}
+_WIDE = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
 """Columns that are folded where there is little room, and their least width."""
+_PADDING = 2
+# blanks beside a column of a table without lines
 
 
 class _Console(Console):
@@ -310,18 +313,43 @@ def show_answer(answer: Answer, out: Console) -> None:
     """Print an answer: the sentence, the table, notes."""
     out.print(Text(answer.verdict, "bold green" if answer.found else "bold red"))
     if answer.rows:
-        titles, rows = answer_table(answer)
-        table = Table(box=None)
-        for place, title in enumerate(titles):
-            texts = any(row[place][:1].isalpha() for row in rows)
-            # titles may be folded, cells only where they are long
-            longest = max(len(row[place]) for row in rows)
-            least = min(_WIDE.get(title, longest), longest)
-            justify: JustifyMethod = "left" if texts else "right"
-            table.add_column(Text(title), justify=justify, overflow="fold", min_width=least)
-        for row in rows:
-            table.add_row(*map(Text, row))
         out.print()
-        out.print(table)
+        _show_table(*answer_table(answer), out)
         out.print()
     show_notes(answer.notes, out)
+
+
+def _show_table(titles: list[str], rows: list[list[str]], out: Console) -> None:
+    """Print a table of texts; what it has no room for stands under its rows."""
+    widths = _widths(titles, rows, out.width - _PADDING * len(titles))
+    if widths is None:
+        head, body = stacked(titles, rows, tuple(_WIDE), out.width)
+        out.print(Text("\n".join(head), "bold"))
+        out.print(Text("\n".join(body)))
+        return
+    table = Table(box=None)
+    for place, (title, width) in enumerate(zip(titles, widths, strict=True)):
+        texts = any(row[place][:1].isalpha() for row in rows)
+        justify: JustifyMethod = "left" if texts else "right"
+        table.add_column(Text(title), justify=justify, overflow="fold", width=width)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table)
+
+
+def _widths(titles: list[str], rows: list[list[str]], room: int) -> list[int] | None:
+    """Widths of columns that share some room, None where it is too little.
+
+    Long texts are folded, then titles between words; what is left goes to the narrowest text.
+    """
+    longest = [max(len(row[place]) for row in rows) for place in range(len(titles))]
+    least = [min(_WIDE.get(*pair), pair[1]) for pair in zip(titles, longest, strict=True)]
+    whole = [max(*pair) for pair in zip(least, map(len, titles), strict=True)]
+    words = [max(most, *map(len, t.split())) for most, t in zip(least, titles, strict=True)]
+    widths = whole if sum(whole) <= room else words
+    for _ in range(room - sum(widths)):
+        folded = [n for n, most in enumerate(longest) if widths[n] < most]
+        if not folded:
+            break
+        widths[min(folded, key=lambda n: widths[n])] += 1
+    return widths if sum(widths) <= room else None

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from planner.choose.simulated.simulation import Simulation
 from planner.choose.simulated.widening import SHARE
+from planner.describe.machine import Machine
+from planner.show.words import fate, interval
 from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["show_simulation"]
@@ -19,33 +21,39 @@ _LEAST_GAIN = 0.0005
 """Share of the step below which a gain is not worth a line."""
 
 
-def show_simulation(found: Simulation, out: Console) -> None:
+def show_simulation(found: Simulation, machine: Machine, out: Console) -> None:
     """Print a played step: its length, what sets it, what each stage waits for, what to widen."""
     layout, step = found.estimate.layout, found.makespan_s
+    head = f"{layout} [{found.estimate.framework}]: {_length(found)}"
+    out.print(head, style="bold", highlight=False, markup=False)
+    if not found.estimate.fits:
+        out.print(f"{fate(found.estimate, machine)}.", style="bold red", highlight=False)
     out.print(
-        f"{layout} [{found.estimate.framework}]: {len(found.events):,} events on "
-        f"{counted(layout.pp, 'stage')}",
+        f"{len(found.events):,} events on {counted(layout.pp, 'stage')}",
         highlight=False,
-        markup=False,
     )
-    out.print(_length(found), highlight=False)
     if layout.pp > 1:
         stages = {f"stage {stage}": s for stage, s in found.critical_s("stage").items()}
         out.print(f"Critical path by stage: {_shares(stages, step)}", highlight=False)
-    out.print(f"Critical path by stream: {_shares(found.critical_s('stream'), step)}")
+    out.print(
+        f"Critical path by stream: {_shares(found.critical_s('stream'), step)}", highlight=False
+    )
     out.print("\nStages")
     out.print(_stages(found))
-    out.print(f"\nWhat to widen: the step with one thing {100 * SHARE:.0f} % faster")
+    out.print(
+        f"\nWhat to widen: the step with one thing {100 * SHARE:.0f} % faster", highlight=False
+    )
     out.print(_gains(found))
 
 
 def _length(found: Simulation) -> str:
     closed, step = found.estimate.step_time_s, found.makespan_s
-    said = f"step {step:.4g} s played, {closed:.4g} s by the closed form of `estimate`"
+    there = f"{closed:.4g} s ({interval(found.estimate)})"
+    said = f"step {step:.4g} s played; `planner estimate` has {there}"
     if abs(found.difference) < 1e-9:
-        return f"{said}: the same"
+        return f"{said}, the same"
     way = "longer" if found.difference > 0 else "shorter"
-    return f"{said}: {100 * abs(found.difference):.2g} % {way}"
+    return f"{said}, played is {100 * abs(found.difference):.2g} % {way}"
 
 
 def _shares(sums: Mapping[Any, float], step: float) -> str:

@@ -407,7 +407,7 @@ def queues(plan: Plan, estimate: Estimate) -> str:
     longest = max(plan.queues, key=lambda queue: (not queue.on_request, queue.max_hours))
     runs = -(-hours // longest.max_hours)
     if runs > 1:
-        text += f" The training takes {counted(runs, 'run')} in {longest.name}."
+        text += f" The training takes at least {counted(runs, 'run')} in {longest.name}."
     return text
 
 

@@ -15,7 +15,7 @@ import pytest
 import planner
 from planner.ask import QUESTIONS, Answer
 from planner.ask.option import Parameter, parameters
-from planner.errors import DescriptionError, LayoutError
+from planner.errors import DescriptionError, LayoutError, PlannerError
 from planner.show.answers import answer_table
 from tests.ask.jobs import OWN, SHORT
 
@@ -90,6 +90,29 @@ def test_a_table_is_as_wide_as_its_titles(name: str, answers: dict[str, Answer])
     assert len(set(titles)) == len(titles)
     assert {len(row) for row in rows} == {len(titles)}
     assert titles[-1] == "reason"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"global_batch": 8}, r"workload=planner\.Workload\(global_batch=\.\.\.\)"),
+        ({"workloads": SHORT}, "unknown argument 'workloads': did you mean workload"),
+        ({"mots": 2}, "unknown argument 'mots': did you mean most"),
+        ({"workload": {"global_batch": 8}}, r"is no planner\.Workload"),
+    ],
+)
+def test_what_no_question_takes_is_refused(given: dict[str, Any], said: str) -> None:
+    """An argument that nobody reads would be an answer to another question."""
+    for name, ask in QUESTIONS.items():
+        with pytest.raises(PlannerError, match="most|known" if "mots" in given else said):
+            ask("gpt2", "polaris", **{**OWN[name], **given})
+    with pytest.raises(PlannerError, match=said):
+        planner.ask.nodes("gpt2", "polaris", **given)
+
+
+def test_one_name_stands_for_several() -> None:
+    one = planner.ask.machine("gpt2", "polaris", workload=SHORT, against="vsc-5")
+    assert one == planner.ask.machine("gpt2", "polaris", workload=SHORT, against=("vsc-5",))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"question": 1}', "null", '{"rows": [1]}'])

@@ -149,3 +149,21 @@ def test_what_does_not_fit_has_a_peak_too() -> None:
     assert not answer.found
     assert "does not fit; nearest to it is" in answer.verdict
     assert answer.rows[-1]["memory_bytes"] > 0
+
+
+def test_buckets_of_every_size_are_told_of() -> None:
+    """With its own buckets ZeRO-3 takes less than ZeRO-2 there, with smaller ones more."""
+    answer = ask.buckets("gpt2", "aurora", workload=SHORT)
+    more = [row for row in answer.rows if " more than " in row["reason"]]
+    assert more
+    assert answer.verdict.count(" more than ZeRO-") == len(more)
+    for row in more:
+        assert f"{row['bucket_elements'] / 1e6:.0f} M ZeRO-{row['zero_stage']}" in answer.verdict
+
+
+def test_a_batch_that_ranks_do_not_share_is_named() -> None:
+    answer = ask.zero("llama-3-70b", "aurora", nodes=4, alone=True, frameworks="fsdp2")
+    assert not answer.found
+    assert (
+        "its 48 ranks do not share 256 sequences: try --global-batch 240 or 288" in answer.verdict
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,23 @@ def test_one_more_than_the_largest_micro_batch_is_not_safe() -> None:
             for job in [SHORT.replaced(global_batch=each.global_batch)]
         ]
         assert risks[0].out_of_memory_probability <= RISK < risks[1].out_of_memory_probability
+
+
+def test_the_next_larger_model_says_what_it_takes() -> None:
+    answer = ask.model("llama-3-8b", "polaris", nodes=2, among=("llama-2-70b", "llama-3-8b"))
+    assert "2 nodes of polaris run is llama-3-8b" in answer.verdict
+    assert re.search(r"The next, llama-2-70b, fits, but: offload [\w-]+\.$", answer.verdict)
+
+
+def test_a_longer_sequence_that_was_seen_is_not_passed_over() -> None:
+    """Sequences that one would run may stop and go on: 12 on a node of Aurora did."""
+    job = Workload(sequence_length=4096, global_batch=12)
+    answer = ask.sequence("llama-3-8b", "aurora", workload=job)
+    longest = answer.asked["longest"]
+    rows = {row["sequence_length"]: row for row in answer.rows}
+    for length, row in rows.items():
+        if row["fits"] and row["out_of_memory_probability"] <= RISK:
+            assert length <= longest["safe"]
+            odd = any(word in row["reason"] for word in ("offload", "leaves", "cuts", "stages"))
+            assert odd or length <= longest["sensible"]
+    assert "()" not in answer.verdict

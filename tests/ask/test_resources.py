@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import planner
 from planner import Workload, ask
 from planner.ask.asked import Points, asked_of
 from planner.ask.fewest import doublings, fewest, largest
-from planner.ask.resources.deadline import admitted, finished
+from planner.ask.resources.deadline import admitted, finished, sections
 from planner.choose.plan import Plan
 from planner.choose.search import RISK
 from planner.describe.machine import Machine
@@ -178,6 +179,80 @@ def test_fewer_jobs_in_a_row_take_more_nodes_or_cannot_be(every: dict[int, Plan]
     found = fewer.asked["fewest"]["likely"]
     assert found > free.asked["fewest"]["likely"]
     assert {row["nodes"]: row["jobs"] for row in fewer.rows}[found] < taken
+
+
+def test_hundreds_of_short_jobs_are_no_answer_unless_they_are_asked_for() -> None:
+    """Polaris admits 5 to 9 nodes for one hour at a time; 10 nodes for three, 4 for a week."""
+    asked: dict[str, Any] = {
+        "days": 15.0,
+        "most": 16,
+        "frameworks": "megatron-lm",
+        "workload": Workload(sequence_length=4096, global_batch=512, tokens=100e9),
+    }
+    found = ask.deadline("llama-3-8b", "polaris", **asked)
+    rows = {row["nodes"]: row for row in found.rows}
+    count = found.asked["fewest"]["sure"]
+    assert count >= 10
+    assert rows[count]["jobs"] <= 100
+    assert "At most 100 jobs in a row are taken (most_jobs)." in found.notes
+    more = ask.deadline("llama-3-8b", "polaris", most_jobs=1000, **asked)
+    fewer = more.asked["fewest"]["likely"]
+    assert 5 <= fewer <= 9
+    assert {row["nodes"]: row["jobs"] for row in more.rows}[fewer] > 100
+    none = ask.deadline("llama-3-8b", "polaris", **{**asked, "most": 9})
+    assert not none.found
+    assert re.search(r"[5-9] nodes of polaris would, in \d{3} jobs of 1 h", none.verdict)
+    cheapest = ask.cheapest("llama-3-8b", "polaris", **asked)
+    [taken] = [row for row in cheapest.rows if f"on {row['nodes']} nodes" in cheapest.verdict]
+    assert taken["jobs"] <= 100
+    for row in cheapest.rows:
+        if row["nodes"] in rows:
+            assert row["days"] == rows[row["nodes"]]["days"]
+
+
+def test_nodes_that_a_queue_of_long_jobs_admits_are_not_passed_over() -> None:
+    """7 nodes are let into a queue of long jobs; 8, a power of two, into one of an hour alone."""
+    machine = small_machine(32)
+    queues = [
+        {"name": "long", "max_nodes": 7, "max_hours": 72.0},
+        {"name": "short", "max_nodes": 32, "max_hours": 1.0},
+    ]
+    own = machine.replaced(scheduler={**machine.scheduler.model_dump(), "queues": queues})
+    plan = planner.plan(MODEL, own, nodes=7, workload=JOB)
+    assert plan.recommended is not None
+    days = 1.1 * plan.duration_s(plan.recommended) / 86400
+    found = ask.deadline(MODEL, own, days=days, workload=JOB, most_jobs=3)
+    assert found.asked["fewest"]["likely"] <= 7
+    parts = sections(asked_of(MODEL, own, {"workload": JOB}), range(1, 33))
+    assert [tuple(part) for part in parts] == [tuple(range(1, 8)), tuple(range(8, 33))]
+
+
+def test_a_deadline_is_answered_with_the_nodes_that_keep_it(every: dict[int, Plan]) -> None:
+    answer = ask.deadline(MODEL, small_machine(), days=6.0, workload=JOB)
+    sure, likely = answer.asked["fewest"]["sure"], answer.asked["fewest"]["likely"]
+    rows = {row["nodes"]: row for row in answer.rows}
+    assert rows[sure]["late_probability"] <= 0.05
+    assert answer.verdict.startswith(f"{sure} node")
+    assert (f"; {likely} node" in answer.verdict) == (sure != likely)
+
+
+def test_machines_are_compared_by_what_is_asked() -> None:
+    job: dict[str, Any] = {"against": ("vsc-5",), "workload": SHORT}
+    for by, unit in (("time", "step_time"), ("node-hours", "node_hours")):
+        found = ask.machine("gpt2", "polaris", by=by, **job)
+        best, second = found.rows
+        end = "_s" if by == "time" else ""
+        overlap = second[f"{unit}_low{end}"] < best[f"{unit}_high{end}"]
+        assert ("intervals overlap" in found.verdict) == overlap, by
+    assert "1 node of polaris (4 devices) takes the fewest" in found.verdict
+    assert "2 nodes of vsc-5 (4 devices) take " in found.verdict
+    assert not overlap
+
+
+def test_as_long_as_another_is_not_a_multiple_of_it() -> None:
+    twin = planner.load_machine("polaris").replaced(name="twin")
+    found = ask.machine("gpt2", twin, against="polaris", workload=SHORT)
+    assert found.verdict.endswith(" 1 node of polaris (4 devices) takes as long.")
 
 
 def test_only_counts_that_queues_admit_are_taken() -> None:

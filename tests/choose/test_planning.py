@@ -236,3 +236,17 @@ def test_every_kind_of_transformer_is_planned(name: str) -> None:
     assert answer.best is not None
     assert math.isfinite(answer.best.step_time_s)
     assert answer.best.mfu < 0.8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nodes": "4"}, "nodes = '4' is no whole number"),
+        ({"nodes": 2.5}, r"nodes = 2\.5 is no whole number"),
+        ({"nodes": True}, "nodes = True is no whole number"),
+        ({"nodes": 1, "workload": {"global_batch": 8}}, r"is no planner\.Workload"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlannerError, match=said):
+        planner.plan("gpt2", "polaris", **given)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +102,8 @@ def test_what_fits_nowhere_exits_with_1(capsys: pytest.CaptureFixture[str]) -> N
         ("change gpt2 -m polaris --also faster", "is not of the form section.field=value"),
         ("network gpt2 -m polaris -n 1", "nothing leaves one node"),
         ("nothing gpt2 -m polaris", "No such command 'nothing'"),
+        ("zero -m polaris", "Missing argument 'model'. (`planner ask zero --help` shows"),
+        ("nodes gpt2 -m polaris --most 0", "'--most': must be at least 1 (`planner ask nodes"),
         ("nodes gpt2", "Missing option '--machine'"),
     ],
 )
@@ -110,6 +115,24 @@ def test_wrong_use_is_one_sentence(
     assert said in err
     assert err.startswith("planner: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", ["machines", "ask host gpt2 -m polaris"])
+def test_a_full_disk_is_one_sentence(words: str) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "planner.cli", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("planner: the answer cannot be written: No space left")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_version_of_python_has_the_same_door() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import FITS, WRONG_USE, main
+from planner.cli import FITS, NOTHING_FITS, WRONG_USE, main
 
 Captured = pytest.CaptureFixture[str]
 JOB = (
@@ -30,11 +30,20 @@ def test_the_summary_says_what_sets_the_step(capsys: Captured) -> None:
     code, out, _ = run(capsys, "simulate", *JOB)
     assert code == FITS
     assert "dp2 tp4 pp4 zero1 mb1x16 full recompute [megatron-lm]" in out
-    played, closed = map(float, re.findall(r"([\d.]+) s (?:played|by the closed form)", out))
+    played, closed = map(float, re.findall(r"([\d.]+) s (?:played|\(90 %)", out))
     assert played == pytest.approx(closed, rel=0.05)
     assert re.search(r"Critical path by stage: stage 3 \d+ %", out)
     assert re.search(r"Critical path by stream: compute \d+ %", out)
     assert re.search(r"peak FLOP/s of the device +[\d.]+ s +[\d.]+ %", out)
+
+
+def test_what_does_not_fit_is_said_and_exits_with_1(capsys: Captured) -> None:
+    job = ("llama-3-70b", "-m", "polaris", "-n", "4", "--tp", "4", "--pp", "4")
+    code, out, _ = run(capsys, "simulate", *job)
+    assert code == NOTHING_FITS
+    _, estimated, _ = run(capsys, "estimate", *job)
+    assert out.splitlines()[1] == estimated.partition(": dp1 ")[0] + "."
+    assert out.splitlines()[1].startswith("Does not fit: ")
 
 
 def test_json_and_trace_are_of_one_step(capsys: Captured, tmp_path: Path) -> None:
@@ -52,8 +61,8 @@ def test_json_and_trace_are_of_one_step(capsys: Captured, tmp_path: Path) -> Non
 
 
 def test_wrong_use_is_one_sentence(capsys: Captured, tmp_path: Path) -> None:
-    code, _, err = run(capsys, "simulate", *JOB, "--trace", str(tmp_path / "no" / "step.json"))
-    assert code == WRONG_USE
+    code, out, err = run(capsys, "simulate", *JOB, "--trace", str(tmp_path / "no" / "step.json"))
+    assert (code, out) == (WRONG_USE, "")
     assert err.startswith("planner: cannot write the trace to ")
     code, out, err = run(capsys, "simulate", *JOB[:-1], "524288")
     assert (code, out) == (WRONG_USE, "")

@@ -45,7 +45,7 @@ def test_a_long_training_is_cut_into_the_longest_runs(plan: Plan) -> None:
     # queues that one must ask for are named, but nothing is counted on them
     open_ones = [queue for queue in plan.queues if not queue.on_request]
     longest = max(open_ones, key=lambda queue: queue.max_hours)
-    assert f"{-(-hours // longest.max_hours):,.0f} runs in {longest.name}" in words.queues(
+    assert f"at least {-(-hours // longest.max_hours):,.0f} runs in {longest.name}" in words.queues(
         plan, plan.best
     )
     assert "preemptable (up to 72 h, by request)" in words.queues(plan, plan.best)

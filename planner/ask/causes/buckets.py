@@ -153,8 +153,23 @@ def _verdict(
         )
     where = f"{asked.model.name} with {framework.name} on {world} devices"
     if not said:
-        return f"{where}: every ZeRO stage takes less than the one below it, buckets included."
+        less = (
+            f"with buckets of {format_count(own)} elements every ZeRO stage takes less than the one"
+        )
+        return f"{where}: {less} below it{_others(found, own)}."
     return f"{where}: {'. '.join(said)}."
+
+
+def _others(found: dict[tuple[int, float], Estimate], own: float) -> str:
+    """Where a stage takes more than the one below it with buckets of another size."""
+    more = {(stage, size): _over(found, stage, size) for stage, size in found if size != own}
+    said = [
+        f"with {format_count(size)} ZeRO-{stage} takes {format_bytes(over)} more than "
+        f"ZeRO-{stage - 1}"
+        for (stage, size), over in more.items()
+        if over > 0
+    ]
+    return "".join(f"; {each}" for each in said)
 
 
 def _over(found: dict[tuple[int, float], Estimate], stage: int, size: float) -> float:

@@ -20,6 +20,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.units import counted, either
 
 __all__ = ["zero"]
 
@@ -76,7 +77,7 @@ def zero(
     first = next((kind for kind in kinds if kind.safe), None)
     return asked.answer(
         "zero",
-        _verdict(asked, kinds, first, nodes),
+        _verdict(asked, kinds, first, nodes, alone),
         [_row(kind) for kind in kinds],
         found=first is not None,
         notes=["What does not fit is the layout of its kind that is nearest to fitting."],
@@ -115,12 +116,14 @@ def _row(kind: _Kind) -> Row:
     }
 
 
-def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int) -> str:
+def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int, alone: bool) -> str:
     where = (
         f"{nodes:,} nodes of {asked.machine.name}" if nodes > 1 else f"a {asked.machine.name} node"
     )
     if not kinds:
-        return f"{asked.model.name} has no legal layout on {where}; try another batch or framework."
+        return (
+            f"{asked.model.name} has no legal layout on {where}; {_instead(asked, nodes, alone)}."
+        )
     if first is None:
         nearer = min(kinds, key=lambda kind: kind.best.memory_bytes["total"])
         return f"No ZeRO stage with any offload is safe on {where}; {nearer.name} {nearer.why}."
@@ -132,6 +135,18 @@ def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int) 
     if not faster:
         return f"{said}."
     return f"{said}. Faster would be {'; '.join(f'{k.name}, which {_fails(k)}' for k in faster)}."
+
+
+def _instead(asked: Asked, nodes: int, alone: bool) -> str:
+    """What to try where no layout is legal."""
+    world, batch = nodes * asked.per_node, asked.workload.global_batch
+    if not alone or batch % world == 0:
+        return "try another batch or framework"
+    near = [n for n in (batch // world * world, -(-batch // world) * world) if n]
+    return (
+        f"its {counted(world, 'rank')} do not share {batch:,} sequences: "
+        f"try --global-batch {either(map(str, near))}"
+    )
 
 
 def _fails(kind: _Kind) -> str:

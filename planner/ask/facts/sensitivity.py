@@ -259,7 +259,7 @@ def _verdict(one: Estimate, rows: list[Row]) -> str:
     first = ", ".join(said(row) for row in told[:3])
     guessed = next((row for row in rows if row["measure_next"]), None)
     others = [row for row in rows if row["recommendation"] not in ("the same", "")]
-    text = f"{between(one).capitalize()}, which depends most on {first}"
+    text = f"{between(one).capitalize()}; besides the model it depends most on {first}"
     if guessed is not None:
         text += f"; of what is only assumed measure {said(guessed)} next: {guessed['measure_next']}"
     if others:

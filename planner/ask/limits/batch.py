@@ -52,6 +52,8 @@ def batch(
         [_row(size, points, asked) for size in sizes],
         found=best is not None,
         notes=[
+            f"Taken is the nearest whose tokens/s are within {100 * asked.tolerance:g} % of the "
+            "most, not the fastest.",
             f"{counted(len(points), 'size')} of the batch searched, within a factor of {within:g}.",
             "How much a step of another size learns is not estimated; "
             "learning rates are scaled with it.",

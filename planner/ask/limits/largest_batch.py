@@ -129,7 +129,8 @@ def _verdict(asked: Asked, point: Point, found: list[Estimate], fastest: Estimat
     said = (
         f"The largest micro-batch of {asked.model.name} on {on_nodes(point)} is "
         f"{most.layout.micro_batch} with {most.layout.recompute} recompute, a global batch of "
-        f"{most.layout.global_batch:,} in one pass: {between(most)}"
+        f"{most.layout.global_batch:,} in one pass: {most.layout} [{most.framework}], "
+        f"{between(most)}"
     )
     if fastest is most:
         return f"{said}."

@@ -116,20 +116,25 @@ def _verdict(
     days: float | None,
 ) -> str:
     where = f"{counted(nodes, 'node')} of {asked.machine.name}"
-    done = "" if days is None else f" and is trained in {in_days(days)}"
     if best is None:
+        done = "" if days is None else f" and is trained in {in_days(days)}"
         one, point = points[-1]
         took = f"{point.spoken()}; {point.seconds / DAY_S:.3g} days" if point.fits else point.reason
         return f"No model of {what} fits {where}{done}: the smallest, {one.name}: {took}."
     one, point = best
+    s = "s" * (nodes == 1)
+    does = f"run{s}" if days is None else f"run{s} and train{s} in {in_days(days)}"
     odd = f" ({'; '.join(point.oddities)})" if point.oddities else ""
     said = (
-        f"The largest of {what} that {on_nodes(point)} run{done} is {one.name} "
+        f"The largest of {what} that {on_nodes(point)} {does} is {one.name} "
         f"({format_count(one.num_params)} parameters){odd}: {point.spoken()}"
     )
     larger = [pair for pair in points if pair[0].num_params > one.num_params]
     if not larger:
         return f"{said}; there is no larger one."
     next_one, why = larger[-1]
-    took = f", {why.seconds / DAY_S:.3g} days" if days is not None and why.fits else ""
-    return f"{said}. The next, {next_one.name}{took}: {why.reason}."
+    if why.fits:
+        but = list(why.oddities)
+        but += [f"it takes {why.seconds / DAY_S:.3g} days"] if days is not None else []
+        return f"{said}. The next, {next_one.name}, fits, but: {'; '.join(but)}."
+    return f"{said}. The next, {next_one.name}, does not fit: {why.reason}."

@@ -48,6 +48,9 @@ def sequence(
     start = max(asked.workload.sequence_length // grain, 1) * grain
     safe = largest(start, _LONGEST, grain, lambda length: lengths(length).safe)
     sensible = safe and largest(start, safe, grain, lambda length: lengths(length).sensible)
+    # what holds need not hold for all shorter ones: a longer one may have been seen by the way
+    safe = max((n for n, point in lengths.known.items() if point.safe), default=None)
+    sensible = max((n for n, point in lengths.known.items() if point.sensible), default=None)
     rows = [_row(length, point) for length, point in sorted(lengths.known.items())]
     return asked.answer(
         "sequence",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Unpack
 
 from planner.ask.answer import Answer, Row
-from planner.ask.asked import JobFields, Points, asked_of
+from planner.ask.asked import Asked, JobFields, Points, asked_of
 from planner.ask.option import Option, checked
-from planner.ask.point import Point, amount, in_days, on_nodes
-from planner.ask.resources.deadline import admitted, finished, searched_all
+from planner.ask.point import Point, amount, in_days, on_nodes, percent
+from planner.ask.resources.deadline import MOST_JOBS, MostJobs, admitted, finished, searched_all
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -38,13 +38,15 @@ def cheapest(
     node_power: Annotated[
         str | None, Option("What a node draws while it trains, such as 2.5kW.", metavar="POWER")
     ] = None,
+    most_jobs: MostJobs = MOST_JOBS,
     most: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The number of nodes with the fewest node-hours, and what they cost or draw.
 
     Price and energy are node-hours times the user's own figures, so all three have one answer.
-    With `days` only what is as likely done in time as not.
+    With `days` only what is as likely done in time as not. Of a training on some tokens, nodes on
+    which queues would cut it into more than `most_jobs` jobs in a row are not taken.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
@@ -60,46 +62,65 @@ def cheapest(
     limit = up_to(asked, most)
     counts, points = admitted(asked, limit), Points(asked)
     searched_all(points, counts)
+    terms = _Terms(price_per_node_hour, watts, days, most_jobs)
     for _ in range(_ROUNDS):
-        _refine(points, counts, days)
-    best, rates = _best(points, days), _Rates(price_per_node_hour, watts, days)
+        _refine(points, counts, terms)
+    best = _best(points, terms)
     return asked.answer(
         "cheapest",
-        _verdict(points, best, days, rates.row(best) if best else {}),
-        [rates.row(point) for _, point in sorted(points.known.items())],
+        _verdict(points, best, terms),
+        [terms.row(point) for _, point in sorted(points.known.items())],
         found=best is not None,
-        notes=[
-            f"{len(points.known)} of {counted(len(counts), 'node count')} searched: doublings, and "
-            "between the cheapest and its neighbours.",
-            "Node-hours are of steps alone: no waiting, failures, checkpoints or evaluation.",
-        ],
+        notes=_notes(asked, len(points.known), len(counts), most_jobs),
         days=days,
         price_per_node_hour=price_per_node_hour,
         node_power=node_power,
+        most_jobs=most_jobs,
         most=most,
     )
 
 
+def _notes(asked: Asked, tried: int, counts: int, most_jobs: int) -> list[str]:
+    lines = [
+        f"{tried} of {counted(counts, 'node count')} searched: doublings, and between the cheapest "
+        "and its neighbours.",
+        "Node-hours are of steps alone: no waiting, failures, checkpoints or evaluation.",
+    ]
+    if asked.workload.all_tokens:
+        lines.append(
+            f"At most {counted(most_jobs, 'job')} in a row are taken (most_jobs); days are with "
+            "ten minutes for each to start."
+        )
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
-class _Rates:
-    """What the user says of a node-hour."""
+class _Terms:
+    """What the user says of a node-hour, and of when it is to be done."""
 
     price: float | None
     watts: float | None
     days: float | None
+    most_jobs: int
 
     def row(self, point: Point) -> Row:
         """The record of a table."""
-        hours, row = point.node_hours, point.row()
+        run, hours = finished(point), point.node_hours
+        whole = run is not None and bool(point.workload.all_tokens)
+        row = run.row(self.days) if run is not None and whole else point.row()
         reason = row.pop("reason")
         if point.fits and self.price is not None:
             row["price"] = hours * self.price
         if point.fits and self.watts is not None:
             row["energy_kWh"] = hours * self.watts / 1000
-        run = finished(point)
-        if run is not None and self.days is not None:
-            row["late_probability"] = run.late(self.days)
         return {**row, "reason": reason}
+
+    def take(self, point: Point) -> bool:
+        """Whether it is done in time, in as many jobs as are taken."""
+        run = finished(point)
+        if run is None or (point.workload.all_tokens and run.slot.jobs > self.most_jobs):
+            return False
+        return self.days is None or run.late(self.days) <= _HALF
 
 
 def _watts(power: str | None) -> float | None:
@@ -112,21 +133,16 @@ def _watts(power: str | None) -> float | None:
     return watts
 
 
-def _in_time(point: Point, days: float | None) -> bool:
-    run = finished(point)
-    return run is not None and (days is None or run.late(days) <= _HALF)
-
-
-def _best(points: Points, days: float | None) -> Point | None:
-    """The cheapest point that is in time; the one with fewer nodes of equals."""
-    able = [point for point in points.fitting if _in_time(point, days)]
+def _best(points: Points, terms: _Terms) -> Point | None:
+    """The cheapest point that is taken; the one with fewer nodes of equals."""
+    able = [point for point in points.fitting if terms.take(point)]
     safe = [point for point in able if point.safe] or able
     return min(safe, key=lambda point: (point.node_hours, point.nodes), default=None)
 
 
-def _refine(points: Points, counts: Sequence[int], days: float | None) -> None:
+def _refine(points: Points, counts: Sequence[int], terms: _Terms) -> None:
     """Look half-way between the best count and those beside it that are known."""
-    best = _best(points, days)
+    best = _best(points, terms)
     if best is None:
         return
     known = sorted(points.known)
@@ -137,23 +153,11 @@ def _refine(points: Points, counts: Sequence[int], days: float | None) -> None:
             points(between[len(between) // 2])
 
 
-def _verdict(points: Points, best: Point | None, days: float | None, row: Row) -> str:
+def _verdict(points: Points, best: Point | None, terms: _Terms) -> str:
     asked = points.asked
     if best is None:
-        runs = [run for point in points.fitting if (run := finished(point))]
-        if days is None or not runs:
-            reason = (
-                points.known[max(points.known)].reason if points.known else "no queue admits any"
-            )
-            return (
-                f"{asked.model.name} fits on no number of nodes of {asked.machine.name}: {reason}."
-            )
-        fastest = min(runs, key=lambda run: run.days[0])
-        return (
-            f"Nothing is done in {in_days(days)}: the fastest, {on_nodes(fastest.point)}, takes "
-            f"{fastest.days[0]:.3g} days (90 % between {fastest.days[1]:.3g} and "
-            f"{fastest.days[2]:.3g})."
-        )
+        return _nothing(points, terms)
+    row = terms.row(best)
     low, high = format_amount(row["node_hours_low"]), format_amount(row["node_hours_high"])
     said = (
         f"{amount(best.workload)} of {asked.model.name} take the fewest node-hours on "
@@ -161,4 +165,31 @@ def _verdict(points: Points, best: Point | None, days: float | None, row: Row) -
     )
     said += f", a price of {format_amount(row['price'])}" if "price" in row else ""
     said += f", {format_amount(row['energy_kWh'])} kWh" if "energy_kWh" in row else ""
+    if (run := finished(best)) is not None and best.workload.all_tokens:
+        said += f", {run.jobs}"
+        if terms.days is not None:
+            said += f", late for {in_days(terms.days)} with {percent(run.late(terms.days))}"
     return f"{said}; {best.spoken()}."
+
+
+def _nothing(points: Points, terms: _Terms) -> str:
+    """Why no number of nodes is taken."""
+    asked = points.asked
+    runs = [run for point in points.fitting if (run := finished(point))]
+    if not runs:
+        reason = points.known[max(points.known)].reason if points.known else "no queue admits any"
+        return f"{asked.model.name} fits on no number of nodes of {asked.machine.name}: {reason}."
+    able = [run for run in runs if run.slot.jobs <= terms.most_jobs]
+    in_time = "" if terms.days is None else f" in {in_days(terms.days)}"
+    if not able:
+        fewest = min(runs, key=lambda run: run.slot.jobs)
+        return (
+            f"Nothing is done{in_time} in at most {counted(terms.most_jobs, 'job')} in a row: "
+            f"the fewest are {fewest.slot.jobs:,}, on {on_nodes(fewest.point)}."
+        )
+    fastest = min(able, key=lambda run: run.days[0])
+    return (
+        f"Nothing is done{in_time}: the fastest, {on_nodes(fastest.point)}, takes "
+        f"{fastest.days[0]:.3g} days (90 % between {fastest.days[1]:.3g} and "
+        f"{fastest.days[2]:.3g}), {fastest.jobs}."
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import NormalDist
 from typing import Annotated, Unpack
 
@@ -21,9 +22,22 @@ from planner.emitters.queue import START_S, Slot, slot_of
 from planner.errors import LayoutError
 from planner.units import counted, format_amount
 
-__all__ = ["Days", "Finished", "admitted", "deadline", "finished"]
+__all__ = [
+    "MOST_JOBS",
+    "Days",
+    "Finished",
+    "MostJobs",
+    "admitted",
+    "deadline",
+    "finished",
+    "searched_all",
+    "sections",
+]
 
 Days = Annotated[float, Option("Days from the first job to the last.", least=0, metavar="DAYS")]
+MostJobs = Annotated[int, Option("Most jobs in a row that are taken.", least=1)]
+MOST_JOBS = 100
+# ours: a row of more is no way to train, though short queues for debugging would admit it
 _MOST_LATE = 5.0
 _EVEN = 0.5
 _NORMAL = NormalDist()
@@ -69,6 +83,17 @@ class Finished:
         side = math.log(high / best.step_time_s) if room > 0 else math.log(best.step_time_s / low)
         return 1 - _NORMAL.cdf(room / (side / _NORMAL.inv_cdf(0.95)))
 
+    @property
+    def jobs(self) -> str:
+        """In how many jobs, for a sentence."""
+        queue = f" of {self.slot.queue.name}" if self.slot.queue else ""
+        if self.slot.jobs == 1:
+            return f"in 1 job{queue}"
+        each = f"{self.slot.seconds / 3600:.3g} h"
+        return (
+            f"in {counted(self.slot.jobs, 'job')} of {each} in a row{queue and f' ({queue[4:]})'}"
+        )
+
     def row(self, days: float | None) -> Row:
         """The record of a table."""
         expected, least, most = self.days
@@ -97,6 +122,25 @@ def admitted(asked: Asked, limit: int) -> Sequence[int]:
     return [n for n in counts if any(q.min_nodes <= n <= q.max_nodes for q in queues)]
 
 
+def sections(asked: Asked, counts: Sequence[int]) -> list[Sequence[int]]:
+    """Node counts in a row for which the longest job is as long: what is kept in time on some may
+    not be on more, where queues for these are shorter.
+    """
+    queues = [q for q in asked.machine.scheduler.queues if not q.on_request]
+
+    def hours(count: int) -> float:
+        admit = (q.max_hours for q in queues if q.min_nodes <= count <= q.max_nodes)
+        return max(admit, default=math.inf)
+
+    return [tuple(part) for _, part in groupby(counts, key=hours)]
+
+
+def _first(parts: Sequence[Sequence[int]], holds: Callable[[int], bool]) -> int | None:
+    """The fewest nodes of the first section that has some for which something holds."""
+    found = (fewest(part, holds) for part in parts)
+    return next((count for count in found if count is not None), None)
+
+
 @checked
 def deadline(
     model: str | Model,
@@ -106,17 +150,16 @@ def deadline(
     late: Annotated[
         float, Option("Percent of chance to be late that is taken.", least=0.1, most=50)
     ] = _MOST_LATE,
-    most_jobs: Annotated[
-        int | None,
-        Option("Most jobs in a row that are taken; any number where none is given.", least=1),
-    ] = None,
+    most_jobs: MostJobs = MOST_JOBS,
     most: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The fewest nodes that train the workload's tokens in some days, job after job.
 
     Jobs are as long as the shortest queue that holds the run, or the longest one, allows; each
-    takes ten minutes to start. The chance to be late is that of the step time's interval.
+    takes ten minutes to start. Nodes that only queues for short jobs admit may need hundreds of
+    them: more than `most_jobs` are not taken. The chance to be late is that of the step time's
+    interval.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64, tokens=1e9)
@@ -131,21 +174,21 @@ def deadline(
 
     def in_time(count: int, chance: float) -> bool:
         run = finished(points(count))
-        enough = run is not None and (most_jobs is None or run.slot.jobs <= most_jobs)
-        return run is not None and enough and run.late(days) <= chance
+        return run is not None and run.slot.jobs <= most_jobs and run.late(days) <= chance
 
-    likely = fewest(counts, lambda count: in_time(count, _EVEN))
-    sure = likely and fewest(counts, lambda count: in_time(count, late / 100))
+    parts = sections(asked, counts)
+    likely = _first(parts, lambda count: in_time(count, _EVEN))
+    sure = likely and _first(parts, lambda count: in_time(count, late / 100))
     rows = [
         run.row(days) if (run := finished(point)) else point.row()
         for _, point in sorted(points.known.items())
     ]
     return asked.answer(
         "deadline",
-        _verdict(points, counts, days, late, likely, sure),
+        _Verdict(points, counts, days, late, most_jobs).said(likely, sure),
         rows,
         found=likely is not None,
-        notes=_notes(asked, len(points.known), len(counts)),
+        notes=_notes(asked, len(points.known), len(counts), most_jobs),
         days=days,
         late=late,
         most_jobs=most_jobs,
@@ -154,40 +197,74 @@ def deadline(
     )
 
 
-def _verdict(
-    points: Points,
-    counts: Sequence[int],
-    days: float,
-    late: float,
-    likely: int | None,
-    sure: int | None,
-) -> str:
-    asked = points.asked
-    what = f"{format_amount(asked.workload.all_tokens)} tokens of {asked.model.name}"
-    if likely is None:
-        runs = [run for point in points.fitting if (run := finished(point))]
-        if not runs:
-            reason = points(counts[-1]).reason if counts else "no queue admits any"
-            return f"{what} cannot be trained on {asked.machine.name}: {reason}."
-        best = min(runs, key=lambda run: run.days[0])
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What is said of a deadline."""
+
+    points: Points
+    counts: Sequence[int]
+    days: float
+    late: float
+    most_jobs: int
+
+    def said(self, likely: int | None, sure: int | None) -> str:
+        """The answer: the nodes that are surely in time, and those that are as likely as not."""
+        if likely is None:
+            return self._none()
+        said = self._trained(sure or likely)
+        if sure is None:
+            said += f"; no number that was searched is late with {self.late:g} % or less"
+        elif sure != likely:
+            run = self._run(likely)
+            said += f"; {counted(likely, 'node')} would do in {_days(run)}, late with "
+            said += percent(run.late(self.days))
+        return f"{said}{self._in_more_jobs(likely)}."
+
+    def _in_more_jobs(self, least: int | None) -> str:
+        """Fewer nodes that would do it in more jobs than are taken; empty where none would."""
+        runs = [run for point in self.points.fitting if (run := finished(point))]
+        able = [run for run in runs if run.late(self.days) <= _EVEN]
+        able = [run for run in able if run.slot.jobs > self.most_jobs]
+        able = [run for run in able if least is None or run.point.nodes < least]
+        if not able:
+            return ""
+        run = min(able, key=lambda run: run.point.nodes)
+        return f"; {on_nodes(run.point)} would, {run.jobs}, more than most_jobs"
+
+    def _run(self, count: int) -> Finished:
+        run = finished(self.points(count))
+        assert run is not None
+        return run
+
+    def _trained(self, count: int) -> str:
+        """How a number of nodes does it."""
+        run, one = self._run(count), count == 1
         return (
-            f"No number of nodes that was searched trains {what} in {in_days(days)}: the fastest, "
-            f"{on_nodes(best.point)}, takes {_days(best)}, in {counted(best.slot.jobs, 'job')}."
+            f"{on_nodes(run.point)} train{'s' * one} {self._what} in {_days(run)}, {run.jobs}, "
+            f"and {'is' if one else 'are'} late for {in_days(self.days)} with a chance of "
+            f"{percent(run.late(self.days))}"
         )
-    run = finished(points(likely))
-    assert run is not None
-    said = (
-        f"{on_nodes(run.point)} train {what} in {_days(run)}, in "
-        f"{counted(run.slot.jobs, 'job')} in a row, and are late for {in_days(days)} with a chance "
-        f"of {percent(run.late(days))}"
-    )
-    if sure == likely:
-        return f"{said}."
-    if sure is None:
-        return f"{said}; no number that was searched is late with less than {late:g} %."
-    surer = finished(points(sure))
-    assert surer is not None
-    return f"{said}; {counted(sure, 'node')} ({_days(surer)}) with {percent(surer.late(days))}."
+
+    @property
+    def _what(self) -> str:
+        asked = self.points.asked
+        return f"{format_amount(asked.workload.all_tokens)} tokens of {asked.model.name}"
+
+    def _none(self) -> str:
+        """Why no number of nodes does it."""
+        runs = [run for point in self.points.fitting if (run := finished(point))]
+        if not runs:
+            counts = self.counts
+            reason = self.points(counts[-1]).reason if counts else "no queue admits any"
+            return f"{self._what} cannot be trained on {self.points.asked.machine.name}: {reason}."
+        able = [run for run in runs if run.slot.jobs <= self.most_jobs]
+        said = (
+            f"No number of nodes that was searched trains {self._what} in {in_days(self.days)}, in "
+            f"at most {counted(self.most_jobs, 'job')} in a row"
+        )
+        best = min(able or runs, key=lambda run: run.days[0])
+        said += f": the fastest, {on_nodes(best.point)}, takes {_days(best)}, {best.jobs}"
+        return f"{said}{self._in_more_jobs(None)}."
 
 
 def _days(run: Finished) -> str:
@@ -195,17 +272,20 @@ def _days(run: Finished) -> str:
     return f"{expected} days (90 % between {least} and {most})"
 
 
-def _notes(asked: Asked, tried: int, counts: int) -> list[str]:
+def _notes(asked: Asked, tried: int, counts: int, most_jobs: int) -> list[str]:
     lines = [
         "Not counted: waiting in queues, failures, checkpoints, evaluation.",
         f"{tried} of {counted(counts, 'node count')} searched that queues admit without a request.",
     ]
     if not asked.machine.scheduler.queues:
         lines.append(f"No queues of {asked.machine.name} are known: one job is taken to last.")
+    else:
+        lines.append(f"At most {counted(most_jobs, 'job')} in a row are taken (most_jobs).")
     return lines
 
 
 def searched_all(points: Points, counts: Sequence[int]) -> None:
-    """Work out the doublings of some node counts."""
-    for count in doublings(counts):
-        points(count)
+    """Work out the doublings of some node counts, section by section."""
+    for part in sections(points.asked, counts):
+        for count in doublings(part):
+            points(count)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Option, checked
-from planner.ask.point import Point, amount, no_point
+from planner.ask.point import Point, amount, no_point, on_nodes
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -92,7 +92,7 @@ def _verdict(asked: Asked, points: list[Point], by: str) -> str:
     best, *others = points
     if not best.fits:
         return f"{asked.model.name} fits on none of them: {best.reason}."
-    said = f"{counted(best.nodes, 'node')} of {best.machine.name}"
+    said = f"{on_nodes(best)} ({_devices(best)})"
     one, hours = best.nodes == 1, by == "node-hours"
     what = f"{'is' if one else 'are'} the fastest"
     if hours:
@@ -101,21 +101,28 @@ def _verdict(asked: Asked, points: list[Point], by: str) -> str:
     second = next((point for point in others if point.fits), None)
     if second is None or second.best is None or best.best is None:
         return f"{said} alone can run {asked.model.name}: {best.spoken()}; {tail}."
-    ratio = second.seconds / best.seconds
-    ratio = second.node_hours / best.node_hours if hours else ratio
-    overlap = _overlap(best, second)
+    measure = "node_hours" if hours else "seconds"
+    ratio = getattr(second, measure) / getattr(best, measure)
+    overlap = _overlap(best, second, ratio)
+    takes, length = f"take{'s' * (second.nodes == 1)}", "many" if hours else "long"
+    times = f"{takes} {ratio:.2f} times as {length}{overlap}"
+    if f"{ratio:.2f}" == "1.00":
+        times = f"{takes} as {length}"
     return (
-        f"{said} {what}: {best.spoken()}; {tail}. "
-        f"{second.machine.name} takes {ratio:.2f} times as {'many' if hours else 'long'}{overlap}."
+        f"{said} {what}: {best.spoken()}; {tail}. {on_nodes(second)} ({_devices(second)}) {times}."
     )
 
 
-def _overlap(best: Point, second: Point) -> str:
-    """Whether the intervals leave the order open."""
+def _devices(point: Point) -> str:
+    return counted(point.nodes * point.machine.node.num_devices, "device")
+
+
+def _overlap(best: Point, second: Point, ratio: float) -> str:
+    """Whether the intervals leave the order open; `ratio` is the second's over the best's."""
     assert best.best is not None
     assert second.best is not None
-    highest = best.best.interval_step_time_s[1] / best.best.step_time_s * best.seconds
-    lowest = second.best.interval_step_time_s[0] / second.best.step_time_s * second.seconds
+    highest = best.best.interval_step_time_s[1] / best.best.step_time_s
+    lowest = ratio * second.best.interval_step_time_s[0] / second.best.step_time_s
     return ", but their 90 % intervals overlap" if lowest < highest else ""
 
 

@@ -88,7 +88,8 @@ def _verdict(
     asked = points.asked
     where = f"{counted(limit, 'node')} of {asked.machine.name}"
     if first is None:
-        return f"{asked.model.name} fits on none of up to {where}: {points(limit).reason}."
+        none = "does not fit on" if limit == 1 else "fits on none of up to"
+        return f"{asked.model.name} {none} {where}: {points(limit).reason}."
     if sensible is None:
         least = points(safe or first)
         return (

@@ -129,6 +129,8 @@ def _verdict(
         f"{100 * _efficiency(knee, first):.0f} % of the tokens/s per node on "
         f"{counted(first.nodes, 'node')}, {between(knee.best)}"
     )
+    if after is None and knee.nodes == rows[-1]["nodes"]:
+        return f"{said}; that is the largest number that was searched."
     if after is None:
         return f"{said}; no larger number that was searched falls below {efficiency:g} %."
     return (

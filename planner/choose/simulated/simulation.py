@@ -114,6 +114,7 @@ class Simulation:
         return {
             "layout": str(self.estimate.layout),
             "framework": self.estimate.framework,
+            "fits": self.estimate.fits,
             "makespan_s": self.makespan_s,
             "estimated_s": self.estimate.step_time_s,
             "difference": self.difference,
