@@ -51,8 +51,12 @@ def test_every_parameter_is_a_control(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "query", "own"),
     [
-        ("scaling", {"ask_most": "4", "ask_kind": "weak"}, {"most": 4, "kind": "weak", "nodes": 2}),
-        ("deadline", {"ask_days": "2", "ask_most": "2"}, {"days": 2.0, "most": 2}),
+        (
+            "scaling",
+            {"ask_most_nodes": "4", "ask_kind": "weak"},
+            {"most_nodes": 4, "kind": "weak", "nodes": 2},
+        ),
+        ("deadline", {"ask_days": "2", "ask_most_nodes": "2"}, {"days": 2.0, "most_nodes": 2}),
         ("machine", {"ask_against": "vsc-5"}, {"against": ("vsc-5",), "nodes": 2}),
         ("zero", {"ask_alone": "True"}, {"alone": True, "nodes": 2}),
     ],

@@ -19,10 +19,10 @@ from planner.show.figures.answers import drawn
 pytestmark = pytest.mark.slow
 JOB = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
 WITH_FIGURE = {
-    "nodes": {"most": 4},
-    "deadline": {"days": 2.0, "most": 4},
-    "cheapest": {"most": 4},
-    "scaling": {"most": 4},
+    "nodes": {"most_nodes": 4},
+    "deadline": {"days": 2.0, "most_nodes": 4},
+    "cheapest": {"most_nodes": 4},
+    "scaling": {"most_nodes": 4},
     "sequence": {},
     "batch": {"nodes": 3},
     "change": {},

@@ -38,7 +38,7 @@ def cheapest(
     node_power: Annotated[
         str | None, Option("What a node draws while it trains, such as 2.5kW.", metavar="POWER")
     ] = None,
-    most: MostNodes = None,
+    most_nodes: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The number of nodes with the fewest node-hours, and what they cost or draw.
@@ -48,7 +48,8 @@ def cheapest(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> answer = planner.ask.cheapest("gpt2", "polaris", node_power="2kW", workload=job, most=2)
+    >>> asked = {"node_power": "2kW", "most_nodes": 2}
+    >>> answer = planner.ask.cheapest("gpt2", "polaris", workload=job, **asked)
     >>> row = answer.rows[0]
     >>> round(row["energy_kWh"] / row["node_hours"], 9)
     2.0
@@ -57,7 +58,7 @@ def cheapest(
     if days is not None:
         asked.needs_tokens("whether it is done in time")
     watts = _watts(node_power)
-    limit = up_to(asked, most)
+    limit = up_to(asked, most_nodes)
     counts, points = admitted(asked, limit), Points(asked)
     searched_all(points, counts)
     for _ in range(_ROUNDS):
@@ -76,7 +77,7 @@ def cheapest(
         days=days,
         price_per_node_hour=price_per_node_hour,
         node_power=node_power,
-        most=most,
+        most_nodes=most_nodes,
     )
 
 
