@@ -48,7 +48,7 @@ def test_a_figure_shows_the_rows(name: str) -> None:
 
 
 def test_intervals_of_a_figure_are_those_of_the_rows() -> None:
-    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=4)
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=4)
     drawing = drawn(answer)
     assert drawing is not None
     [trace] = drawing.figure.data
@@ -76,7 +76,7 @@ def test_a_table_leaves_out_what_says_nothing() -> None:
 
 
 def test_a_notebook_shows_sentence_table_and_notes() -> None:
-    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=2)
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=2)
     page = answer._repr_html_()
     assert escape(answer.verdict) in page
     assert page.count("<tr>") == 1 + len(answer.rows)
@@ -85,7 +85,7 @@ def test_a_notebook_shows_sentence_table_and_notes() -> None:
 
 def test_a_frame_has_the_rows() -> None:
     pytest.importorskip("pandas")
-    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=2)
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=2)
     assert answer.to_frame()["step_time_s"].tolist() == [row["step_time_s"] for row in answer.rows]
     with pytest.raises(planner.PlannerError, match="use one of rows"):
         answer.to_frame("columns")  # type: ignore[call-overload]

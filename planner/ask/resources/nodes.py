@@ -40,7 +40,7 @@ def nodes(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> planner.ask.nodes("gpt2-xl", "polaris", most=4, workload=job).rows[0]["nodes"]
+    >>> planner.ask.nodes("gpt2-xl", "polaris", most_nodes=4, workload=job).rows[0]["nodes"]
     1
     """
     asked = asked_of(model, machine, job)
