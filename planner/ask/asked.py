@@ -147,6 +147,9 @@ def _said(kind: str, described: Description) -> Any:
 
 def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Asked:
     """The job that names or descriptions name, checked."""
+    for name in sorted(job.keys() - JobFields.__annotations__.keys()):
+        known = ", ".join(JobFields.__annotations__)
+        raise LayoutError(f"{name!r} is nothing that this question takes: beside its own, {known}")
     frameworks = job.get("frameworks", ())
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     tolerance = job.get("tolerance")

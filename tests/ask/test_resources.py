@@ -82,6 +82,11 @@ def test_where_nothing_fits_it_is_said_by_how_much() -> None:
     assert "TiB more than it holds" in answer.verdict
 
 
+def test_what_a_question_does_not_take_is_refused() -> None:
+    with pytest.raises(LayoutError, match="'most' is nothing that this question takes"):
+        ask.nodes(MODEL, small_machine(), most=9, workload=JOB)  # type: ignore[call-arg]
+
+
 def test_more_nodes_than_there_are_is_refused() -> None:
     with pytest.raises(LayoutError, match="most_nodes = 99 exceeds the 10 nodes"):
         ask.nodes(MODEL, small_machine(), most_nodes=99, workload=JOB)
