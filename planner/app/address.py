@@ -23,7 +23,8 @@ __all__ = ["Reading", "Wishes", "arrivals", "begin", "link", "now", "query", "wi
 Wishes = dict[str, str]
 """What is asked, by name, as an address writes it."""
 
-_WISHES, _SHOWN, _ARRIVALS, _STATED, _PAGE = "asked", "shown", "arrivals", "stated", "page"
+_WISHES, _SHOWN, _ARRIVALS = "asked", "shown", "arrivals"
+_STATED, _TOLD, _PAGE = "stated", "told", "page"
 _MOST_SAID = 12
 _LONGEST = 20_000
 
@@ -139,7 +140,6 @@ def begin(
     """
     state = st.session_state
     fresh = state.get(_PAGE) != page or _travelled()
-    state[_PAGE] = page
     incoming = {key: ",".join(st.query_params.get_all(key))[:_LONGEST] for key in st.query_params}
     known: Wishes | None = state.get(_WISHES)
     if known is None or _travelled():
@@ -148,6 +148,7 @@ def begin(
         state[_ARRIVALS] = arrivals() + 1
         elsewhere = {k: v for k, v in (known or {}).items() if k not in reading.keys}
         state[_WISHES] = {**elsewhere, **incoming}
+        stated = incoming
     else:
         wishes, changed = _after_widgets(known)
         if changed:
@@ -158,15 +159,28 @@ def begin(
             if reading.values[key] == reading.usual[key]:
                 wishes.pop(key, None)
         state[_WISHES] = wishes
-        if query(reading.keys) != incoming:
-            st.query_params.from_dict(query(reading.keys))
+        stated = query(reading.keys)
+    state[_PAGE] = page
     state[_STATED] = reading.keys
     state[_SHOWN] = reading.values
     for key, value in reading.values.items():
         # setting a value again would disturb a user who is just typing another
         if fresh or key not in state or state[key] != value:
             state[key] = value
+    _tell(stated, incoming)
     return reading
+
+
+def _tell(stated: Wishes, incoming: Wishes) -> None:
+    """Make the browser's address say what is stated; comes last, as sending may end this run.
+
+    The browser asked for this run with the `incoming` address, and may have heard of that of the
+    run before only then: it is told again unless both agree.
+    """
+    told = st.session_state.get(_TOLD, incoming)
+    st.session_state[_TOLD] = stated
+    if not stated == incoming == told:
+        st.query_params.from_dict(stated)
 
 
 def _travelled() -> bool:

@@ -56,13 +56,30 @@ _CHOSEN = (
 )
 # on dark ground, words in the colour of buttons could not be read
 _READABLE = f":is({', '.join(_CHOSEN)}) p {{color: light-dark(#0072B2, #9CD3F5) !important}}"
-_STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {FIGURES}</style>"
+# what only runs takes no room
+_HIDDEN = "[data-testid=stElementContainer]:has(> [data-testid=stHtml] > script) {display: none}"
+_STYLE = f"<style>{_SPACE} {_TABLES} {_NARROW} {_READABLE} {_HIDDEN} {FIGURES}</style>"
+_WAITING = """<script>
+  if (!window.linksWait) {
+    window.linksWait = true;
+    document.addEventListener("click", click => {
+      const link = click.target.closest("[data-testid=stPageLink-NavLink]");
+      if (!link || !click.isTrusted) return;
+      click.preventDefault();
+      click.stopPropagation();
+      setTimeout(() => link.click());
+    }, true);
+  }
+</script>"""
+# What was typed is sent by a timer, for the page that is then shown. A click of a link that came
+# before it, as every tap does, would be undone by it; queued behind that timer, it is not.
 
 
 def main() -> None:
     """Draw the page that the address names."""
     st.set_page_config(page_title=NAME, page_icon=_icon(), layout="wide")
     st.html(_STYLE)
+    st.html(_WAITING, unsafe_allow_javascript=True)
     # the page that opens has the address /, and is there under its own name as well
     pages = {path: _page(path, "start" if path == FIRST else path) for path in PAGES}
     again = _page(FIRST, FIRST)

@@ -1,7 +1,7 @@
 """Option: what a question asks besides the job, declared once in its signature.
 
 The command line and the explorer make an option and a control of every parameter that is annotated
-so: `most: Annotated[int | None, Option("Most nodes to look at.", least=1)] = None`.
+so: `most_nodes: Annotated[int | None, Option("Most nodes to look at.", least=1)] = None`.
 """
 
 from __future__ import annotations

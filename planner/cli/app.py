@@ -51,6 +51,8 @@ def app_command(
     options += ["--server.address=127.0.0.1", "--browser.gatherUsageStats=false"]
     options += ["--server.maxUploadSize=5", "--client.toolbarMode=minimal"]
     options += ["--client.showErrorDetails=none"]
+    # else two acts in a row run at once, on one memory of what is asked
+    options += ["--runner.fastReruns=false"]
     options += [f"--theme.{name}={value}" for name, value in THEME.items()]
     if not headless:
         opening = threading.Timer(3, webbrowser.open, (f"http://127.0.0.1:{port}",))

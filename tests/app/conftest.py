@@ -70,11 +70,14 @@ class Browsed:
         self.page.wait_for_selector("[data-testid=stSkeleton]", state="detached")
         return self
 
-    def go(self, name: str) -> Browsed:
+    def go(self, name: str, press_ms: float = 60) -> Browsed:
         """Follow a link of the navigation, as a hand does: press, then let go."""
-        self.page.get_by_role("link", name=name).first.click(delay=60)
+        self.page.get_by_role("link", name=name).first.click(delay=press_ms)
         self.page.locator("h1", has_text=name).wait_for(timeout=_PATIENCE_MS)
-        return self.settle()
+        self.settle()
+        # and no other page after it
+        assert name in self.page.locator("h1").inner_text()
+        return self
 
     def back(self) -> Browsed:
         """The browser's Back."""

@@ -482,6 +482,7 @@ def test_config_forbids_reporting_and_the_outside() -> None:
     assert config["browser"]["gatherUsageStats"] is False
     assert config["server"]["address"] == "127.0.0.1"
     assert config["server"]["maxUploadSize"] <= 5
+    assert config["runner"]["fastReruns"] is False
     assert "theme" in config
 
 

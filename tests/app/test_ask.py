@@ -51,8 +51,12 @@ def test_every_parameter_is_a_control(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "query", "own"),
     [
-        ("scaling", {"ask_most": "4", "ask_kind": "weak"}, {"most": 4, "kind": "weak", "nodes": 2}),
-        ("deadline", {"ask_days": "2", "ask_most": "2"}, {"days": 2.0, "most": 2}),
+        (
+            "scaling",
+            {"ask_most_nodes": "4", "ask_kind": "weak"},
+            {"most_nodes": 4, "kind": "weak", "nodes": 2},
+        ),
+        ("deadline", {"ask_days": "2", "ask_most_nodes": "2"}, {"days": 2.0, "most_nodes": 2}),
         ("machine", {"ask_against": "vsc-5"}, {"against": ("vsc-5",), "nodes": 2}),
         ("zero", {"ask_alone": "True"}, {"alone": True, "nodes": 2}),
     ],
@@ -94,7 +98,7 @@ def test_the_address_states_question_and_controls() -> None:
 
 
 def test_wishes_that_cannot_be_are_said() -> None:
-    app = _page(question="everything", ask_most="-3")
+    app = _page(question="everything", ask_most_nodes="-3")
     assert not app.exception
     assert app.selectbox(key="question").value == "nodes"
     assert any("everything" in each.value for each in app.warning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,11 @@ pytestmark = pytest.mark.alone
 def _link(here: Any) -> str:
     """What the page says its own address is."""
     return str(here.page.locator("[data-testid=stCode]").last.inner_text()).strip()
+
+
+def _asked(address: str) -> dict[str, str]:
+    """What an address asks, in any order."""
+    return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(address).query))
 
 
 def _numbers(here: Any) -> str:
@@ -86,6 +92,29 @@ def test_every_page_and_a_reload_speak_of_the_same_job(window: Callable[[], Any]
     # what is typed goes along, however soon the link is clicked
     here.page.get_by_role("spinbutton", name="Nodes", exact=True).first.fill("4")
     here.go("Which strategy").says("mistral-7b fits on 4 nodes of vsc-5")
+
+
+def test_what_is_typed_goes_along_however_soon_a_link_is_clicked(
+    window: Callable[[], Any],
+) -> None:
+    here = window().open("layout?model=gpt2&nodes=2&batch=64&seq=1024")
+
+    def typed(role: str, label: str, value: str, page: str) -> dict[str, str]:
+        here.page.get_by_role(role, name=label, exact=True).first.fill(value)
+        # a finger lets go at once: the click is there before what was typed is sent
+        here.go(page, press_ms=0)
+        assert _asked(_link(here)) == _asked(here.page.url)
+        return _asked(here.page.url)
+
+    job = {"model": "gpt2", "nodes": "2", "batch": "64", "seq": "1024"}
+    job["nodes"] = "3"
+    assert typed("spinbutton", "Nodes", "3", "Machines") == job
+    assert here.value("Nodes") == "3"
+    job["tokens"] = "7B"
+    assert typed("textbox", "Train on [tokens]", "7B", "Questions") == job
+    # what only one page asks stands in the address of that page, and waits there
+    assert typed("spinbutton", "Most nodes", "5", "One layout") == job
+    assert _asked(here.go("Questions").page.url) == {**job, "ask_most_nodes": "5"}
 
 
 def test_a_layout_changed_by_hand_keeps_the_batch(window: Callable[[], Any]) -> None:

@@ -14,10 +14,10 @@ SHORT = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
 """A workload of which every search is quick."""
 
 OWN: dict[str, dict[str, Any]] = {
-    "nodes": {"most": 2},
-    "deadline": {"days": 2.0, "most": 2},
-    "cheapest": {"most": 2, "node_power": "2kW", "price_per_node_hour": 3.0, "days": 5.0},
-    "scaling": {"most": 2, "kind": "weak"},
+    "nodes": {"most_nodes": 2},
+    "deadline": {"days": 2.0, "most_nodes": 2},
+    "cheapest": {"most_nodes": 2, "node_power": "2kW", "price_per_node_hour": 3.0, "days": 5.0},
+    "scaling": {"most_nodes": 2, "kind": "weak"},
     "machine": {"against": ("vsc-5", "vsc-4")},
     "model": {"days": 3.0},
     "sequence": {},

@@ -97,14 +97,14 @@ def test_a_table_is_as_wide_as_its_titles(name: str, answers: dict[str, Answer])
     [
         ({"global_batch": 8}, r"workload=planner\.Workload\(global_batch=\.\.\.\)"),
         ({"workloads": SHORT}, "unknown argument 'workloads': did you mean workload"),
-        ({"mots": 2}, "unknown argument 'mots': did you mean most"),
+        ({"most_node": 2}, "unknown argument 'most_node': did you mean most_nodes"),
         ({"workload": {"global_batch": 8}}, r"is no planner\.Workload"),
     ],
 )
 def test_what_no_question_takes_is_refused(given: dict[str, Any], said: str) -> None:
     """An argument that nobody reads would be an answer to another question."""
     for name, ask in QUESTIONS.items():
-        with pytest.raises(PlannerError, match="most|known" if "mots" in given else said):
+        with pytest.raises(PlannerError, match="most|known" if "most_node" in given else said):
             ask("gpt2", "polaris", **{**OWN[name], **given})
     with pytest.raises(PlannerError, match=said):
         planner.ask.nodes("gpt2", "polaris", **given)

@@ -77,15 +77,15 @@ def test_rows_are_the_plans(every: dict[int, Plan]) -> None:
 
 
 def test_where_nothing_fits_it_is_said_by_how_much() -> None:
-    answer = ask.nodes("llama-3.1-405b", "vsc-5", most=2, workload=SHORT)
+    answer = ask.nodes("llama-3.1-405b", "vsc-5", most_nodes=2, workload=SHORT)
     assert not answer.found
     assert "fits on none of up to 2 nodes" in answer.verdict
     assert "TiB more than it holds" in answer.verdict
 
 
 def test_more_nodes_than_there_are_is_refused() -> None:
-    with pytest.raises(LayoutError, match="most = 99 exceeds the 10 nodes"):
-        ask.nodes(MODEL, small_machine(), most=99, workload=JOB)
+    with pytest.raises(LayoutError, match="most_nodes = 99 exceeds the 10 nodes"):
+        ask.nodes(MODEL, small_machine(), most_nodes=99, workload=JOB)
 
 
 @pytest.mark.parametrize("count", [1, 7, 16, 17, 40, 560])
@@ -185,7 +185,7 @@ def test_hundreds_of_short_jobs_are_no_answer_unless_they_are_asked_for() -> Non
     """Polaris admits 5 to 9 nodes for one hour at a time; 10 nodes for three, 4 for a week."""
     asked: dict[str, Any] = {
         "days": 15.0,
-        "most": 16,
+        "most_nodes": 16,
         "frameworks": "megatron-lm",
         "workload": Workload(sequence_length=4096, global_batch=512, tokens=100e9),
     }
@@ -199,7 +199,7 @@ def test_hundreds_of_short_jobs_are_no_answer_unless_they_are_asked_for() -> Non
     fewer = more.asked["fewest"]["likely"]
     assert 5 <= fewer <= 9
     assert {row["nodes"]: row["jobs"] for row in more.rows}[fewer] > 100
-    none = ask.deadline("llama-3-8b", "polaris", **{**asked, "most": 9})
+    none = ask.deadline("llama-3-8b", "polaris", **{**asked, "most_nodes": 9})
     assert not none.found
     assert re.search(r"[5-9] nodes of polaris would, in \d{3} jobs of 1 h", none.verdict)
     cheapest = ask.cheapest("llama-3-8b", "polaris", **asked)
@@ -309,7 +309,12 @@ def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
 
 def test_price_and_energy_are_node_hours_times_what_was_said() -> None:
     answer = ask.cheapest(
-        "gpt2", "polaris", most=2, workload=SHORT, price_per_node_hour=2.5, node_power="1.2 kW"
+        "gpt2",
+        "polaris",
+        most_nodes=2,
+        workload=SHORT,
+        price_per_node_hour=2.5,
+        node_power="1.2 kW",
     )
     for row in answer.rows:
         assert row["price"] == pytest.approx(2.5 * row["node_hours"])
@@ -332,7 +337,7 @@ def test_a_deadline_may_cost_node_hours() -> None:
 @pytest.mark.parametrize("power", ["0W", "-1kW"])
 def test_a_power_of_nothing_is_refused(power: str) -> None:
     with pytest.raises(LayoutError, match="node_power"):
-        ask.cheapest("gpt2", "polaris", most=1, workload=SHORT, node_power=power)
+        ask.cheapest("gpt2", "polaris", most_nodes=1, workload=SHORT, node_power=power)
 
 
 # --- scaling and machines ---------------------------------------------------------------------
@@ -340,7 +345,7 @@ def test_a_power_of_nothing_is_refused(power: str) -> None:
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_efficiency_is_tokens_per_second_and_node(kind: Any) -> None:
-    answer = ask.scaling("gpt2", "polaris", workload=SHORT, most=32, kind=kind)
+    answer = ask.scaling("gpt2", "polaris", workload=SHORT, most_nodes=32, kind=kind)
     first = answer.rows[0]
     for row in answer.rows:
         per_node = row["tokens_per_s"] / row["nodes"]
@@ -350,7 +355,7 @@ def test_efficiency_is_tokens_per_second_and_node(kind: Any) -> None:
 
 def test_the_knee_is_the_last_that_is_efficient_enough() -> None:
     for percent in (20.0, 60.0, 95.0):
-        answer = ask.scaling("gpt2", "polaris", workload=SHORT, most=32, efficiency=percent)
+        answer = ask.scaling("gpt2", "polaris", workload=SHORT, most_nodes=32, efficiency=percent)
         efficient = []
         for row in answer.rows:
             if row["efficiency"] < percent / 100:

@@ -28,10 +28,10 @@ def run(capsys: pytest.CaptureFixture[str], command: str) -> tuple[int, str, str
 JOB = "gpt2 -m polaris --global-batch 64 --tokens 1B"
 WORKLOAD = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
 FLAGS = {
-    "nodes": "--most 2",
-    "deadline": "--days 2 --most 2",
-    "cheapest": "--most 2 --node-power 2kW --price-per-node-hour 3 --days 5",
-    "scaling": "--most 2 --kind weak",
+    "nodes": "--most-nodes 2",
+    "deadline": "--days 2 --most-nodes 2",
+    "cheapest": "--most-nodes 2 --node-power 2kW --price-per-node-hour 3 --days 5",
+    "scaling": "--most-nodes 2 --kind weak",
     "machine": "--against vsc-5 --against vsc-4",
     "model": "--days 3",
     "batch": "-n 3",
@@ -65,7 +65,7 @@ def test_people_read_sentence_table_and_notes(
 
 @pytest.mark.slow
 def test_csv_is_a_row_each(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, f"ask nodes {JOB} --most 4 --csv")
+    code, out, _ = run(capsys, f"ask nodes {JOB} --most-nodes 4 --csv")
     assert (code, len(out.splitlines())) == (0, 4)
 
 
@@ -93,7 +93,7 @@ def test_what_fits_nowhere_exits_with_1(capsys: pytest.CaptureFixture[str]) -> N
         ("deadline gpt2 -m polaris --tokens 1B", "Missing option '--days'"),
         ("deadline gpt2 -m polaris --tokens 1B --days x", "'--days': write a number"),
         ("nodes gpt2 -m polaris -n 3", "No such option: -n"),
-        ("nodes gpt2 -m polaris --most 561", "most = 561 exceeds the 560 nodes"),
+        ("nodes gpt2 -m polaris --most-nodes 561", "most_nodes = 561 exceeds the 560 nodes"),
         ("model gpt2 -m polaris --family lama", "unknown family 'lama'"),
         ("machine gpt2 -m polaris --against polari", "unknown machine 'polari'"),
         ("scaling gpt2 -m polaris --kind sideways", "'sideways' is not one of 'strong', 'weak'"),
@@ -103,7 +103,7 @@ def test_what_fits_nowhere_exits_with_1(capsys: pytest.CaptureFixture[str]) -> N
         ("network gpt2 -m polaris -n 1", "nothing leaves one node"),
         ("nothing gpt2 -m polaris", "No such command 'nothing'"),
         ("zero -m polaris", "Missing argument 'model'. (`planner ask zero --help` shows"),
-        ("nodes gpt2 -m polaris --most 0", "'--most': must be at least 1 (`planner ask nodes"),
+        ("nodes gpt2 -m polaris --most-nodes 0", "'--most-nodes': must be at least 1 (`planner ask nodes"),
         ("nodes gpt2", "Missing option '--machine'"),
     ],
 )

@@ -19,10 +19,10 @@ from planner.show.figures.answers import drawn
 pytestmark = pytest.mark.slow
 JOB = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
 WITH_FIGURE = {
-    "nodes": {"most": 4},
-    "deadline": {"days": 2.0, "most": 4},
-    "cheapest": {"most": 4},
-    "scaling": {"most": 4},
+    "nodes": {"most_nodes": 4},
+    "deadline": {"days": 2.0, "most_nodes": 4},
+    "cheapest": {"most_nodes": 4},
+    "scaling": {"most_nodes": 4},
     "sequence": {},
     "batch": {"nodes": 3},
     "change": {},
@@ -48,7 +48,7 @@ def test_a_figure_shows_the_rows(name: str) -> None:
 
 
 def test_intervals_of_a_figure_are_those_of_the_rows() -> None:
-    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=4)
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=4)
     drawing = drawn(answer)
     assert drawing is not None
     [trace] = drawing.figure.data
@@ -89,7 +89,7 @@ def test_a_fact_stands_in_its_own_unit() -> None:
 
 
 def test_a_notebook_shows_sentence_table_and_notes() -> None:
-    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=2)
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=2)
     page = answer._repr_html_()
     assert escape(answer.verdict) in page
     assert page.count("<tr>") == 1 + len(answer.rows)
@@ -98,7 +98,7 @@ def test_a_notebook_shows_sentence_table_and_notes() -> None:
 
 def test_a_frame_has_the_rows() -> None:
     pytest.importorskip("pandas")
-    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most=2)
+    answer = planner.ask.nodes("gpt2", "polaris", workload=JOB, most_nodes=2)
     assert answer.to_frame()["step_time_s"].tolist() == [row["step_time_s"] for row in answer.rows]
     with pytest.raises(planner.PlannerError, match="use one of rows"):
         answer.to_frame("columns")  # type: ignore[call-overload]

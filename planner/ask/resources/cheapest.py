@@ -39,7 +39,7 @@ def cheapest(
         str | None, Option("What a node draws while it trains, such as 2.5kW.", metavar="POWER")
     ] = None,
     most_jobs: MostJobs = MOST_JOBS,
-    most: MostNodes = None,
+    most_nodes: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The number of nodes with the fewest node-hours, and what they cost or draw.
@@ -50,7 +50,8 @@ def cheapest(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> answer = planner.ask.cheapest("gpt2", "polaris", node_power="2kW", workload=job, most=2)
+    >>> asked = {"node_power": "2kW", "most_nodes": 2}
+    >>> answer = planner.ask.cheapest("gpt2", "polaris", workload=job, **asked)
     >>> row = answer.rows[0]
     >>> round(row["energy_kWh"] / row["node_hours"], 9)
     2.0
@@ -59,7 +60,7 @@ def cheapest(
     if days is not None:
         asked.needs_tokens("whether it is done in time")
     watts = _watts(node_power)
-    limit = up_to(asked, most)
+    limit = up_to(asked, most_nodes)
     counts, points = admitted(asked, limit), Points(asked)
     searched_all(points, counts)
     terms = _Terms(price_per_node_hour, watts, days, most_jobs)
@@ -76,7 +77,7 @@ def cheapest(
         price_per_node_hour=price_per_node_hour,
         node_power=node_power,
         most_jobs=most_jobs,
-        most=most,
+        most_nodes=most_nodes,
     )
 
 

@@ -151,7 +151,7 @@ def deadline(
         float, Option("Percent of chance to be late that is taken.", least=0.1, most=50)
     ] = _MOST_LATE,
     most_jobs: MostJobs = MOST_JOBS,
-    most: MostNodes = None,
+    most_nodes: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The fewest nodes that train the workload's tokens in some days, job after job.
@@ -163,14 +163,14 @@ def deadline(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64, tokens=1e9)
-    >>> planner.ask.deadline("gpt2", "polaris", days=1, workload=job, most=2).found
+    >>> planner.ask.deadline("gpt2", "polaris", days=1, workload=job, most_nodes=2).found
     True
     """
     asked = asked_of(model, machine, job)
     asked.needs_tokens("how long it takes")
     if not days > 0:
         raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
-    counts, points = admitted(asked, up_to(asked, most)), Points(asked)
+    counts, points = admitted(asked, up_to(asked, most_nodes)), Points(asked)
 
     def in_time(count: int, chance: float) -> bool:
         run = finished(points(count))
@@ -192,7 +192,7 @@ def deadline(
         days=days,
         late=late,
         most_jobs=most_jobs,
-        most=most,
+        most_nodes=most_nodes,
         fewest={"likely": likely, "sure": sure},
     )
 

@@ -29,7 +29,7 @@ def nodes(
     model: str | Model,
     machine: str | Machine,
     *,
-    most: MostNodes = None,
+    most_nodes: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """The fewest nodes on which a job fits, on which it is safe, and on which one would run it.
@@ -40,11 +40,11 @@ def nodes(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> planner.ask.nodes("gpt2-xl", "polaris", most=4, workload=job).rows[0]["nodes"]
+    >>> planner.ask.nodes("gpt2-xl", "polaris", most_nodes=4, workload=job).rows[0]["nodes"]
     1
     """
     asked = asked_of(model, machine, job)
-    limit = up_to(asked, most)
+    limit = up_to(asked, most_nodes)
     points, counts = Points(asked), range(1, limit + 1)
     first = fewest(counts, lambda count: points(count).fits)
     safe = first and fewest(counts, lambda count: points(count).safe)
@@ -60,7 +60,7 @@ def nodes(
         points.rows,
         found=first is not None,
         notes=[*_notes(asked, sensible or safe or first), searched],
-        most=most,
+        most_nodes=most_nodes,
         fewest={"fits": first, "safe": safe, "sensible": sensible},
     )
 
@@ -70,8 +70,8 @@ def up_to(asked: Asked, most: int | None) -> int:
     there = int(asked.machine.num_nodes.value)
     if most is not None and most > there:
         raise LayoutError(
-            f"most = {most} exceeds the {there} nodes of {asked.machine.name}; use fewer, or set "
-            "num_nodes to what it has"
+            f"most_nodes = {most} exceeds the {there} nodes of {asked.machine.name}; use fewer, or "
+            "set num_nodes to what it has"
         )
     return most or there
 

@@ -32,7 +32,7 @@ def scaling(
     efficiency: Annotated[
         float, Option("Percent of parallel efficiency down to which it pays.", least=1, most=100)
     ] = 80.0,
-    most: MostNodes = None,
+    most_nodes: MostNodes = None,
     **job: Unpack[JobFields],
 ) -> Answer:
     """Step time, throughput and parallel efficiency on doublings of the nodes, and the knee.
@@ -43,11 +43,11 @@ def scaling(
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
-    >>> planner.ask.scaling("gpt2", "polaris", workload=job, most=2).rows[0]["efficiency"]
+    >>> planner.ask.scaling("gpt2", "polaris", workload=job, most_nodes=2).rows[0]["efficiency"]
     1.0
     """
     asked = asked_of(model, machine, job)
-    limit = up_to(asked, most)
+    limit = up_to(asked, most_nodes)
     points = [_sized(asked, n, nodes, kind).tried_on(n) for n in doublings(range(1, limit + 1))]
     fitting = [point for point in points if point.fits]
     first = next((point for point in fitting if point.sensible), fitting[0] if fitting else None)
@@ -62,7 +62,7 @@ def scaling(
         nodes=nodes,
         kind=kind,
         efficiency=efficiency,
-        most=most,
+        most_nodes=most_nodes,
         knee=knee.nodes if knee else None,
     )
 
