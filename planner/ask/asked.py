@@ -11,7 +11,13 @@ from typing import Any, TypedDict
 from planner.ask.answer import Answer, Row
 from planner.ask.point import Point, no_point, point_of
 from planner.choose.asking import Answered, answered, frameworks_for
-from planner.choose.job import check_nodes, check_ramp, check_routing, check_sequence
+from planner.choose.job import (
+    check_nodes,
+    check_ramp,
+    check_routing,
+    check_sequence,
+    check_tolerance,
+)
 from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import Needed
 from planner.cost.question import Question
@@ -56,7 +62,10 @@ class Asked:
 
         Raises LayoutError where the machine has not so many.
         """
-        done = self.searched(nodes)
+        return self.point(nodes, self.searched(nodes))
+
+    def point(self, nodes: int, done: Answered) -> Point:
+        """What is recommended of a search that is done."""
         return point_of(nodes, done, recommended(done.found.values(), self.tolerance))
 
     def searched(self, nodes: int, *, whole: bool = False) -> Answered:
@@ -146,7 +155,9 @@ def _said(kind: str, described: Description) -> Any:
 
 
 def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Asked:
-    """The job that names or descriptions name, checked."""
+    """The job that names or descriptions name, checked; TypeError for what no job has."""
+    if unknown := [name for name in job if name not in JobFields.__annotations__]:
+        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
     frameworks = job.get("frameworks", ())
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     tolerance = job.get("tolerance")
@@ -165,6 +176,7 @@ def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Aske
 def _check(asked: Asked) -> None:
     """Raise PlannerError for a job that makes no sense on any number of nodes."""
     check_ramp(asked.workload)
+    check_tolerance(asked.tolerance)
     asked.machine.peak(asked.workload.base_precision)
     job = asked.frameworks, asked.machine, asked.workload, asked.model
     for framework in frameworks_for(*job):

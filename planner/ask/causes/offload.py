@@ -72,7 +72,7 @@ def offload(
     asked = asked_of(model, machine, job)
     done = asked.searched(nodes, whole=True)
     parts = [part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.found.values()]
-    best, point = recommended(parts, asked.tolerance), asked.on(nodes)
+    best, point = recommended(parts, asked.tolerance), asked.point(nodes, done)
     own: dict[str, Any] = {"nodes": nodes, "share": share}
     if best is None:
         verdict = f"No layout that offloads fits on {on_nodes(point)}"

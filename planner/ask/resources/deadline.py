@@ -18,12 +18,11 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.emitters.batch_job import BatchJob, steps_of
 from planner.emitters.queue import START_S, Slot, slot_of
-from planner.errors import LayoutError
 from planner.units import counted, format_amount
 
 __all__ = ["Days", "Finished", "admitted", "deadline", "finished"]
 
-Days = Annotated[float, Option("Days from the first job to the last.", least=0, metavar="DAYS")]
+Days = Annotated[float, Option("Days from the first job to the last.", above=0, metavar="DAYS")]
 _MOST_LATE = 5.0
 _EVEN = 0.5
 _NORMAL = NormalDist()
@@ -125,8 +124,6 @@ def deadline(
     """
     asked = asked_of(model, machine, job)
     asked.needs_tokens("how long it takes")
-    if not days > 0:
-        raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
     counts, points = admitted(asked, up_to(asked, most)), Points(asked)
 
     def in_time(count: int, chance: float) -> bool:
