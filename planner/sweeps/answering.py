@@ -25,9 +25,9 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
-from planner.sweeps.columns import FASTEST
+from planner.sweeps.columns import FASTEST, cell
 from planner.sweeps.fingerprint import fingerprint
-from planner.sweeps.questions import Asked, Task, cell
+from planner.sweeps.questions import Asked, Task
 from planner.sweeps.stated import Kind
 
 __all__ = ["Answer", "Cells", "answer"]
