@@ -130,7 +130,7 @@ def checked(question: Callable[P, R]) -> Callable[P, R]:
             for one in parameters(question)
             if one.name in given
         }
-        return question(*args, **{**given, **plain})  # type: ignore[arg-type]
+        return question(*args, **{**given, **plain})
 
     return called
 

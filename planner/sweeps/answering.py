@@ -119,10 +119,11 @@ def _asking(kind: Kind) -> Iterator[Ask]:
 def _planned(job: _Job) -> Cells:
     fields = {"sequence_length": job.model.default_sequence_length, **job.workload}
     workload = Workload.described(fields, where="workload")
+    assert job.nodes is not None, "a plan is asked on some nodes"
     found = plan(
         job.model,
         job.machine,
-        nodes=job.nodes or 1,
+        nodes=job.nodes,
         workload=workload,
         frameworks=job.frameworks,
     )
