@@ -10,6 +10,7 @@ import planner
 from planner import Layout, Workload, ask
 from planner.choose.search import RISK
 from planner.errors import LayoutError
+from planner.evidence.learning import learn_from_text
 from tests.ask.jobs import SHORT
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,29 @@ def test_a_machine_without_room_for_offload_is_told() -> None:
     answer = ask.offload("gpt2", "vista", workload=SHORT, frameworks="ddp")
     assert not answer.found
     assert answer.verdict.startswith("No layout that offloads fits")
+
+
+@pytest.mark.parametrize(("nodes", "offload"), [(1, "optimizer-cpu"), (4, "none")])
+def test_moments_are_corrected_by_measured_runs_as_the_estimate_is(
+    nodes: int, offload: str
+) -> None:
+    """Also where a device holds no optimizer states."""
+    before = planner.estimate(
+        "llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1), framework="megatron-lm"
+    )
+    run = (
+        "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,micro_batch,"
+        "global_batch,peak_memory_gib,memory_kind,precision,flash_attention\n"
+        "one,Polaris,A100,16,Llama-3-8B,4096,Megatron-LM,4,4,1,1,4,"
+        f"{1.2 * before.memory_bytes['total'] / 2**30},nvidia-smi,bf16,yes\n"
+    )
+    experience = learn_from_text(run, "runs.csv").experience
+    assert experience.memory is not None
+    job: dict[str, Any] = {"workload": SHORT, "nodes": nodes, "frameworks": "deepspeed"}
+    answer = ask.memory("llama-3-8b", "polaris", experience=experience, **job)
+    assert f" offload {offload} " in answer.notes[0] or offload == "none"
+    *moments, allocated, _, _ = [row["memory_bytes"] for row in answer.rows]
+    assert max(moments) == pytest.approx(allocated)
 
 
 def test_smaller_buckets_take_no_more() -> None:

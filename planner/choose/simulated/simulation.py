@@ -196,9 +196,7 @@ def _memory(question: Question, layout: Layout, timeline: Timeline) -> tuple[Sta
     """States and activations of every stage over the step."""
     stages = Stages.every(question, layout)
     kept, stay = chunk_kept_bytes(stages), staying_bytes(stages)
-    factor = 1.0
-    if question.experience.memory is not None:
-        factor = float(memory_outlook(question, Layouts.stack([layout])).expected[0])
+    factor = float(memory_outlook(question, Layouts.stack([layout])).expected[0])
     whole = [sum(parts.values()) for parts in stage_memory(question, layout)]
     found = []
     for stage in range(layout.pp):
