@@ -361,8 +361,8 @@ def _chosen(answer: Plan, estimate: Estimate | None = None) -> Estimate:
     found = estimate or answer.recommended
     if found is None:
         raise PlannerError(
-            f"nothing fits on {counted(answer.nodes, 'node')}, so there is nothing to draw; give an estimate "
-            "of answer.strategies, or draw strategy_bars"
+            f"nothing fits on {counted(answer.nodes, 'node')}, so there is nothing to draw; give "
+            "an estimate of answer.strategies, or draw strategy_bars"
         )
     return found
 

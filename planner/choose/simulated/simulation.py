@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.choose.planning import asked_question
@@ -27,6 +27,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from planner.frames import Shown
 
 __all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulated"]
 
@@ -58,14 +59,14 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Shown):
     """One step of a layout, event by event. Ranks of one stage do the same: one stands for all."""
 
-    question: Question
+    question: Question = field(repr=False)
     estimate: Estimate
     """What the closed forms say of the same layout."""
-    timeline: Timeline
-    memory: tuple[StageMemory, ...]
+    timeline: Timeline = field(repr=False)
+    memory: tuple[StageMemory, ...] = field(repr=False)
     """By stage."""
 
     @property
