@@ -8,6 +8,7 @@
 # make accuracy DATA=FOLDER  score every measured run again, learn the intervals from them; writes
 #                docs/accuracy.md and docs/learning.md
 # make golden answer the kept questions of tests/golden again (only where numbers are meant to move)
+# make questions  run every command of docs/questions.md and write the answers there again
 # make traces  trace 1008 layouts with torch (20 minutes), write docs/validation.md and kept.jsonl
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 # more processes than this collect longer than they test
 CORES := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: plan quick test coverage check hooks app accuracy golden traces clean
+.PHONY: plan quick test coverage check hooks app accuracy golden questions traces clean
 
 plan: .venv/installed
 	$(BIN)/planner plan mistral-7b --machine vsc-5 --nodes 2 --seq-length 4096 --global-batch 64
@@ -51,6 +52,9 @@ accuracy: .venv/installed
 
 golden: .venv/tested
 	$(BIN)/python -m tests.golden.write
+
+questions: .venv/tested
+	$(BIN)/python -m tests.questions
 
 traces: .venv/tested
 	$(BIN)/python benchmarks/trace_matrix.py

@@ -23,6 +23,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned
+from planner.units import counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -274,9 +275,10 @@ def times(
     `stride` ranks lie between neighbours of the group; `size_bytes` is marked.
     """
     with _plotly():
+        from planner.show.figures.collectives import ranks_of
         from planner.show.figures.collectives import times as draw
     place = _machine(None, machine)
-    return _figure(draw(place, operation, ranks or _two_nodes(place), stride, size_bytes))
+    return _figure(draw(place, operation, ranks_of(place, ranks, stride), stride, size_bytes))
 
 
 def bandwidth(
@@ -289,8 +291,9 @@ def bandwidth(
     """Bus bandwidth of a collective, as nccl-tests defines it, against its size."""
     with _plotly():
         from planner.show.figures.collectives import bandwidth as draw
+        from planner.show.figures.collectives import ranks_of
     place = _machine(None, machine)
-    return _figure(draw(place, operation, ranks or _two_nodes(place), stride))
+    return _figure(draw(place, operation, ranks_of(place, ranks, stride), stride))
 
 
 def data_picture(operation: Operation = "all-reduce") -> Figure:
@@ -358,8 +361,8 @@ def _chosen(answer: Plan, estimate: Estimate | None = None) -> Estimate:
     found = estimate or answer.recommended
     if found is None:
         raise PlannerError(
-            f"nothing fits on {answer.nodes} nodes, so there is nothing to draw; give an estimate "
-            "of answer.strategies, or draw strategy_bars"
+            f"nothing fits on {counted(answer.nodes, 'node')}, so there is nothing to draw; give "
+            "an estimate of answer.strategies, or draw strategy_bars"
         )
     return found
 
@@ -388,7 +391,3 @@ def _stages(
 ) -> list[dict[str, float]]:
     question = question_of(model, machine, answer.workload, estimate)
     return stage_memory(question, estimate.layout)
-
-
-def _two_nodes(machine: Machine) -> int:
-    return machine.node.num_devices * min(2, int(machine.num_nodes.value))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,42 +13,13 @@ import planner
 from planner.ask import QUESTIONS, Answer
 from planner.ask.asked import asked_of
 from planner.ask.option import parameters
-from planner.cli import main
 from tests.markdown import read
+from tests.questions import PAGE, call, command, parts, printed, rewritten, shown, written
 
-pytestmark = pytest.mark.slow
-
-PARTS = dict(part.split("\n", 1) for part in read("questions.md").split("\n## ")[1:])
+PARTS = parts(read(PAGE))
 """Every question of the page."""
 _JOB = ("workload", "frameworks", "tolerance", "experience")
-
-
-def command(part: str) -> list[str]:
-    """The words of a question's command."""
-    [said] = re.findall(r"^    planner (.+)$", part.split("```python")[0], re.MULTILINE)[:1]
-    return shlex.split(said)
-
-
-def shown(part: str) -> list[str]:
-    """What is shown of the answer, in pieces, without regard to blanks."""
-    text = part.split("\n    planner ", 1)[1].split("\n", 1)[1].split("```python")[0]
-    lines = [line for line in text.splitlines() if line.startswith("    ")]
-    pieces = "\n".join(lines).replace("\n    ...", " ... ").split(" ...")
-    return [plain for piece in pieces if (plain := " ".join(piece.split()))]
-
-
-def call(part: str) -> str:
-    """The call in Python; empty where there is none."""
-    found = re.findall(r"```python\n(.+?)```", part, re.DOTALL)
-    return str(found[0]) if found else ""
-
-
-def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command prints, without regard to blanks."""
-    with pytest.raises(SystemExit):
-        main(words)
-    out, err = capsys.readouterr()
-    return " ".join(f"{out} {err}".split())
+_AGAIN = "python -m tests.questions writes the page again"
 
 
 def asked(question: Any, args: Any, given: dict[str, Any]) -> Any:
@@ -62,18 +31,25 @@ def asked(question: Any, args: Any, given: dict[str, Any]) -> Any:
     return described.at(frameworks=tuple(names)), own
 
 
+def _same(part: str) -> None:
+    """That a part is as the writer leaves it, who mends numbers that are others."""
+    out, place = printed(part), shown(part)
+    assert rewritten(part, out) == part, _AGAIN
+    others = re.sub(r"\d(?= ([GM]iB|s|%)[ ,;)])", "?", part[place])
+    assert rewritten(part[: place.start] + others + part[place.stop :], out) == part
+
+
 def test_the_questions_of_the_field_are_there() -> None:
     assert len(PARTS) >= 15
-    assert len(PARTS) == read("questions.md").count("\n## ")
+    assert len(PARTS) == read(PAGE).count("\n## ")
     told = {command(part)[1] for part in PARTS.values() if command(part)[0] == "ask"}
-    named = set(re.findall(r"`planner ask ([\w-]+)`", read("questions.md")))
+    named = set(re.findall(r"`planner ask ([\w-]+)`", read(PAGE)))
     assert told | named >= set(QUESTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heading", [h for h, part in PARTS.items() if command(part)[0] == "ask"])
-def test_an_answer_is_as_shown(
-    heading: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_is_as_shown(heading: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call is worked out, and the command is found to ask the same and to print it so."""
     part = PARTS[heading]
     words = command(part)
@@ -94,32 +70,117 @@ def test_an_answer_is_as_shown(
 
     answered.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]
     monkeypatch.setitem(QUESTIONS, words[1], answered)
-    _compare(shown(part), printed(words, capsys))
+    _same(part)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heading", [h for h, part in PARTS.items() if command(part)[0] != "ask"])
-def test_other_commands_print_what_is_shown(
-    heading: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_other_commands_print_what_is_shown(heading: str) -> None:
     part = PARTS[heading]
-    for name, text in re.findall(r"with `(\w+\.json)` as\n\n```json\n(.+?)```", part, re.DOTALL):
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    out = printed(command(part), capsys)
-    _compare(shown(part), out)
+    _same(part)
     if call(part):
         plan = eval(call(part), {"planner": planner})
-        assert str(plan.recommended.layout) in out
+        assert str(plan.recommended.layout) in printed(part)
 
 
-def _compare(pieces: list[str], out: str) -> None:
-    """That pieces stand in an output, one after the other."""
-    assert pieces
-    place = 0
-    for piece in pieces:
-        found = out.find(piece, place)
-        assert found >= 0, f"not printed any more: {piece}"
-        place = found + len(piece)
+# --- the writer -----------------------------------------------------------------------------------
+
+OUTPUT = """\
+It fits from 13 nodes on: dp2 tp4 full recompute [fsdp2], 5 s.
+
+ nodes  layout                         step  reason
+     1  dp4 zero3 full recompute      5 min  offload all-nvme,
+        offload all-nvme [deepspeed]         backward 3 %
+    10  dp8 [ddp]                      12 s  backward 5 %
+    13  dp2 tp4 full recompute          5 s  backward 7 %
+        [fsdp2]
+    14  dp2 tp4 [fsdp2]                 4 s  backward 8 %
+
+- A note.
+"""
+SHOWN = """\
+Why 14 nodes are shown is prose.
+
+    planner ask nodes gpt2 -m polaris
+
+    It fits from 14 nodes on: dp7 tp2 [fsdp2], 6 s.
+
+     nodes  layout                         step ...
+         1  dp4 zero3 full recompute      9 min ...
+            offload all-nvme [deepspeed] ...
+        14  dp7 tp2 [fsdp2]                 6 s ...
+
+```python
+planner.ask.nodes("gpt2", "polaris")
+```
+"""
+
+
+def test_rows_and_columns_that_were_shown_are_written_again() -> None:
+    """The row of which the sentence spoke becomes the one of which it speaks."""
+    assert rewritten(SHOWN, OUTPUT) == SHOWN.replace(
+        "from 14 nodes on: dp7 tp2 [fsdp2], 6 s",
+        "from 13 nodes on: dp2 tp4 full recompute [fsdp2], 5 s",
+    ).replace("9 min", "5 min").replace(
+        "    14  dp7 tp2 [fsdp2]                 6 s ...",
+        "    13  dp2 tp4 full recompute          5 s ...\n            [fsdp2] ...",
+    )
+
+
+def test_a_row_that_is_gone_is_the_nearest_one() -> None:
+    gone = SHOWN.replace("        14  dp7 tp2 [fsdp2]  ", "        11  dp1 [fsdp2]      ")
+    assert "        10  dp8 [ddp]                      12 s ...\n" in rewritten(gone, OUTPUT)
+
+
+def test_rows_between_whole_ones_are_marked() -> None:
+    whole = SHOWN.replace(" ...", "")
+    lines = rewritten(whole, OUTPUT).splitlines()
+    assert lines.count("    ...") == 2  # 10 between, and 14 below
+    assert "     13  dp2 tp4 full recompute          5 s  backward 7 %".strip() in [
+        line.strip() for line in lines
+    ]
+
+
+def test_what_stands_under_a_row_goes_with_it() -> None:
+    """As where a terminal has no room for all columns, and titles are folded."""
+    stacked = """\
+It fits from 13 nodes on: dp2 tp4 [fsdp2], 5 s.
+
+                  node-
+ nodes       step hours
+     1      5 min     4
+        dp4 zero3 [deepspeed]; backward 3 %
+    13        5 s     5
+        dp2 tp4 [fsdp2]; backward 7 %
+    14        4 s     6
+        dp8 [fsdp2]; backward 8 %
+"""
+    head, table = SHOWN.split("     nodes")[0], stacked.split("\n\n")[1].splitlines()
+    old = head + "\n".join(f"    {line}" for line in [*table[:2], *table[4:6]]) + "\n"
+    new = head.replace("14 nodes on: dp7 tp2 [fsdp2], 6 s", "13 nodes on: dp2 tp4 [fsdp2], 5 s")
+    kept = [*table[:2], "...", *table[4:6], "..."]
+    assert (
+        rewritten(old.replace("  5 s", "  9 s"), stacked)
+        == new + "\n".join(f"    {line}" for line in kept) + "\n"
+    )
+
+
+def test_a_row_with_a_name_that_is_gone_is_an_error() -> None:
+    named = OUTPUT.replace("    13  dp2", " fp16  dp2")
+    with pytest.raises(ValueError, match=r"the row 'fp8' is not printed any more; show another"):
+        rewritten(SHOWN.replace("        14  dp7", "       fp8  dp7"), named)
+
+
+def test_a_column_that_is_gone_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"there is no column 'step' any more; cut the table else"):
+        rewritten(SHOWN, OUTPUT.replace("step", "pace"))
+
+
+def test_a_page_keeps_its_prose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.questions.printed", lambda part: OUTPUT)
+    page = f"# Title\n\nProse.\n\n## One\n{SHOWN}\n## Two\n{SHOWN}"
+    once = written(page)
+    assert (
+        once == f"# Title\n\nProse.\n\n## One\n{(part := rewritten(SHOWN, OUTPUT))}\n## Two\n{part}"
+    )
+    assert written(once) == once

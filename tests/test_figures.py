@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -118,9 +119,41 @@ def test_what_cannot_be_drawn_is_said(answer: planner.Plan) -> None:
         planner.figures.host_bars(best)
     job = planner.Workload(global_batch=8, sequence_length=8192)
     nothing = planner.plan("llama-3.1-405b", "polaris", nodes=1, workload=job)
-    with pytest.raises(PlannerError, match="nothing fits on 1 nodes"):
+    with pytest.raises(PlannerError, match="nothing fits on 1 node, so"):
         planner.figures.gantt(nothing)
     assert _alt(planner.figures.strategy_bars(nothing))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"ranks": 0}, "ranks = 0, stride = 1: a collective is of 2 ranks or more"),
+        ({"ranks": 1}, "a collective is of 2 ranks or more"),
+        ({"ranks": 2.5}, "a collective is of 2 ranks or more"),
+        ({"ranks": 4, "stride": 0}, "a collective is of 2 ranks or more"),
+        ({"ranks": 2241}, "2,241 ranks that are 1 apart exceed the 2,240 devices of polaris"),
+        ({"ranks": 2, "stride": 2240}, "2 ranks that are 2,240 apart exceed"),
+        ({"operation": "allreduce"}, "operation = 'allreduce' is not known; use all-reduce, all-g"),
+    ],
+)
+def test_what_is_no_collective_is_not_drawn(asked: dict[str, Any], said: str) -> None:
+    for name in ("times", "bandwidth"):
+        with pytest.raises(PlannerError, match=said):
+            _drawn(name)("polaris", **asked)
+        assert _alt(_drawn(name)("polaris", ranks=2, stride=2239))
+
+
+def test_words_and_sizes_that_say_nothing_are_not_drawn(answer: planner.Plan) -> None:
+    figures: Any = planner.figures
+    for size in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(PlannerError, match=r"^size_bytes = .* is no size"):
+            figures.times("polaris", size_bytes=size)
+    with pytest.raises(PlannerError, match=r"^axis = 'px' is not known; use dp, tp, pp, cp or ep"):
+        figures.rank_map(answer, axis="px")
+    with pytest.raises(PlannerError, match=r"^what = 'cost' is not known; use time, efficiency or"):
+        figures.scaling([answer], "cost")
+    with pytest.raises(PlannerError, match=r"^operation = 'gather' is not known"):
+        figures.data_picture("gather")
 
 
 def test_without_plotly_one_sentence_says_what_to_install() -> None:

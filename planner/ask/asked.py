@@ -16,6 +16,7 @@ from planner.choose.job import (
     check_ramp,
     check_routing,
     check_sequence,
+    check_tolerance,
     check_workload,
 )
 from planner.choose.recommending import TOLERANCE, recommended
@@ -62,7 +63,10 @@ class Asked:
 
         Raises LayoutError where the machine has not so many.
         """
-        done = self.searched(nodes)
+        return self.point(nodes, self.searched(nodes))
+
+    def point(self, nodes: int, done: Answered) -> Point:
+        """What is recommended of a search that is done."""
         return point_of(nodes, done, recommended(done.found.values(), self.tolerance))
 
     def searched(self, nodes: int, *, whole: bool = False) -> Answered:
@@ -172,6 +176,7 @@ def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Aske
 def _check(asked: Asked) -> None:
     """Raise PlannerError for a job that makes no sense on any number of nodes."""
     check_ramp(asked.workload)
+    check_tolerance(asked.tolerance)
     asked.machine.peak(asked.workload.base_precision)
     job = asked.frameworks, asked.machine, asked.workload, asked.model
     for framework in frameworks_for(*job):

@@ -31,10 +31,23 @@ class Option:
     """What it is, in one sentence."""
     least: float | None = None
     """Smallest value; where there is one."""
+    above: float | None = None
+    """What a value exceeds, where that is no value of its own."""
     most: float | None = None
     """Largest value."""
     metavar: str = ""
     """How its value is called."""
+
+    def broken(self, value: float) -> str:
+        """The bound that a value breaks, in words; empty where it keeps all."""
+        if self.above is not None and not value > self.above:
+            return f"be more than {self.above:g}"
+        least = -math.inf if self.least is None else self.least
+        most = math.inf if self.most is None else self.most
+        if least <= value <= most:
+            return ""
+        upper = self.most is not None
+        return f"lie between {least:g} and {most:g}" if upper else f"be at least {least:g}"
 
 
 Nodes = Annotated[int, Option("Nodes.", least=1)]
@@ -56,24 +69,35 @@ class Parameter:
         """Words that it may be; empty where it is no word of a few."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
 
-    def check(self, value: Any) -> None:
-        """Raise LayoutError for a value beyond the bounds, or for a word that is none of it."""
+    def plain(self, value: Any) -> Any:
+        """A value as plain data, one text as one of several.
+
+        Raises LayoutError for a value beyond the bounds, or for a word that is none of it.
+        """
         option, said = self.option, shorten(shown(value))
         why = option.help[:1].lower() + option.help[1:].rstrip(".")
         if self.choices and value not in self.choices:
             raise LayoutError(f"{self.name} = {said!r} is not known; use {either(self.choices)}")
-        if self.kind not in (int, float) or value in (None, inspect.Parameter.empty):
-            return
+        if value is None or not (self.repeats or self.kind in (int, float)):
+            return value
+        if self.repeats:
+            some = (value,) if isinstance(value, str) else tuple(value)
+            if not all(isinstance(one, str) for one in some):
+                raise LayoutError(f"{self.name} = {said!r} is not of texts alone: {why}")
+            return some
         kind = numbers.Integral if self.kind is int else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             what = "whole number" if self.kind is int else "number"
             raise LayoutError(f"{self.name} = {said!r} is no {what}: {why}")
-        least = -math.inf if option.least is None else option.least
-        most = math.inf if option.most is None else option.most
-        if not least <= float(value) <= most:
-            upper = option.most is not None
-            rule = f"lie between {least:g} and {most:g}" if upper else f"be at least {least:g}"
-            raise LayoutError(f"{self.name} = {float(value):g} must {rule}: {why}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise LayoutError(f"{self.name} = {said} is not finite: {why}")
+        if rule := option.broken(number):
+            raise LayoutError(f"{self.name} = {number:g} must {rule}: {why}")
+        return self.kind(value)
 
     @property
     def repeats(self) -> bool:
@@ -89,7 +113,8 @@ def checked(question: Callable[P, R]) -> Callable[P, R]:
     """A question that refuses values beyond the bounds or the words of its options.
 
     Raises LayoutError with value, rule and what the option is, and UnknownNameError for what is
-    none of its arguments. One text stands for several where an option takes them.
+    none of its arguments. One text stands for several where an option takes them; numbers of numpy
+    and others become plain ones, which JSON keeps.
 
     >>> @checked
     ... def half(*, of: Annotated[float, Option("What is halved.", least=1, most=9)]) -> float:
@@ -103,11 +128,12 @@ def checked(question: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(question)
     def called(*args: P.args, **given: P.kwargs) -> R:
         _check_names(question, given)
-        for one in parameters(question):
-            one.check(given.get(one.name, one.default))
-            if one.repeats and isinstance(given.get(one.name), str):
-                given[one.name] = (given[one.name],)
-        return question(*args, **given)
+        plain = {
+            one.name: one.plain(given[one.name])
+            for one in parameters(question)
+            if one.name in given
+        }
+        return question(*args, **{**given, **plain})
 
     return called
 

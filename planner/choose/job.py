@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 
 from planner.cost.question import Question
@@ -19,10 +20,10 @@ __all__ = [
     "check_ramp",
     "check_routing",
     "check_sequence",
+    "check_tolerance",
     "check_workload",
     "listed",
 ]
-
 
 _USUAL = Workload.model_fields
 
@@ -98,6 +99,15 @@ def check_ramp(workload: Workload) -> None:
             f"ramp = {shorten(workload.ramp)} has steps of {largest} sequences and leads to "
             f"global_batch = {workload.global_batch}; use smaller batches in it, or a larger "
             "global_batch"
+        )
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise LayoutError where by how much a simpler layout may be slower is no share."""
+    if not 0 <= tolerance < math.inf:
+        raise LayoutError(
+            f"tolerance = {tolerance:g} must be at least 0 and finite: the share by which a "
+            "simpler layout may be slower than the fastest"
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, overload
 
 from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
-from planner.choose.job import check_nodes, check_ramp, check_workload
+from planner.choose.job import check_nodes, check_ramp, check_tolerance, check_workload
 from planner.choose.legality import broken, check
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
@@ -103,9 +103,10 @@ def plan(
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     check_nodes(place, nodes)
     check_ramp(workload)
+    near = TOLERANCE if tolerance is None else tolerance
+    check_tolerance(near)
     place.peak(workload.base_precision)
     asked = workload.global_batch
-    near = TOLERANCE if tolerance is None else tolerance
     needed = Needed(near=1 + near, listed=top)
     answer = answered(described, place, nodes, workload, frameworks, experience, needed)
     found, workload = answer.found, answer.workload

@@ -161,13 +161,12 @@ def collectives_command(
             for reason in refused[:10]:
                 print(f"refused: {reason}")
         return REFUSED_ROWS if refused else FITS
-    rows = table(place, nodes or 1, parse_quantity(size))
+    count = 1 if nodes is None else nodes
+    rows = table(place, count, parse_quantity(size))
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return 0
-    print(
-        f"{format_bytes(parse_quantity(size))} over {(nodes or 1) * place.node.num_devices} devices"
-    )
+    print(f"{format_bytes(parse_quantity(size))} over {count * place.node.num_devices} devices")
     for row in rows:
         mark = "used" if row.used else ""
         print(

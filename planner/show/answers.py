@@ -61,12 +61,12 @@ _LEFT_OUT = (
     "memory_change_low",
     "memory_change_high",
 )
-# what a table has no room for, or says elsewhere; JSON and CSV have it
+"""What a table has no room for, or says elsewhere; JSON and CSV have it."""
 _WHOLE = ("memory_bytes", "host_memory_bytes")
 _INTERVALS = ("step_time_s", "days")
+"""Columns with whose intervals a table has room."""
 
 
-# those that a table has room for
 def answer_table(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of an answer as a person reads them: units written out, intervals joined.
 

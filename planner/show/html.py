@@ -12,6 +12,8 @@ from typing import Any
 
 from planner.ask.answer import Answer
 from planner.choose.plan import Plan
+from planner.choose.simulated.simulation import Simulation
+from planner.choose.simulated.widening import SHARE
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description, Quantity, shown
@@ -27,6 +29,7 @@ from planner.show import words
 from planner.show.answers import answer_table
 from planner.show.lessons import corrected
 from planner.show.quantities import format_quantity, quantities
+from planner.show.simulation import GAINS, STAGES, gains, simulation_lines, stages
 from planner.sweeps import Swept
 from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
 
@@ -40,6 +43,7 @@ __all__ = [
     "learned",
     "machine",
     "plan",
+    "simulation",
     "swept",
 ]
 
@@ -155,6 +159,17 @@ def estimate(value: Estimate) -> str:
         '<div style="display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start">',
         *tables,
         "</div>",
+    )
+
+
+@html.register(Simulation)
+def simulation(value: Simulation) -> str:
+    """A played step: its length and what sets it, its stages, and folded up what to widen."""
+    wider = _table(GAINS, gains(value), right=(1, 2))
+    return _page(
+        *map(_line, simulation_lines(value)),
+        _table(STAGES, stages(value), right=range(len(STAGES))),
+        _folded(f"What to widen: the step with one thing {100 * SHARE:.0f} % faster", wider),
     )
 
 

@@ -25,9 +25,9 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
-from planner.sweeps.columns import FASTEST
+from planner.sweeps.columns import FASTEST, cell
 from planner.sweeps.fingerprint import fingerprint
-from planner.sweeps.questions import Asked, Task, cell
+from planner.sweeps.questions import Asked, Task
 from planner.sweeps.stated import Kind
 
 __all__ = ["Answer", "Cells", "answer"]
@@ -119,10 +119,11 @@ def _asking(kind: Kind) -> Iterator[Ask]:
 def _planned(job: _Job) -> Cells:
     fields = {"sequence_length": job.model.default_sequence_length, **job.workload}
     workload = Workload.described(fields, where="workload")
+    assert job.nodes is not None, "a plan is asked on some nodes"
     found = plan(
         job.model,
         job.machine,
-        nodes=job.nodes or 1,
+        nodes=job.nodes,
         workload=workload,
         frameworks=job.frameworks,
     )

@@ -13,7 +13,7 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.sweeps.stated import Kind
 
-__all__ = ["FASTEST", "Columns", "columns"]
+__all__ = ["FASTEST", "Columns", "cell", "columns"]
 
 Columns = dict[str, type]
 """Every column by its name: text, truth values, whole or real numbers."""
@@ -110,3 +110,12 @@ def columns(kind: Kind, stated: Iterable[str]) -> Columns:
     if kind == "trace":
         found["stage"] = int
     return {**found, **_ANSWERS[kind], "key": str, "error": str}
+
+
+def cell(value: Any) -> Any:
+    """A value of a field as a cell of a table.
+
+    >>> cell([100, 300]), cell(0.1)
+    ('100+300', 0.1)
+    """
+    return "+".join(map(str, value)) if isinstance(value, list) else value

@@ -20,6 +20,7 @@ _ANSWERING = (
     "choose",
     "validate",
     "sweeps/answering.py",
+    "sweeps/columns.py",
 )
 """What an answer depends on: the rooms below this one that answer, and how answers become cells."""
 _KINDS = (".py", ".toml", ".csv")

@@ -6,6 +6,7 @@ the kernel frees with its process keeps two sweeps from writing into one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from planner.errors import PlannerError, WriteError, shorten
+from planner.units import counted
 
 __all__ = ["Journal", "journal_of"]
 
@@ -46,7 +48,7 @@ class Journal:
                 self._lock(self._file)
                 self._read(self._file)
             except BaseException:
-                self._file.close()
+                self._close()
                 raise
         return self
 
@@ -56,24 +58,35 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Free the lock; what could not be written was said, and is tried once more in vain."""
         if self._file is not None:
-            self._file.close()  # which frees the lock
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def record(self, answers: Iterable[tuple[str, dict[str, Any]]]) -> None:
         """Keep some answers; they are on the disk when it returns."""
         found = list(answers)
         if self._file is not None:
             lines = (json.dumps([key, cells], separators=(",", ":")) for key, cells in found)
-            try:
-                self._file.write("".join(f"{line}\n" for line in lines).encode())
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            except OSError as error:
-                raise WriteError(
-                    f"cannot write {self._where}: {error.strerror}; free space, and the same call "
-                    f"goes on after the {len(self.answers):,} answers that are kept"
-                ) from None
+            self._add(self._file, "".join(f"{line}\n" for line in lines).encode())
         self.answers.update(found)
+
+    def _add(self, file: IO[bytes], lines: bytes, whole: int | None = None) -> None:
+        """Write lines, after so many bytes that are whole; they are on the disk afterwards."""
+        try:
+            if whole is not None:
+                file.truncate(whole)
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise WriteError(
+                f"cannot write {self._where}: {error.strerror}; free space, and the same call "
+                f"goes on after the {counted(len(self.answers), 'answer')} kept so far"
+            ) from None
 
     @property
     def _where(self) -> str:
@@ -119,10 +132,8 @@ class Journal:
             known = _parsed(line)
             if isinstance(known, list) and len(known) == 2 and isinstance(known[1], dict):
                 self.answers[str(known[0])] = known[1]
-        file.truncate(whole)
         writer = {"process": os.getpid(), "host": socket.gethostname()}
-        file.write(_HEAD + json.dumps(writer).removeprefix("{").encode() + b"\n")
-        file.flush()
+        self._add(file, _HEAD + json.dumps(writer).removeprefix("{").encode() + b"\n", whole)
 
 
 def _is_head(line: bytes) -> bool:

@@ -23,10 +23,11 @@ from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
+from planner.sweeps.columns import cell
 from planner.sweeps.fingerprint import canonical, digest, fingerprint
 from planner.sweeps.stated import Kind, Stated, combinations
 
-__all__ = ["NAMED", "Asked", "Questions", "Task", "cell", "questions", "tasks"]
+__all__ = ["NAMED", "Asked", "Questions", "Task", "questions", "tasks"]
 
 NAMED = ("sequence_length", "global_batch", "precision", "optimizer")
 """Fields of a workload that every table has as columns."""
@@ -166,15 +167,6 @@ def _said_of_job(model: Model, job: dict[str, Any], kind: Kind) -> dict[str, Any
     if kind != "plan":
         usual["global_batch"] = None  # the layout's own
     return {**usual, **{name: cell(value) for name, value in job.items()}}
-
-
-def cell(value: Any) -> Any:
-    """A value of a field as a cell of a table.
-
-    >>> cell([100, 300]), cell(0.1)
-    ('100+300', 0.1)
-    """
-    return "+".join(map(str, value)) if isinstance(value, list) else value
 
 
 def tasks(found: Questions, asked: Sequence[Asked]) -> list[Task]:

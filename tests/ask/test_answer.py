@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import planner
@@ -46,7 +47,7 @@ def test_json_keeps_an_answer(name: str, answers: dict[str, Answer]) -> None:
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_an_answer_holds_what_was_asked(name: str, answers: dict[str, Answer]) -> None:
     asked = answers[name].asked
-    assert asked["model"], asked["machine"] == ("gpt2", "polaris")
+    assert (asked["model"], asked["machine"]) == ("gpt2", "polaris")
     assert asked["workload"] == SHORT.model_dump(mode="json")
     for one in parameters(QUESTIONS[name]):
         given = OWN[name].get(one.name, one.default)
@@ -151,18 +152,44 @@ BOUNDED = [
     (name, one)
     for name, question in QUESTIONS.items()
     for one in parameters(question)
-    if one.choices or one.option.least is not None
+    if one.choices or one.option.least is not None or one.option.above is not None
 ]
 
 
 @pytest.mark.parametrize(("name", "one"), BOUNDED, ids=lambda each: getattr(each, "name", each))
 def test_what_is_beyond_an_option_is_refused(name: str, one: Parameter) -> None:
-    beyond = ["sideways", None] if one.choices else [-1, "three", True]
+    beyond = ["sideways", None] if one.choices else [-1, "three", True, 10**400, math.nan]
+    beyond += [0.0] if one.option.above == 0 else []
+    beyond += [math.inf] if one.kind is float else []
     beyond += [2 * one.option.most] if one.option.most else []
     beyond += [2.5] if one.kind is int else []
     for value in beyond:
         with pytest.raises(LayoutError, match=f"^{one.name} = "):
             QUESTIONS[name]("gpt2", "polaris", workload=SHORT, **{**OWN[name], one.name: value})
+
+
+def test_numbers_of_numpy_are_plain_in_an_answer() -> None:
+    """As `for n in np.arange(...)` gives them."""
+    two, factor = np.int64(2), np.float32(1.5)
+    answer = planner.ask.batch("gpt2", "polaris", nodes=two, within=factor, workload=SHORT)
+    assert Answer.from_json(answer.to_json()) == answer
+    assert (answer.asked["nodes"], answer.asked["within"]) == (2, 1.5)
+
+
+def test_one_text_is_one_of_several() -> None:
+    one = planner.ask.machine("gpt2", "polaris", against="vsc-5", workload=SHORT)
+    assert one == planner.ask.machine("gpt2", "polaris", against=("vsc-5",), workload=SHORT)
+    described: Any = (planner.load_machine("vsc-5"),)
+    with pytest.raises(LayoutError, match=r"^against = .* is not of texts alone"):
+        planner.ask.machine("gpt2", "polaris", against=described, workload=SHORT)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])
+def test_a_tolerance_is_a_share(tolerance: float) -> None:
+    with pytest.raises(LayoutError, match=r"^tolerance = .* must be at least 0 and finite"):
+        planner.ask.host("gpt2", "polaris", workload=SHORT, tolerance=tolerance)
+    with pytest.raises(LayoutError, match=r"^tolerance = .* must be at least 0 and finite"):
+        planner.plan("gpt2", "polaris", nodes=1, workload=SHORT, tolerance=tolerance)
 
 
 def test_the_questions_load_nothing_heavy() -> None:

@@ -113,8 +113,34 @@ def test_a_layout_may_be_given() -> None:
 
 def test_another_recommendation_is_said() -> None:
     answer = ask.sensitivity("gpt2-xl", "polaris", workload=SHORT, by=50, replan=2)
-    told = [row["recommendation"] for row in answer.rows if row["recommendation"]]
+    told = [row for row in answer.rows if row["recommendation"]]
     assert len(told) == 2
+    now = planner.plan("gpt2-xl", "polaris", nodes=1, workload=SHORT).recommended
+    for row in told:
+        found = []
+        for factor in (0.5, 1.5):
+            changed = (f"{row['fact'].removeprefix('machine.')}={factor * row['value']!r}",)
+            try:
+                place = planner.load_machine("polaris", changed)
+            except planner.PlannerError:
+                continue  # beyond what it may be: its own value is taken
+            one = planner.plan("gpt2-xl", place, nodes=1, workload=SHORT).recommended
+            assert one is not None
+            if now is None or (one.layout, one.framework) != (now.layout, now.framework):
+                found.append(f"{one.layout} [{one.framework}]")
+        assert row["recommendation"] == ("; ".join(dict.fromkeys(found)) or "the same")
+
+
+def test_with_a_stated_layout_a_recommendation_is_another_than_that_of_now() -> None:
+    """Not another than the layout that is stated, which nobody recommends."""
+    layout = Layout(dp=8, zero_stage=3, grad_accumulation=8, recompute="full")
+    stated = ask.sensitivity(
+        "gpt2-xl", "polaris", nodes=2, layout=layout, framework="fsdp2", workload=SHORT, by=0.1,
+        replan=1,
+    )  # fmt: skip
+    told = [row["recommendation"] for row in stated.rows if row["recommendation"]]
+    assert told == ["the same"]
+    assert "another layout would be recommended" not in stated.verdict
 
 
 def test_every_quantity_of_a_machine_is_a_fact() -> None:

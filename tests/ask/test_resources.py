@@ -334,9 +334,9 @@ def test_a_deadline_may_cost_node_hours() -> None:
     assert not ask.cheapest(MODEL, small_machine(), workload=JOB, days=0.1).found
 
 
-@pytest.mark.parametrize("power", ["0W", "-1kW"])
-def test_a_power_of_nothing_is_refused(power: str) -> None:
-    with pytest.raises(LayoutError, match="node_power"):
+@pytest.mark.parametrize("power", ["0W", "-1kW", "2GB", "2.5 kB/s", "3h", "W", "nan", "inf", ""])
+def test_what_is_no_power_is_refused(power: str) -> None:
+    with pytest.raises(LayoutError, match=r"^node_power = .*write for example 2\.5kW"):
         ask.cheapest("gpt2", "polaris", most_nodes=1, workload=SHORT, node_power=power)
 
 
@@ -362,6 +362,19 @@ def test_the_knee_is_the_last_that_is_efficient_enough() -> None:
                 break
             efficient.append(row["nodes"])
         assert answer.asked["knee"] == efficient[-1]
+
+
+def test_no_batch_is_beyond_the_largest() -> None:
+    """Weak scaling of the largest batch would be strong scaling where it stayed as it is."""
+    largest = SHORT.replaced(sequence_length=128, global_batch=1_000_000)
+    answer = ask.scaling("gpt2", "polaris", workload=largest, most_nodes=2, kind="weak")
+    assert [row["fits"] for row in answer.rows] == [True, False]
+    assert "global_batch = 2000000" in answer.rows[1]["reason"]
+    assert "on 2 nodes it does not fit (" in answer.verdict
+    assert answer.asked["knee"] == 1
+    changed = ask.change("gpt2", "polaris", workload=largest, frameworks="ddp")
+    assert {row["change"] for row in changed.rows} >= {"as it is", "2 nodes"}
+    assert not any("a batch of" in row["change"] for row in changed.rows)
 
 
 def test_the_best_machine_is_that_of_its_plans() -> None:

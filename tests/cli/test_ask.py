@@ -98,12 +98,15 @@ def test_what_fits_nowhere_exits_with_1(capsys: pytest.CaptureFixture[str]) -> N
         ("machine gpt2 -m polaris --against polari", "unknown machine 'polari'"),
         ("scaling gpt2 -m polaris --kind sideways", "'sideways' is not one of 'strong', 'weak'"),
         ("host gpt2 -m polaris -n 561", "nodes = 561 exceeds"),
-        ("cheapest gpt2 -m polaris --node-power much", "'much' is not a quantity"),
+        ("cheapest gpt2 -m polaris --node-power much", "node_power = 'much' is no power"),
         ("change gpt2 -m polaris --also faster", "is not of the form section.field=value"),
         ("network gpt2 -m polaris -n 1", "nothing leaves one node"),
         ("nothing gpt2 -m polaris", "No such command 'nothing'"),
         ("zero -m polaris", "Missing argument 'model'. (`planner ask zero --help` shows"),
-        ("nodes gpt2 -m polaris --most-nodes 0", "'--most-nodes': must be at least 1 (`planner ask nodes"),
+        (
+            "nodes gpt2 -m polaris --most-nodes 0",
+            "'--most-nodes': must be at least 1 (`planner ask nodes",
+        ),
         ("nodes gpt2", "Missing option '--machine'"),
     ],
 )

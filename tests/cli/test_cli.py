@@ -363,6 +363,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --nodes -1", "at least 1"),
         ("plan gpt2 -m polaris --nodes 0", "at least 1"),
         ("plan gpt2 -m polaris --nodes 561", "exceeds the 560 nodes"),
+        ("collectives -m polaris --nodes 0", "nodes = 0 is not between 1 and the 560 nodes"),
         ("plan gpt2 -m polaris --nodes nan", "--nodes"),
         ("plan gpt2 -m polaris --nodes 99999999999999999999", "exceeds the 560"),
         ("plan gpt2 -m polaris --global-batch 0", "global_batch = 0 is refused"),

@@ -111,6 +111,18 @@ def test_an_estimate_shows_every_part(answer: planner.Plan) -> None:
         assert form(row["value"]) in text
 
 
+def test_a_played_step_shows_its_stages_and_no_events() -> None:
+    layout = planner.Layout(pp=4, dp=4, grad_accumulation=8, schedule="1f1b", zero_stage=1)
+    step = planner.simulate("llama-3-8b", "polaris", layout, framework="megatron-lm")
+    found = _read(step)
+    for idle, held in zip(step.idle_s, step.memory, strict=True):
+        assert format_seconds(step.makespan_s - idle) in found.text
+        assert format_bytes(held.estimated_bytes) in found.text
+    assert step.widened[0].name in found.text
+    # a notebook without HTML shows no thousand events
+    assert len(repr(step)) < 2 * len(repr(step.estimate))
+
+
 @pytest.mark.parametrize("kind", ["model", "machine", "framework"])
 def test_every_entry_of_a_catalogue_is_shown(kind: str) -> None:
     load = {

@@ -120,6 +120,16 @@ def test_what_cannot_be_answered_is_a_row_with_the_reason() -> None:
     assert all("\n" not in reason for reason in reasons.values() if reason)
 
 
+@pytest.mark.parametrize("kind", ["plan", "estimate"])
+def test_no_nodes_are_refused_and_are_not_one(kind: str) -> None:
+    """A row that says 0 nodes would else hold the answer for one."""
+    job = {"sequence_length": 1024, "global_batch": 64}
+    rows = swept(models="gpt2", machines="polaris", kind=kind, nodes=[0, 1], workload=job).rows
+    assert [row["nodes"] for row in rows] == [0, 1]
+    assert "nodes = 0 must be at least 1" in rows[0]["error"]
+    assert (rows[0]["fits"], rows[1]["fits"]) == (False, True)
+
+
 def test_fields_that_contradict_each_other_are_rows() -> None:
     found = swept(models="llama-3-8b", machines="polaris", kind="estimate", layout={"dp": 4},
                   workload={"lora_rank": [0, 8], "base_format": ["computed", "nf4"]})  # fmt: skip

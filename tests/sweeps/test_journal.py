@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,34 @@ def test_parquet_without_pyarrow_is_one_sentence(
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PlannerError, match=r"needs pyarrow; install it with .*\[sweep\]"):
         swept(tmp_path / "results.parquet")
+
+
+FULL = (
+    "import resource, sys; from planner.cli import main\n"
+    "size = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))\n"
+    "main(sys.argv[2:])"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [0, 20, 80, 3000, 9000])
+def test_a_disk_that_is_full_is_one_sentence_and_the_call_goes_on(
+    tmp_path: Path, size: int
+) -> None:
+    """Wherever the file ends: before its first line, within it, or within an answer."""
+    table, sweep = tmp_path / "results.csv", written(tmp_path, FEW)
+    words = ["sweep", sweep, "--into", table, "--backend", "sequential"]
+    run = [sys.executable, "-c", FULL, str(size), *map(str, words)]
+    full = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert full.returncode == 2
+    assert re.search(r"^planner: cannot write .+; free space, and", full.stderr, re.MULTILINE)
+    assert "Traceback" not in full.stderr
+    assert not table.exists()
+    kept = journal_of(table).read_bytes().split(b"\n")[:-1]
+    assert swept(table).num_asked == 8 - sum(line.startswith(b"[") for line in kept)
+    whole = tmp_path / "whole.csv"
+    swept(whole)
+    assert table.read_bytes() == whole.read_bytes()
 
 
 def test_a_journal_in_memory_keeps_what_it_is_told() -> None:

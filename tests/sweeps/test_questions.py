@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,16 @@ def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
     assert changed != text
     own.write_text(changed)
     assert not set(before) & set(keys(machines=[str(own)]))
+
+
+def test_what_makes_cells_is_code_that_answers() -> None:
+    """Else answers of other columns would stand in one table."""
+    text = (fingerprint._PACKAGE / "sweeps" / "answering.py").read_text(encoding="utf-8")
+    used = re.findall(r"^from planner\.(\w+)(?:\.(\w+))?.* import (.+)$", text, re.MULTILINE)
+    for room, module, taken in used:
+        place = f"{room}/{module}.py" if room == "sweeps" else room
+        covered = {place, f"{room}.py"} & set(fingerprint._ANSWERING)
+        assert covered or taken in ("fingerprint", "Asked, Task", "Kind"), taken
 
 
 def test_other_code_answers_other_questions(

@@ -18,6 +18,7 @@ from planner.cost.parts import MemoryKind, part, unseen_parts
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
+from planner.cost.uncertainty.memory import memory_outlook
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.units import counted, format_bytes
@@ -89,14 +90,14 @@ def _one(asked: Asked, nodes: int) -> tuple[Question | None, Estimate | None]:
 
 def _moments(question: Question, one: Estimate) -> list[Row]:
     """A record for every moment that this layout has."""
-    stages = Stages.of(question, Layouts.stack([one.layout]), one.worst_stage)
-    sheet = Worksheet.of(stages)
-    scale = _scale(question, one, sheet)
+    layouts = Layouts.stack([one.layout])
+    sheet = Worksheet.of(Stages.of(question, layouts, one.worst_stage))
+    measured = float(memory_outlook(question, layouts).expected[0])
     rows = []
     for name, moment in MOMENTS.items():
         alive = moment(sheet)
         parts: dict[str, Any] = {
-            each.name: scale * float(np.ravel(getattr(alive, each.name))[0])
+            each.name: measured * float(np.ravel(getattr(alive, each.name))[0])
             for each in fields(alive)
         }
         if not any(parts.values()):
@@ -109,18 +110,6 @@ def _moments(question: Question, one: Estimate) -> list[Row]:
         most = f"{part(largest).label} {format_bytes(parts[largest])}"
         rows.append({**row, "reason": f"{peak}{most}"})
     return rows
-
-
-def _scale(question: Question, one: Estimate, sheet: Worksheet) -> float:
-    """What measured runs say that memory takes, over its estimate [1].
-
-    Counted: the ratio of the states with and without them; 1 where no runs are known. Left out:
-    nothing. Definition.
-    """
-    if question.experience.memory is None:
-        return 1.0
-    plain = float(np.ravel(sheet.resident.optimizer_states)[0])
-    return one.memory_bytes["optimizer_states"] / plain if plain else 1.0
 
 
 def _seen(one: Estimate, kind: MemoryKind) -> Row:

@@ -64,8 +64,8 @@ def network(
     asked = asked_of(model, machine, job)
     if nodes < 2:
         raise LayoutError(f"nodes = {nodes}: nothing leaves one node; give 2 or more")
-    whole = asked.on(nodes)
     done = asked.searched(nodes, whole=True)
+    whole = asked.point(nodes, done)
     rows = []
     for name, found in _kinds(list(done.found.values()), asked):
         rows += list(_rows(name, found, asked, done.workload, nodes))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Unpack
 
 import numpy as np
@@ -16,6 +18,7 @@ from planner.choose.search import Found
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
+from planner.describe.base import Quantity
 from planner.describe.catalogue import overridden
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -23,8 +26,8 @@ from planner.units import format_rate, format_seconds
 
 __all__ = ["offload"]
 
-_ENDLESS = 1e18
-# the fastest rate that a description may state [B/s]
+_SLOWEST, _ENDLESS = 1e6, 1e18
+# the slowest and the fastest rate that a description may state [B/s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ def offload(
     """What each way of offloaded bytes takes of the step, and how fast it would have to be.
 
     The layout is the one that one would run of those that offload. A way's seconds are what the
-    step is shorter by where it is endlessly fast, so what others hide does not count.
+    step is shorter by where it is endlessly fast, so what others hide does not count. The rate
+    needed is 0 where none is too slow.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
@@ -72,7 +76,7 @@ def offload(
     asked = asked_of(model, machine, job)
     done = asked.searched(nodes, whole=True)
     parts = [part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.found.values()]
-    best, point = recommended(parts, asked.tolerance), asked.on(nodes)
+    best, point = recommended(parts, asked.tolerance), asked.point(nodes, done)
     own: dict[str, Any] = {"nodes": nodes, "share": share}
     if best is None:
         verdict = f"No layout that offloads fits on {on_nodes(point)}"
@@ -101,35 +105,61 @@ def _question(found: dict[str, Found], best: Estimate) -> Question:
 
 def _row(question: Question, best: Estimate, way: _Way, share: float) -> Row | None:
     """The record of a way; None where the machine has not it."""
-    node = question.machine.node
-    if "local_disk" in way.paths[0] and node.local_disk is None:
+    if "local_disk" in way.paths[0] and question.machine.node.local_disk is None:
         return None
-    endless = tuple(f"{path}={_ENDLESS!r}" for path in way.paths)
-    fast = Question(
-        question.model,
-        overridden(question.machine, endless),
-        question.workload,
-        question.framework,
-        question.experience,
-    )
-    left = estimate_layouts(fast, Layouts.stack([best.layout]))[0].step_time_s
-    seconds, rest = (
-        max(best.step_time_s - left, 0.0),
-        best.step_time_s - best.step_time_parts_s["offload"],
-    )
-    fact: Any = question.machine
-    for name in way.paths[0].split("."):
-        fact = getattr(fact, name)
-    rate = float(fact.value)
+    facts = [_fact(question.machine, path) for path in way.paths]
+
+    def step_s(factor: float) -> float:
+        rates = (min(max(factor * fact.value, _SLOWEST), _ENDLESS) for fact in facts)
+        changes = tuple(f"{p}={rate!r}" for p, rate in zip(way.paths, rates, strict=True))
+        other = replace(question, machine=overridden(question.machine, changes))
+        return estimate_layouts(other, Layouts.stack([best.layout]))[0].step_time_s
+
+    least = step_s(_ENDLESS)
+    seconds = max(best.step_time_s - least, 0.0)
+    rest = best.step_time_s - best.step_time_parts_s["offload"]
+    rate = facts[0].value
+    needed = _least_factor(lambda factor: step_s(factor) - least <= share * rest, _SLOWEST / rate)
     return {
         "way": way.name,
         "of_each": way.per,
         "time_s": seconds,
         "step_fraction": seconds / best.step_time_s,
         "bytes_per_s": rate,
-        "needed_bytes_per_s": seconds * rate / (share * rest),
-        "reason": f"{fact.kind}: {fact.source}",
+        "needed_bytes_per_s": needed * rate,
+        "reason": f"{facts[0].kind}: {facts[0].source}",
     }
+
+
+def _fact(machine: Machine, path: str) -> Quantity:
+    found: Any = machine
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert isinstance(found, Quantity)
+    return found
+
+
+def _least_factor(holds: Callable[[float], bool], slowest: float) -> float:
+    """The least factor of a rate for which something holds, to a thousandth [1].
+
+    Counted: that it holds for all larger ones. Left out: factors up to the slowest, where it is 0.
+    Definition.
+
+    >>> round(_least_factor(lambda factor: factor >= 3.0, 1e-6), 2), _least_factor(bool, 1e-6)
+    (3.0, 0.0)
+    """
+    if holds(slowest):
+        return 0.0
+    high = 1.0
+    while not holds(high):
+        high *= 2
+    low = high / 2
+    while low > slowest and holds(low):
+        low, high = low / 2, low
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _verdict(best: Estimate, plain: Estimate | None, rows: list[Row], share: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
@@ -119,10 +119,16 @@ def _changes(asked: Asked, nodes: int, now: Point) -> Iterator[_Change]:
         yield _Change("machine", "half the latency of the network", asked.at(machine=slower), nodes)
     if 2 * nodes <= place.num_nodes.value:
         yield _Change("job", f"{counted(2 * nodes, 'node')}", asked, 2 * nodes)
-    twice = workload.replaced(global_batch=2 * workload.global_batch)
-    yield _Change("job", f"a batch of {twice.global_batch:,}", asked.at(workload=twice), nodes)
+    size = 2 * workload.global_batch
+    jobs: dict[str, dict[str, Any]] = {f"a batch of {size:,}": {"global_batch": size}}
     if workload.precision != "fp8" and "fp8" in place.device.peak_flop_per_s:
-        yield _Change("job", "fp8", asked.at(workload=workload.replaced(precision="fp8")), nodes)
+        jobs["fp8"] = {"precision": "fp8"}
+    for name, fields in jobs.items():
+        try:
+            other = workload.replaced(**fields)
+        except PlannerError:
+            continue  # no job is so
+        yield _Change("job", name, asked.at(workload=other), nodes)
     yield from _software(asked, nodes, now)
 
 

@@ -45,6 +45,11 @@ class _Moved:
     low: Estimate
     high: Estimate
 
+    @property
+    def kind(self) -> str:
+        """The kind of description that states the fact."""
+        return str(self.fact.path[0])
+
     def elasticity(self, low: float, high: float) -> float:
         """Percent by which a figure grows for one percent of the fact [1].
 
@@ -101,9 +106,11 @@ def sensitivity(
         verdict = f"Nothing fits on {on_nodes(point)}: {point.reason}."
         return asked.answer("sensitivity", verdict, [point.row()], found=False, **own)
     moved, fixed = _sorted(question, one.layout, by / 100)
-    unsure = [each for each in moved if each.fact.unsure][:replan]
+    # a search takes the other frameworks as they are, so theirs say nothing of it
+    unsure = [each for each in moved if each.fact.unsure and each.kind != "framework"][:replan]
+    best = one if layout is None or not unsure else asked.on(nodes).best
     rows = [
-        _row(each, one, _replanned(asked, question, nodes, each, one) if each in unsure else "")
+        _row(each, one, _replanned(asked, question, nodes, each, best) if each in unsure else "")
         for each in moved
     ]
     return asked.answer(
@@ -214,19 +221,19 @@ def _with(question: Question, kind: Any, fields: dict[str, Any]) -> Question:
     return Question(**parts, workload=question.workload, experience=question.experience)
 
 
-def _replanned(asked: Asked, question: Question, nodes: int, moved: _Moved, one: Estimate) -> str:
-    """Whether the recommendation is another with a fact at its two values."""
-    kind, fields = str(moved.fact.path[0]), getattr(question, str(moved.fact.path[0])).model_dump()
+def _replanned(
+    asked: Asked, question: Question, nodes: int, moved: _Moved, now: Estimate | None
+) -> str:
+    """What is recommended with a fact at its two values, where that is not what is now."""
+    fields = getattr(question, moved.kind).model_dump()
     plain = Fact(moved.fact.path[1:], moved.fact.value, moved.fact.kind, moved.fact.source)
     said = []
     for value in moved.values:
-        changed = _KINDS[kind].described(scaled(fields, plain, value / moved.fact.value))
-        if kind == "framework":
-            return ""  # others would be searched as they are
-        best = asked.at(**{kind: changed}).tried_on(nodes).best
+        changed = _KINDS[moved.kind].described(scaled(fields, plain, value / moved.fact.value))
+        best = asked.at(**{moved.kind: changed}).tried_on(nodes).best
         if best is None:
             said.append("nothing fits")
-        elif best.layout != one.layout or best.framework != one.framework:
+        elif now is None or (best.layout, best.framework) != (now.layout, now.framework):
             said.append(f"{best.layout} [{best.framework}]")
     return "; ".join(dict.fromkeys(said)) or "the same"
 

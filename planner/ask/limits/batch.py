@@ -41,9 +41,10 @@ def batch(
     64
     """
     asked = asked_of(model, machine, job)
-    asked.on(nodes)
-    sizes = near(asked.workload.global_batch, nodes * asked.per_node, within)
-    points = {size: _with(asked, size, nodes) for size in sizes}
+    mine = asked.workload.global_batch
+    points = {mine: _sharing(mine, asked.on(nodes))}
+    sizes = near(mine, nodes * asked.per_node, within)
+    points |= {size: _with(asked, size, nodes) for size in sizes if size != mine}
     fitting = {size: point for size, point in points.items() if point.safe}
     best = _nearest(fitting, asked)
     return asked.answer(
@@ -67,7 +68,7 @@ def batch(
 def near(size: int, ranks: int, within: float) -> list[int]:
     """Batches within a factor of one that ranks, or a half, a fourth ... of them, share evenly [1].
 
-    Counted: the batch itself, and up to twelve others, those shared by more ranks first, then
+    Counted: the batch itself, and up to eleven others, those shared by more ranks first, then
     nearer ones. Left out: all others. Definition.
 
     >>> near(100, 16, 1.25)
@@ -87,16 +88,21 @@ def near(size: int, ranks: int, within: float) -> list[int]:
 
 
 def _with(asked: Asked, size: int, nodes: int) -> Point:
-    """The point of a batch; none where the job could be answered only with another one."""
+    """The point of another batch."""
     try:
         workload = asked.workload.replaced(global_batch=size)
-        point = asked.at(workload=workload).tried_on(nodes)
     except PlannerError as error:
         return no_point(nodes, asked.machine, asked.workload, error.plain)
-    if point.workload.global_batch != size:
-        reason = f"no layout that one would run shares it; {point.workload.global_batch:,} is near"
-        return no_point(nodes, asked.machine, workload, reason)
-    return point
+    return _sharing(size, asked.at(workload=workload).tried_on(nodes))
+
+
+def _sharing(size: int, point: Point) -> Point:
+    """The point of a batch; none where the job could be answered only with another one."""
+    other = point.workload.global_batch
+    if not point.fits or other == size:
+        return point
+    reason = f"no layout that one would run shares it; {other:,} is near"
+    return no_point(point.nodes, point.machine, point.workload, reason)
 
 
 def _nearest(fitting: dict[int, Point], asked: Asked) -> int | None:

@@ -24,6 +24,11 @@ from planner.errors import PlannerError
 __all__ = ["largest_batch"]
 
 _MOST = 4096
+_WHOLE = {
+    name: Layout.model_fields[name].default
+    for name in ("recompute_layers", "recompute_every", "recompute_span", "recompute_modules")
+}
+"""Recompute of all that its mode names."""
 
 
 @checked
@@ -75,13 +80,10 @@ def largest_batch(
 
 def _sized(question: Question, layout: Layout, size: int, mode: Recompute) -> Estimate | None:
     """A layout with another micro-batch in one pass; None where it is not allowed."""
-    plain = {name: None for name in ("recompute_layers", "recompute_every", "recompute_span")}
-    changes = {name: Layout.model_fields[name].default for name in plain}
     try:
         other = layout.replaced(
-            **changes,
+            **_WHOLE,
             recompute=mode,
-            recompute_modules=(),
             micro_batch=size,
             grad_accumulation=max(layout.pp, 1),
         )

@@ -42,7 +42,7 @@ def model(
         tuple[str, ...], Option("A model to look at in place of a family (repeatable).")
     ] = (),
     days: Annotated[
-        float | None, Option("Days in which it is to be trained.", metavar="DAYS")
+        float | None, Option("Days in which it is to be trained.", above=0, metavar="DAYS")
     ] = None,
     **job: Unpack[JobFields],
 ) -> Answer:

@@ -43,9 +43,9 @@ def sequence(
     1024
     """
     asked = asked_of(model, machine, job)
-    asked.on(nodes)
-    lengths = _Lengths(asked, nodes)
-    start = max(asked.workload.sequence_length // grain, 1) * grain
+    own = asked.workload.sequence_length
+    lengths = _Lengths(asked, nodes, {own: asked.on(nodes)})
+    start = max(own // grain, 1) * grain
     safe = largest(start, _LONGEST, grain, lambda length: lengths(length).safe)
     sensible = safe and largest(start, safe, grain, lambda length: lengths(length).sensible)
     # what holds need not hold for all shorter ones: a longer one may have been seen by the way
@@ -54,7 +54,7 @@ def sequence(
     rows = [_row(length, point) for length, point in sorted(lengths.known.items())]
     return asked.answer(
         "sequence",
-        _verdict(asked, lengths, safe, sensible, nodes),
+        _verdict(asked, lengths, safe, sensible, grain),
         rows,
         found=safe is not None,
         notes=[
@@ -88,17 +88,18 @@ def _row(length: int, point: Point) -> Row:
 
 
 def _verdict(
-    asked: Asked, lengths: _Lengths, safe: int | None, sensible: int | None, nodes: int
+    asked: Asked, lengths: _Lengths, safe: int | None, sensible: int | None, grain: int
 ) -> str:
     if safe is None:
-        shortest = lengths(min(lengths.known))
+        shortest = lengths(grain)
         return (
             f"{asked.model.name} is safe in memory with no sequence on {on_nodes(shortest)}: "
             f"{shortest.reason}."
         )
     best = lengths(sensible or safe)
     said = f"The longest sequence of {asked.model.name} on {on_nodes(best)} is "
-    said += f"{sensible or safe:,} tokens" + (" or more" if sensible == _LONGEST else "")
+    said += f"{best.workload.sequence_length:,} tokens"
+    said += " or more" if best.workload.sequence_length + grain > _LONGEST else ""
     if sensible == safe:
         return f"{said}: {best.spoken()}."
     odd = f"{'; '.join(lengths(safe).oddities)}"

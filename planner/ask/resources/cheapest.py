@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Unpack
@@ -14,11 +15,12 @@ from planner.ask.resources.deadline import MOST_JOBS, MostJobs, admitted, finish
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import LayoutError
+from planner.errors import LayoutError, shorten
 from planner.units import counted, format_amount, parse_quantity
 
 __all__ = ["cheapest"]
 
+_POWER = re.compile(r"\s*([+-]?\d[\d_,.]*(?:[eE][+-]?\d+)?\s*[kKM]?)\s*[wW]?\s*", re.ASCII)
 _HALF = 0.5
 _ROUNDS = 2
 # refinements between the best count and its neighbours
@@ -30,7 +32,8 @@ def cheapest(
     machine: str | Machine,
     *,
     days: Annotated[
-        float | None, Option("Days in which it is to be done, at even odds.", metavar="DAYS")
+        float | None,
+        Option("Days in which it is to be done, at even odds.", above=0, metavar="DAYS"),
     ] = None,
     price_per_node_hour: Annotated[
         float | None, Option("Price of a node-hour, in a currency of yours.", least=0)
@@ -128,9 +131,13 @@ def _watts(power: str | None) -> float | None:
     """A power as a user writes it [W]."""
     if power is None:
         return None
-    watts = parse_quantity(power.strip().removesuffix("W").removesuffix("w"))
+    said = shorten(power)
+    found = _POWER.fullmatch(power)
+    if found is None:
+        raise LayoutError(f"node_power = {said!r} is no power; write for example 2.5kW")
+    watts = parse_quantity(found[1])
     if watts <= 0:
-        raise LayoutError(f"node_power = {power} must be more than 0; write for example 2.5kW")
+        raise LayoutError(f"node_power = {said} must be more than 0; write for example 2.5kW")
     return watts
 
 

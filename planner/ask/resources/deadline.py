@@ -19,7 +19,6 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.emitters.batch_job import BatchJob, steps_of
 from planner.emitters.queue import START_S, Slot, slot_of
-from planner.errors import LayoutError
 from planner.units import counted, format_amount
 
 __all__ = [
@@ -34,7 +33,7 @@ __all__ = [
     "sections",
 ]
 
-Days = Annotated[float, Option("Days from the first job to the last.", least=0, metavar="DAYS")]
+Days = Annotated[float, Option("Days from the first job to the last.", above=0, metavar="DAYS")]
 MostJobs = Annotated[int, Option("Most jobs in a row that are taken.", least=1)]
 MOST_JOBS = 100
 # ours: a row of more is no way to train, though short queues for debugging would admit it
@@ -168,8 +167,6 @@ def deadline(
     """
     asked = asked_of(model, machine, job)
     asked.needs_tokens("how long it takes")
-    if not days > 0:
-        raise LayoutError(f"days = {days:g} must be more than 0; give the days until the end")
     counts, points = admitted(asked, up_to(asked, most_nodes)), Points(asked)
 
     def in_time(count: int, chance: float) -> bool:

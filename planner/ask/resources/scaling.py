@@ -8,15 +8,14 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import doublings
 from planner.ask.option import Option, checked
-from planner.ask.point import Point, between, on_nodes
+from planner.ask.point import Point, between, no_point, on_nodes
 from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.errors import PlannerError
 from planner.units import counted
 
 __all__ = ["scaling"]
-
-_LARGEST_BATCH = 1_000_000
 
 
 @checked
@@ -48,7 +47,7 @@ def scaling(
     """
     asked = asked_of(model, machine, job)
     limit = up_to(asked, most_nodes)
-    points = [_sized(asked, n, nodes, kind).tried_on(n) for n in doublings(range(1, limit + 1))]
+    points = [_sized(asked, n, nodes, kind) for n in doublings(range(1, limit + 1))]
     fitting = [point for point in points if point.fits]
     first = next((point for point in fitting if point.sensible), fitting[0] if fitting else None)
     rows = [_row(point, first) for point in points]
@@ -75,12 +74,16 @@ def _notes(first: Point | None, efficiency: float) -> list[str]:
     ]
 
 
-def _sized(asked: Asked, count: int, nodes: int, kind: str) -> Asked:
-    """The job for some nodes, with its batch."""
+def _sized(asked: Asked, count: int, nodes: int, kind: str) -> Point:
+    """The job on some nodes, with its batch; none where there is no such batch."""
     if kind == "strong":
-        return asked
+        return asked.tried_on(count)
     batch = max(round(asked.workload.global_batch * count / nodes), 1)
-    return asked.at(workload=asked.workload.replaced(global_batch=min(batch, _LARGEST_BATCH)))
+    try:
+        workload = asked.workload.replaced(global_batch=batch)
+    except PlannerError as error:
+        return no_point(count, asked.machine, asked.workload, error.plain)
+    return asked.at(workload=workload).tried_on(count)
 
 
 def _efficiency(point: Point, first: Point) -> float:
@@ -123,7 +126,7 @@ def _verdict(
             f"{asked.model.name} fits on no number of nodes of {asked.machine.name} that was "
             f"searched: {rows[-1]['reason']}."
         )
-    after = next((row for row in rows if row["nodes"] > knee.nodes and row["fits"]), None)
+    after = next((row for row in rows if row["nodes"] > knee.nodes), None)
     said = (
         f"{kind.capitalize()} scaling of {asked.model.name} pays up to {on_nodes(knee)}: "
         f"{100 * _efficiency(knee, first):.0f} % of the tokens/s per node on "
@@ -133,7 +136,7 @@ def _verdict(
         return f"{said}; that is the largest number that was searched."
     if after is None:
         return f"{said}; no larger number that was searched falls below {efficiency:g} %."
-    return (
-        f"{said}; on {counted(after['nodes'], 'node')} it is {100 * after['efficiency']:.0f} % "
-        f"({after['reason']})."
-    )
+    larger = f"{said}; on {counted(after['nodes'], 'node')}"
+    if not after["fits"]:
+        return f"{larger} it does not fit ({after['reason']})."
+    return f"{larger} it is {100 * after['efficiency']:.0f} % ({after['reason']})."

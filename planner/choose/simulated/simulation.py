@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.choose.planning import asked_question
@@ -27,6 +27,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from planner.frames import Shown
 
 __all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulated"]
 
@@ -58,14 +59,14 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Shown):
     """One step of a layout, event by event. Ranks of one stage do the same: one stands for all."""
 
-    question: Question
+    question: Question = field(repr=False)
     estimate: Estimate
     """What the closed forms say of the same layout."""
-    timeline: Timeline
-    memory: tuple[StageMemory, ...]
+    timeline: Timeline = field(repr=False)
+    memory: tuple[StageMemory, ...] = field(repr=False)
     """By stage."""
 
     @property
@@ -197,9 +198,7 @@ def _memory(question: Question, layout: Layout, timeline: Timeline) -> tuple[Sta
     """States and activations of every stage over the step."""
     stages = Stages.every(question, layout)
     kept, stay = chunk_kept_bytes(stages), staying_bytes(stages)
-    factor = 1.0
-    if question.experience.memory is not None:
-        factor = float(memory_outlook(question, Layouts.stack([layout])).expected[0])
+    factor = float(memory_outlook(question, Layouts.stack([layout])).expected[0])
     whole = [sum(parts.values()) for parts in stage_memory(question, layout)]
     found = []
     for stage in range(layout.pp):

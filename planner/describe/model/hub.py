@@ -53,6 +53,13 @@ def load_from_hub(name: str) -> Model:
     """The model of a name on the hub; CatalogueError in one sentence where it cannot be had."""
     path = config_of(name)
     commit = path.parent.name
+    try:
+        json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CatalogueError(
+            f"{_CONFIG} of {name} is not valid JSON ({shorten(str(error))}), there or as it is "
+            f"kept here; delete {path} to fetch it again"
+        ) from None
     return read_config(path, name).replaced(source=f"{HUB}: {name}, commit {shorten(commit)}")
 
 
@@ -95,6 +102,13 @@ def config_of(name: str) -> Path:
         ) from None
     except errors.HfHubHTTPError as error:
         raise _unreachable(name, error) from None
+    except CatalogueError:
+        raise
+    except ValueError as error:
+        raise CatalogueError(
+            f"what the cache holds of {name} cannot be read ({shorten(str(error))}); delete its "
+            f"folder in {constants.HF_HUB_CACHE} to fetch it again"
+        ) from None
     except OSError as error:
         raise CatalogueError(
             f"cannot keep {_CONFIG} of {name}: {shorten(str(error))}; set HF_HOME to a folder that "

@@ -12,12 +12,13 @@ from planner.cost.network import collectives
 from planner.cost.network.table import bus_factor
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.machine import Machine
+from planner.errors import PlannerError
 from planner.evidence.nccl_tests import Published, published_for
-from planner.show.figures.frame import Drawing, framed
+from planner.show.figures.frame import Drawing, check_word, framed
 from planner.show.figures.palette import HUES
-from planner.units import format_bytes, format_seconds
+from planner.units import counted, format_bytes, format_seconds
 
-__all__ = ["OPERATIONS", "bandwidth", "data_picture", "times"]
+__all__ = ["OPERATIONS", "bandwidth", "data_picture", "ranks_of", "times"]
 
 Timer = Callable[[GroupView, Any], Any]
 
@@ -51,8 +52,36 @@ _WHAT = {
 }
 
 
+def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
+    """How many ranks a group of a machine has: those given, else all of two nodes [1].
+
+    Counted: ranks that are `stride` apart, the last of them on the machine. Left out: whether a
+    job has such a group. Definition. Raises PlannerError where the machine has no such ranks.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> ranks_of(load_machine("polaris"), None, 1), ranks_of(load_machine("polaris"), 4, 8)
+    (8, 4)
+    """
+    there, nodes = machine.num_devices, min(2, int(machine.num_nodes.value))
+    found = machine.node.num_devices * nodes if ranks is None else ranks
+    if not (isinstance(found, int) and isinstance(stride, int) and found >= 2 and stride >= 1):
+        raise PlannerError(
+            f"ranks = {found}, stride = {stride}: a collective is of 2 ranks or more, 1 or more "
+            "apart; give whole numbers"
+        )
+    if (found - 1) * stride >= there:
+        raise PlannerError(
+            f"{found:,} ranks that are {stride:,} apart exceed the {counted(there, 'device')} of "
+            f"{machine.name}; give fewer, or nearer ones"
+        )
+    return found
+
+
 def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes: float) -> Drawing:
     """Time against size of every algorithm, with what was measured."""
+    check_word("operation", operation, OPERATIONS)
+    if not 0 < size_bytes < math.inf:
+        raise PlannerError(f"size_bytes = {size_bytes:g} is no size; give more than 0 bytes")
     figure = framed(height=420, x="size of the full buffer", y="time")
     group = group_view(machine, ranks, stride)
     sizes = 2.0 ** np.arange(3, 33)
@@ -90,6 +119,7 @@ def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes:
 
 def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Drawing:
     """Bus bandwidth, as nccl-tests defines it, against size."""
+    check_word("operation", operation, OPERATIONS)
     figure = framed(height=420, x="size of the full buffer", y="bus bandwidth [GB/s]")
     group = group_view(machine, ranks, stride)
     sizes, factor = 2.0 ** np.arange(3, 33), bus_factor(_NAMES[operation], ranks)
@@ -133,6 +163,7 @@ def _log_sizes(figure: Any) -> None:
 
 def data_picture(operation: str, ranks: int = 4) -> Drawing:
     """What each rank holds before and after; a letter is where the data came from."""
+    check_word("operation", operation, OPERATIONS)
     letters = "ABCD"[:ranks]
     before = [[f"{letter}{i}" for i in range(ranks)] for letter in letters]
     columns: list[list[str]] = [[f"{letter}{i}" for letter in letters] for i in range(ranks)]

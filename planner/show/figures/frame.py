@@ -5,15 +5,17 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
+from planner.errors import PlannerError, shorten
 from planner.show.figures.palette import ink
+from planner.units import either
 
-__all__ = ["Drawing", "bar_style", "framed", "log_ticks", "named_rows", "plain"]
+__all__ = ["Drawing", "bar_style", "check_word", "framed", "log_ticks", "named_rows", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,16 @@ class Drawing:
     """A plotly figure."""
     alt: str
     """What the figure says, with its numbers."""
+
+
+def check_word(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise PlannerError for a word that says nothing of what is drawn.
+
+    >>> check_word("axis", "tp", ("dp", "tp"))
+    """
+    words = list(known)
+    if value not in words:
+        raise PlannerError(f"{name} = {shorten(str(value))!r} is not known; use {either(words)}")
 
 
 def plain(text: str) -> str:

@@ -9,7 +9,7 @@ from planner.choose.pictured.anatomy import Axis, rank_axes
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.show.figures.frame import Drawing, bar_style, framed
+from planner.show.figures.frame import Drawing, bar_style, check_word, framed
 from planner.show.figures.palette import HUES, label
 from planner.units import GIB, counted, format_bytes
 
@@ -27,6 +27,7 @@ def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
 
     At most 128 nodes are drawn, from the first rank on; the figure says so.
     """
+    check_word("axis", axis, ("dp", "tp", "pp", "cp", "ep"))
     per_node = machine.node.num_devices
     nodes = -(-layout.world // per_node)
     drawn = min(nodes, _MAX_NODES)

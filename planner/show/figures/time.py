@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.show.figures.frame import Drawing, bar_style, framed, log_ticks, named_rows
+from planner.show.figures.frame import (
+    Drawing,
+    bar_style,
+    check_word,
+    framed,
+    log_ticks,
+    named_rows,
+)
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
 from planner.units import counted, format_amount, format_seconds
 
@@ -112,6 +119,7 @@ _WHATS = {
 
 def scaling(points: Sequence[ScalePoint], what: str) -> Drawing:
     """`time`, `efficiency` or `node-hours` against the number of nodes."""
+    check_word("what", what, _WHATS)
     fitting = [point for point in points if point.step_time_s is not None]
     title, form = _WHATS[what]
     figure = framed(height=350, x="nodes", y=title, legend=False)

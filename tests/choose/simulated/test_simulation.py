@@ -259,6 +259,25 @@ def test_gains_are_those_of_a_step_with_the_faster_thing() -> None:
     assert list(gains.values()) == sorted(gains.values(), reverse=True)
 
 
+def test_wires_between_devices_are_widened_too() -> None:
+    """Of a machine whose links are listed one by one, with a rate of their own each."""
+    layout = Layout(dp=2, tp=8, zero_stage=1, grad_accumulation=4)
+    step = planner.simulate("llama-3-8b", "frontier", layout, framework="megatron-lm")
+    fields = planner.load_machine("frontier").model_dump()
+    fabric = fields["node"]["fabric"]
+    assert fabric["wires"]
+    for wire in fabric["wires"]:
+        wire["bytes_per_s"] *= 1.1
+    for rate in ("pair", "device", "card", "socket"):
+        if fabric[f"{rate}_bytes_per_s"]:
+            fabric[f"{rate}_bytes_per_s"]["value"] *= 1.1
+    machine = planner.Machine.described(fields)
+    other = planner.simulate("llama-3-8b", machine, layout, framework="megatron-lm")
+    [gain] = [one.gain_s for one in step.widened if one.name == "links inside the node"]
+    assert gain == pytest.approx(step.makespan_s - other.makespan_s)
+    assert gain > 0.001 * step.makespan_s
+
+
 def test_what_cannot_be_played_says_what_can() -> None:
     layout = Layout(pp=4, grad_accumulation=MOST_PASSES, schedule="1f1b")
     with pytest.raises(LayoutError, match=r"take fewer micro-batches than 60,000 .* 7,500 say"):

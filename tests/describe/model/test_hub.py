@@ -108,6 +108,34 @@ def test_the_cache_answers_where_the_hub_does_not(
     assert f"{nowhere} does not answer; check the network" in said
 
 
+def test_a_broken_cache_says_what_to_delete(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = load_model("here/small")
+    [blob] = tmp_path.rglob("blobs/*")
+    [kept] = tmp_path.rglob("snapshots/*/config.json")
+    content = blob.read_bytes()
+    for broken in (content[:40], b"", b"\xff\xfe", b"[" * 100_000):
+        blob.write_bytes(broken)
+        reader.config_of.cache_clear()
+        said = _refused("here/small")
+        assert said.startswith("config.json of here/small is not valid JSON (")
+        assert said.endswith(f"kept here; delete {kept} to fetch it again")
+    kept.unlink()
+    blob.unlink()
+    reader.config_of.cache_clear()
+    assert load_model("here/small") == first
+    # the file that says which commit a branch is, read only where the hub is not asked
+    [branch] = tmp_path.rglob("refs/main")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for text in (b"\xff\xfe", b"../../../elsewhere"):
+        branch.write_bytes(text)
+        reader.config_of.cache_clear()
+        said = _refused("here/small")
+        assert "what the cache holds of here/small cannot be read" in said
+        assert f"delete its folder in {tmp_path / 'hub'} to fetch it again" in said
+
+
 def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_model("here/small")
     asked = len(hub.asked)
