@@ -85,7 +85,9 @@ def sensitivity(
 ) -> Answer:
     """What one percent of every fact does to step time and memory of one layout, most first.
 
-    Facts are all numbers of the machine, the model and the framework. The layout is the
+    Facts are all numbers of the machine, the model and the framework; all of a curve are one, and
+    so are equal ones of a list, such as rates of wires. A machine's, without the word `machine`, is
+    what an override takes. The layout is the
     recommended one or that given, and stays; whether the recommendation would be another is said
     of the facts that matter most. What is only assumed says which command measures it.
 
