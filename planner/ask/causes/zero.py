@@ -170,10 +170,11 @@ def _alike(kinds: list[_Kind], first: _Kind) -> str:
     near = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= high]
     if not near:
         return ""
+    one = len(near) == 1
     listed = joined(f"{k.name} ({format_seconds(k.best.step_time_s)})" for k in near)
     return (
-        f"; {listed} lie{'s' * (len(near) == 1)} within that interval, so only a run can tell "
-        "which is faster"
+        f"; {listed} lie{'s' * one} within that interval: a run may find {'it' if one else 'them'} "
+        "as fast"
     )
 
 
