@@ -87,9 +87,9 @@ def sensitivity(
 
     Facts are all numbers of the machine, the model and the framework; all of a curve are one, and
     so are equal ones of a list, such as rates of wires. A machine's, without the word `machine`, is
-    what an override takes. The layout is the
-    recommended one or that given, and stays; whether the recommendation would be another is said
-    of the facts that matter most. What is only assumed says which command measures it.
+    what an override takes (`--set`, of a curve a list). The layout is the recommended one or that
+    given, and stays; whether the recommendation would be another is said of the facts that matter
+    most. What is only assumed says which command measures it.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
