@@ -19,9 +19,11 @@ __all__ = [
     "format_amount",
     "format_bytes",
     "format_count",
+    "format_places",
     "format_rate",
     "format_seconds",
     "joined",
+    "parse_places",
     "parse_quantity",
 ]
 
@@ -150,6 +152,43 @@ def joined(words: Iterable[str], by: str = "and") -> str:
     """
     *first, last = words
     return f"{', '.join(first)} {by} {last}" if first else last
+
+
+def format_places(places: Iterable[int]) -> str:
+    """Places in a list as overrides name them, counted from 0, runs as ranges.
+
+    >>> format_places([0, 1, 2, 5]), format_places([7])
+    ('0-2,5', '7')
+    """
+    runs: list[list[int]] = []
+    for place in sorted(places):
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def parse_places(text: str, count: int) -> tuple[int, ...]:
+    """Places in a list of some length, as `format_places` writes them; DescriptionError for others.
+
+    >>> parse_places("0-2,5", 6)
+    (0, 1, 2, 5)
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 20):
+            found = []
+            break
+        # no range is written out beyond the list
+        found += range(int(first), min(int(last or first), count) + 1)
+    if not found or max(found) >= count:
+        raise DescriptionError(
+            f"{shorten(text)!r} names no entries of a list of {count}; write their places, counted "
+            f"from 0 to {count - 1}, such as 0 or 0-{count - 1}"
+        )
+    return tuple(found)
 
 
 def _three(value: float) -> str:

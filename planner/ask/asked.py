@@ -31,7 +31,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError
 
-__all__ = ["Asked", "JobFields", "Points", "asked_of"]
+__all__ = ["Asked", "JobFields", "Points", "asked_of", "described"]
 
 
 class JobFields(TypedDict, total=False):
@@ -112,11 +112,12 @@ class Asked:
             )
         }
         asked = {
-            "model": _said("model", self.model),
-            "machine": _said("machine", self.machine),
+            "model": described("model", self.model),
+            "machine": described("machine", self.machine),
             "workload": self.workload.model_dump(mode="json"),
             "frameworks": [
-                one if isinstance(one, str) else _said("framework", one) for one in self.frameworks
+                one if isinstance(one, str) else described("framework", one)
+                for one in self.frameworks
             ],
             "tolerance": self.tolerance,
             "measured_runs": known,
@@ -146,13 +147,13 @@ _LOADERS: dict[str, Callable[[str], Description]] = {
 }
 
 
-def _said(kind: str, described: Description) -> Any:
+def described(kind: str, one: Description) -> Any:
     """A description by its name where that suffices to find it again, else whole."""
-    name = getattr(described, "name", "")
+    name = getattr(one, "name", "")
     plain = name.partition("+")[0] if kind == "framework" else name
-    if plain in names(kind) and _LOADERS[kind](name) == described:
+    if plain in names(kind) and _LOADERS[kind](name) == one:
         return name
-    return described.model_dump(mode="json")
+    return one.model_dump(mode="json")
 
 
 def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Asked:

@@ -11,7 +11,7 @@ import inspect
 import math
 import numbers
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -81,10 +81,12 @@ class Parameter:
         if value is None or not (self.repeats or self.kind in (int, float)):
             return value
         if self.repeats:
-            some = (value,) if isinstance(value, str) else tuple(value)
-            if not all(isinstance(one, str) for one in some):
-                raise LayoutError(f"{self.name} = {said!r} is not of texts alone: {why}")
-            return some
+            kind = typing.get_args(self.kind)[0]
+            some = (value,) if isinstance(value, kind) else value
+            if not isinstance(some, Iterable) or not all(isinstance(one, kind) for one in some):
+                words = " or ".join(self._words)
+                raise LayoutError(f"{self.name} = {said!r} is not of {words} alone: {why}")
+            return tuple(some)
         kind = numbers.Integral if self.kind is int else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             what = "whole number" if self.kind is int else "number"
@@ -98,6 +100,13 @@ class Parameter:
         if rule := option.broken(number):
             raise LayoutError(f"{self.name} = {number:g} must {rule}: {why}")
         return self.kind(value)
+
+    @property
+    def _words(self) -> list[str]:
+        """What several values are, as one says it: texts, and descriptions of a kind."""
+        kind = typing.get_args(self.kind)[0]
+        kinds = typing.get_args(kind) or (kind,)
+        return ["texts" if one is str else f"{one.__name__.lower()}s" for one in kinds]
 
     @property
     def repeats(self) -> bool:

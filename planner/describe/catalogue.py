@@ -19,7 +19,7 @@ from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, UnknownNameError, shorten
-from planner.units import format_bytes, parse_quantity
+from planner.units import format_bytes, parse_places, parse_quantity
 
 if TYPE_CHECKING:
     from planner.describe.framework.framework import Framework
@@ -309,7 +309,8 @@ def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
     """A copy of `machine` with `section.field=value` replaced; values take units.
 
     `network=NAME` is the network of that name, for every framework.
-    An overridden quantity becomes `assumed` with the source "set by the user".
+    An overridden quantity or curve becomes `assumed` with the source "set by the user". Entries of
+    a list go by their places: `node.fabric.wires.0-3,6.bytes_per_s=60GB/s`.
     """
     fields = machine.model_dump()
     for override in overrides:
@@ -329,25 +330,33 @@ def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
 
 def _override(fields: dict[str, Any], key: str, text: str) -> None:
     *path, last = key.split(".")
-    table: Any = fields
+    tables: list[Any] = [fields]
     for part in path:
-        if not isinstance(table, dict) or part not in table:
-            raise UnknownNameError(
-                "field", key, table if isinstance(table, dict) else [], "`planner show` lists them"
-            )
-        table = table[part]
-    if not isinstance(table, dict) or last not in table:
-        raise UnknownNameError(
-            "field", key, table if isinstance(table, dict) else [], "`planner show` lists them"
-        )
-    old = table[last]
-    is_quantity = old is None or (isinstance(old, dict) and set(old) == {"value", "kind", "source"})
-    if is_quantity:
-        table[last] = {
-            "value": parse_quantity(text),
-            "kind": "assumed",
-            "source": "set by the user",
-        }
+        tables = [inner for table in tables for inner in _inside(table, part, key)]
+    for table in tables:
+        _check_field(table, last, key)
+        _replace(table, last, key, text)
+
+
+def _inside(table: Any, part: str, key: str) -> list[Any]:
+    """What an override's next word names: a section, or of a list one entry or several."""
+    if isinstance(table, (list, tuple)):
+        return [table[place] for place in parse_places(part, len(table))]
+    _check_field(table, part, key)
+    return [table[part]]
+
+
+def _check_field(table: Any, name: str, key: str) -> None:
+    if not isinstance(table, dict) or name not in table:
+        known = table if isinstance(table, dict) else []
+        raise UnknownNameError("field", key, known, "`planner show` lists them")
+
+
+def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
+    """Write an override's value; what has a source gets that of the user."""
+    old, stated = table[last], {"kind": "assumed", "source": "set by the user"}
+    if old is None or (isinstance(old, dict) and set(old) == {"value", *stated}):
+        table[last] = {"value": parse_quantity(text), **stated}
     elif isinstance(old, dict):
         raise DescriptionError(
             f"{key} is a section, not a value; name a field in it: {', '.join(sorted(old))}"
@@ -359,3 +368,5 @@ def _override(fields: dict[str, Any], key: str, text: str) -> None:
             table[last] = json.loads(text)
         except (ValueError, RecursionError):
             table[last] = parse_quantity(text)
+        if set(stated) <= set(table):
+            table |= stated

@@ -179,9 +179,12 @@ def test_numbers_of_numpy_are_plain_in_an_answer() -> None:
 def test_one_text_is_one_of_several() -> None:
     one = planner.ask.machine("gpt2", "polaris", against="vsc-5", workload=SHORT)
     assert one == planner.ask.machine("gpt2", "polaris", against=("vsc-5",), workload=SHORT)
-    described: Any = (planner.load_machine("vsc-5"),)
-    with pytest.raises(LayoutError, match=r"^against = .* is not of texts alone"):
-        planner.ask.machine("gpt2", "polaris", against=described, workload=SHORT)
+    other: Any = (planner.load_model("gpt2"),)
+    with pytest.raises(LayoutError, match=r"^against = .* is not of texts or machines alone"):
+        planner.ask.machine("gpt2", "polaris", against=other, workload=SHORT)
+    number: Any = 3
+    with pytest.raises(LayoutError, match=r"^also = '3' is not of texts alone"):
+        planner.ask.change("gpt2", "polaris", also=number, workload=SHORT)
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, math.nan, math.inf])

@@ -187,9 +187,65 @@ def test_buckets_of_every_size_are_told_of() -> None:
         assert f"{row['bucket_elements'] / 1e6:.0f} M ZeRO-{row['zero_stage']}" in answer.verdict
 
 
-def test_a_batch_that_ranks_do_not_share_is_named() -> None:
-    answer = ask.zero("llama-3-70b", "aurora", nodes=4, alone=True, frameworks="fsdp2")
+def test_a_batch_far_from_any_that_ranks_share_is_named() -> None:
+    job = SHORT.replaced(global_batch=20)
+    answer = ask.zero("gpt2-xl", "aurora", nodes=4, alone=True, frameworks="fsdp2", workload=job)
     assert not answer.found
-    assert (
-        "its 48 ranks do not share 256 sequences: try --global-batch 240 or 288" in answer.verdict
+    assert "its 48 ranks do not share 20 sequences: try --global-batch 48" in answer.verdict
+
+
+@pytest.mark.parametrize(("machine", "nodes", "batch"), [("aurora", 1, 60), ("summit", 2, 60)])
+def test_the_nearest_batch_that_ranks_share_is_taken(machine: str, nodes: int, batch: int) -> None:
+    job = SHORT.replaced(precision="fp16") if machine == "summit" else SHORT
+    answer = ask.zero("gpt2", machine, nodes=nodes, alone=True, workload=job)
+    assert answer.found
+    assert answer.verdict.endswith(
+        f" All with a batch of {batch}: 12 ranks do not share 64 sequences evenly."
     )
+    asked = ask.zero(
+        "gpt2", machine, nodes=nodes, alone=True, workload=job.replaced(global_batch=batch)
+    )
+    assert asked.rows == answer.rows
+    assert "All with a batch" not in asked.verdict
+
+
+def test_stages_that_estimates_cannot_tell_apart_are_told_of() -> None:
+    answer = ask.zero("llama-3-8b", "polaris", nodes=4, alone=True, workload=SHORT)
+    safe = [row for row in answer.rows if row["fits"] and row["out_of_memory_probability"] <= RISK]
+    first, *others = safe
+    near = [row for row in others if row["step_time_s"] <= first["step_time_high_s"]]
+    assert near
+    said = answer.verdict.partition("within that interval")[0]
+    for row in others:
+        offload = row["offload"]
+        name = f"ZeRO-{row['zero_stage']}" + (f" offload {offload}" * (offload != "none"))
+        assert (f" {name} (" in said) == (row in near), name
+
+
+def test_an_answer_on_one_node_is_good_english() -> None:
+    answer = ask.zero("gpt2", "aurora", alone=True, workload=SHORT)
+    assert "on 1 node of aurora: " in answer.verdict
+    assert " a aurora" not in answer.verdict
+
+
+def test_one_stage_is_not_compared_with_others() -> None:
+    answer = ask.buckets("gpt2", "polaris", frameworks="horovod", workload=SHORT)
+    assert {row["zero_stage"] for row in answer.rows} == {0}
+    assert "ZeRO-0 is all that it has; a device holds" in answer.verdict
+    assert "every ZeRO stage" not in answer.verdict
+
+
+def test_what_buckets_do_not_cause_is_not_laid_on_them() -> None:
+    """ZeRO-3 of 2021 gathers all parameters of so small a model, whatever its buckets."""
+    answer = ask.buckets("gpt2", "polaris", frameworks="deepspeed-2021", workload=SHORT)
+    sizes = {row["bucket_elements"] for row in answer.rows}
+    over = set()
+    for size in sizes:
+        held = {r["zero_stage"]: r for r in answer.rows if r["bucket_elements"] == size}
+        over.add(round(held[3]["memory_bytes"] - held[2]["memory_bytes"]))
+        assert held[3]["communication_buffers_bytes"] == held[2]["communication_buffers_bytes"]
+    assert len(over) == 1
+    assert over.pop() > 0
+    whole = 2 * planner.load_model("gpt2").num_params / 2**20
+    assert "with buckets of every size looked at (20 M to 500 M elements): " in answer.verdict
+    assert answer.verdict.endswith(f"gathered parameters {whole:.2f} MiB more.")

@@ -8,7 +8,8 @@ import pytest
 
 import planner
 from planner import Layout, ask
-from planner.ask.facts.known import facts_of, measured_by
+from planner.ask.facts.known import facts_of, measured_by, scaled
+from planner.describe.machine import Machine
 from planner.errors import LayoutError
 from tests.ask.jobs import SHORT
 
@@ -149,6 +150,41 @@ def test_every_quantity_of_a_machine_is_a_fact() -> None:
     assert {"device.launch_s", "network.efficiency.fraction", "node.nic_bytes_per_s"} <= names
     assert not any("scheduler" in name or "num_nodes" in name for name in names)
     assert all(measured_by(f) == "" for f in facts_of({"layers": 3}))
+
+
+@pytest.mark.parametrize("name", ["aurora", "frontier", "lumi-g", "dgx-1v", "summit"])
+def test_every_wire_is_in_one_fact_that_an_override_takes(name: str) -> None:
+    machine = planner.load_machine(name)
+    fabric = machine.node.fabric
+    facts = [fact for fact in facts_of(machine.model_dump()) if "wires" in fact.name]
+    moved = planner.load_machine(name, tuple(f"{f.name}={1.5 * f.value!r}" for f in facts))
+    for before, after in zip(fabric.wires, moved.node.fabric.wires, strict=True):
+        assert after.bytes_per_s == pytest.approx(1.5 * before.bytes_per_s)
+    for fact in facts:
+        alone = planner.load_machine(name, (f"{fact.name}={1.5 * fact.value!r}",))
+        assert alone == Machine.described(scaled(machine.model_dump(), fact, 1.5))
+    assert fabric.device_bytes_per_s is not None
+    assert {fact.kind for fact in facts} == {fabric.device_bytes_per_s.kind}
+
+
+def test_the_rate_of_wires_matters_as_estimates_say() -> None:
+    layout = Layout(dp=4, tp=2, zero_stage=1, micro_batch=2, grad_accumulation=8)
+    answer = ask.sensitivity(
+        "llama-3.2-1b", "frontier", layout=layout, framework="megatron-lm", workload=SHORT,
+        by=1, replan=0,
+    )  # fmt: skip
+    row = next(row for row in answer.rows if row["fact"].startswith("machine.node.fabric.wires.0-"))
+    fact = row["fact"].removeprefix("machine.")
+    for factor, column in ((0.99, "step_change_low"), (1.01, "step_change_high")):
+        machine = planner.load_machine("frontier", (f"{fact}={factor * 200}GB/s",))
+        seconds = [
+            planner.estimate(
+                "llama-3.2-1b", one, layout, workload=SHORT, framework="megatron-lm"
+            ).step_time_s
+            for one in ("frontier", machine)
+        ]
+        assert row[column] == pytest.approx(seconds[1] / seconds[0] - 1, rel=1e-6)
+    assert row["step_change_low"] > 0
 
 
 @pytest.mark.parametrize("by", [0.0, 60.0])

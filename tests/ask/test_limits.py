@@ -108,6 +108,25 @@ def test_a_table_of_positions_is_a_limit() -> None:
     assert any("learned positions" in row["reason"] for row in answer.rows)
 
 
+def test_a_grain_beyond_a_table_of_positions_is_refused() -> None:
+    job = SHORT.replaced(sequence_length=512)
+    with pytest.raises(LayoutError, match="grain = 1000000 exceeds the 1024 learned positions"):
+        ask.sequence("gpt2", "polaris", grain=1_000_000, workload=job)
+    assert (
+        ask.sequence("gpt2", "polaris", grain=1024, workload=job).asked["longest"]["safe"] == 1024
+    )
+
+
+def test_a_coarse_grain_is_no_limit_of_the_job() -> None:
+    """Lengths between what is asked for and the grain fit, but are none of its multiples."""
+    answer = ask.sequence("llama-3.2-1b", "polaris", grain=1_000_000, workload=SHORT)
+    assert answer.asked["longest"]["safe"] == 1024
+    assert "with the 1,024 tokens asked for, and with no multiple of 1,000,000" in answer.verdict
+    assert "The longest sequence" not in answer.verdict
+    none = ask.sequence("llama-3.1-405b", "polaris", workload=SHORT)
+    assert "with no sequence of a multiple of 1,024 tokens" in none.verdict
+
+
 # --- batches ----------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import planner
 from planner import Workload, ask
+from planner.ask import Answer
 from planner.ask.asked import Points, asked_of
 from planner.ask.fewest import doublings, fewest, largest
 from planner.ask.resources.deadline import admitted, finished, sections
@@ -307,6 +308,20 @@ def test_the_cheapest_is_that_of_all_plans(every: dict[int, Plan]) -> None:
     assert min(rows.values()) <= 1.05 * min(costs.values())
 
 
+def test_nodes_that_cost_about_as_much_are_told_of() -> None:
+    answer = ask.cheapest(MODEL, small_machine(), workload=JOB)
+    best = min(row["node_hours"] for row in answer.rows if row["fits"])
+    assert "within 5 % of that" in answer.verdict
+    told = re.search(r"\. ([\d, and]+) nodes? takes? (?:up to )?\S+, within", answer.verdict)
+    assert told is not None
+    near = [row["nodes"] for row in answer.rows if best < row["node_hours"] <= 1.05 * best]
+    assert [int(number) for number in re.findall(r"\d+", told[1])] == near
+    alone = ask.cheapest("gpt2", "polaris", most_nodes=2, workload=SHORT)
+    assert (alone.rows[1]["node_hours"] > 1.05 * alone.rows[0]["node_hours"]) == (
+        "within 5 %" not in alone.verdict
+    )
+
+
 def test_price_and_energy_are_node_hours_times_what_was_said() -> None:
     answer = ask.cheapest(
         "gpt2",
@@ -394,6 +409,20 @@ def test_the_best_machine_is_that_of_its_plans() -> None:
     hours = [row["node_hours"] for row in cheap.rows]
     assert hours == sorted(hours)
     assert {row["nodes"] for row in cheap.rows} == {4}
+
+
+def test_a_described_machine_is_compared_by_its_own_name() -> None:
+    wider = planner.load_machine("polaris", ("node.nic_bytes_per_s=50GB/s",)).replaced(name="wider")
+    answer = ask.machine(MODEL, "polaris", against=(wider, "vsc-5"), nodes=2, workload=JOB)
+    rows = {row["machine"]: row for row in answer.rows}
+    assert set(rows) == {"polaris", "wider", "vsc-5"}
+    plan = planner.plan(MODEL, wider, nodes=2, workload=JOB)
+    assert plan.recommended is not None
+    assert rows["wider"]["step_time_s"] == plan.recommended.step_time_s
+    assert answer.asked["against"] == [wider.model_dump(mode="json"), "vsc-5"]
+    assert Answer.from_json(answer.to_json()) == answer
+    known = ask.machine("gpt2", "polaris", against=planner.load_machine("vsc-5"), workload=SHORT)
+    assert known == ask.machine("gpt2", "polaris", against="vsc-5", workload=SHORT)
 
 
 def test_a_machine_without_the_precision_is_a_row_with_the_reason() -> None:

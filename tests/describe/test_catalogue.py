@@ -283,6 +283,29 @@ def test_override_takes_units_and_says_so() -> None:
     assert load_machine("polaris").device.memory_bytes.value != 80e9
 
 
+def test_an_override_names_entries_of_a_list_by_their_places() -> None:
+    wires = load_machine("frontier").node.fabric.wires
+    changed = load_machine("frontier", ("node.fabric.wires.1-3,6.bytes_per_s=60GB/s",))
+    for place, (before, after) in enumerate(zip(wires, changed.node.fabric.wires, strict=True)):
+        assert after.bytes_per_s == (60e9 if place in (1, 2, 3, 6) else before.bytes_per_s)
+        assert after.devices == before.devices
+
+
+@pytest.mark.parametrize("places", ["12", "0-12", "x", "", "3-1", "0-99999999999999", "-1"])
+def test_an_override_of_entries_that_are_not_there_is_refused(places: str) -> None:
+    with pytest.raises(DescriptionError, match="list of 12; write their places, counted from 0 to"):
+        load_machine("frontier", (f"node.fabric.wires.{places}.bytes_per_s=60GB/s",))
+
+
+def test_an_overridden_curve_is_no_longer_measured() -> None:
+    curve = load_machine("frontier").network.efficiency
+    given = [0.5 for _ in curve.fraction]
+    changed = load_machine("frontier", (f"network.efficiency.fraction={given}",)).network.efficiency
+    assert (list(changed.fraction), changed.kind) == (given, "assumed")
+    assert changed.source == "set by the user"
+    assert changed.num_nodes == curve.num_nodes
+
+
 def test_memory_can_be_left_free() -> None:
     whole = load_machine("polaris")
     kept = load_machine("polaris", ("device.memory_bytes=80GB",), 25)

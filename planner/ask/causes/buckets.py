@@ -9,6 +9,7 @@ from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
 from planner.choose.job import check_nodes
 from planner.cost.estimate import Estimate, estimate_layouts
+from planner.cost.parts import part
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
@@ -17,7 +18,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError
-from planner.units import format_bytes, format_count
+from planner.units import counted, format_bytes, format_count, joined
 
 __all__ = ["buckets"]
 
@@ -137,27 +138,54 @@ def _verdict(
     said = []
     stages = sorted({stage for stage, _ in found})
     sizes = sorted({size for _, size in found}, reverse=True)
+    where = f"{asked.model.name} with {framework.name} on {counted(world, 'device')}"
+    if len(stages) == 1:
+        return f"{where}: {_one_stage(found, stages[0], sizes)}."
     for stage in stages[1:]:
         over = _over(found, stage, own)
         if over <= 0:
             continue
         helping = next((size for size in sizes if _over(found, stage, size) <= 0), None)
-        remedy = (
-            f"buckets of {format_count(helping)} elements or less undo that"
-            if helping
-            else "no smaller buckets undo that"
-        )
+        more = f"ZeRO-{stage} takes {format_bytes(over)} more than ZeRO-{stage - 1}"
         said.append(
-            f"ZeRO-{stage} takes {format_bytes(over)} more than ZeRO-{stage - 1} for its buckets "
-            f"of {format_count(own)} elements; {remedy}"
+            f"{more} for its buckets of {format_count(own)} elements; buckets of "
+            f"{format_count(helping)} elements or less undo that"
+            if helping
+            else f"{more} with buckets of every size looked at ({_range(sizes)}): "
+            f"{_grown(found[stage, own], found[stage - 1, own])}"
         )
-    where = f"{asked.model.name} with {framework.name} on {world} devices"
     if not said:
         less = (
             f"with buckets of {format_count(own)} elements every ZeRO stage takes less than the one"
         )
         return f"{where}: {less} below it{_others(found, own)}."
     return f"{where}: {'. '.join(said)}."
+
+
+def _one_stage(found: dict[tuple[int, float], Estimate], stage: int, sizes: list[float]) -> str:
+    """What sizes of buckets do where there are no stages to compare."""
+    taken = joined(
+        f"{format_bytes(found[stage, size].memory_bytes['total'])} with buckets of "
+        f"{format_count(size)} elements"
+        for size in sizes
+    )
+    return f"ZeRO-{stage} is all that it has; a device holds {taken}"
+
+
+def _range(sizes: list[float]) -> str:
+    least, most = format_count(min(sizes)), format_count(max(sizes))
+    return f"{least} to {most} elements" if least != most else f"{most} elements"
+
+
+def _grown(one: Estimate, below: Estimate) -> str:
+    """The part that grows most from a stage to the next."""
+    grown = {
+        name: value - below.memory_bytes.get(name, 0.0)
+        for name, value in one.memory_bytes.items()
+        if name != "total"
+    }
+    most = max(grown, key=lambda name: grown[name])
+    return f"{part(most).label} {format_bytes(grown[most])} more"
 
 
 def _others(found: dict[tuple[int, float], Estimate], own: float) -> str:

@@ -12,6 +12,8 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
+from planner.choose.asking import Answered
+from planner.choose.batches import NEAR
 from planner.choose.recommending import recommended
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest
@@ -20,7 +22,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.units import counted, either
+from planner.units import counted, either, format_seconds, joined
 
 __all__ = ["zero"]
 
@@ -61,7 +63,8 @@ def zero(
     """Every ZeRO stage with every offload, fastest first, and by how much those that fail do.
 
     Of each kind the layout that one would run of it, of any framework; where none fits, the one
-    nearest to fitting, whose step time is what it would take.
+    nearest to fitting, whose step time is what it would take. Where ranks do not share the batch
+    evenly it is of the nearest that they share, and says so.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
@@ -70,20 +73,45 @@ def zero(
     True
     """
     asked = asked_of(model, machine, job)
-    done = asked.searched(nodes, whole=True)
+    done = (_shared(asked, nodes) if alone else asked).searched(nodes, whole=True)
     kinds = sorted(
         _kinds(list(done.found.values()), asked, alone), key=lambda k: k.best.step_time_s
     )
     first = next((kind for kind in kinds if kind.safe), None)
     return asked.answer(
         "zero",
-        _verdict(asked, kinds, first, nodes, alone),
+        _verdict(asked, kinds, first, nodes, alone) + _other_batch(asked, done, nodes, kinds),
         [_row(kind) for kind in kinds],
         found=first is not None,
         notes=["What does not fit is the layout of its kind that is nearest to fitting."],
         nodes=nodes,
         alone=alone,
     )
+
+
+def _shared(asked: Asked, nodes: int) -> Asked:
+    """The job with the nearest batch that all its ranks share, where one is near."""
+    batch = asked.workload.global_batch
+    near = [n for n in _sharing(asked, nodes) if abs(n - batch) <= NEAR * batch]
+    if not near or asked.workload.ramp:
+        return asked
+    nearest = min(near, key=lambda n: (abs(n - batch), n))
+    return asked.at(workload=asked.workload.replaced(global_batch=nearest))
+
+
+def _sharing(asked: Asked, nodes: int) -> list[int]:
+    """The multiples of the ranks on both sides of the batch."""
+    world, batch = nodes * asked.per_node, asked.workload.global_batch
+    return sorted({n for n in (batch // world * world, -(-batch // world) * world) if n})
+
+
+def _other_batch(asked: Asked, done: Answered, nodes: int, kinds: list[_Kind]) -> str:
+    """The batch that is answered, where it is not the one asked for."""
+    batch, taken = asked.workload.global_batch, done.workload.global_batch
+    if batch == taken or not kinds:
+        return ""
+    ranks = counted(nodes * asked.per_node, "rank")
+    return f" All with a batch of {taken:,}: {ranks} do not share {batch:,} sequences evenly."
 
 
 def _kinds(found: list[Found], asked: Asked, alone: bool) -> Iterator[_Kind]:
@@ -117,9 +145,7 @@ def _row(kind: _Kind) -> Row:
 
 
 def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int, alone: bool) -> str:
-    where = (
-        f"{nodes:,} nodes of {asked.machine.name}" if nodes > 1 else f"a {asked.machine.name} node"
-    )
+    where = f"{counted(nodes, 'node')} of {asked.machine.name}"
     if not kinds:
         return (
             f"{asked.model.name} has no legal layout on {where}; {_instead(asked, nodes, alone)}."
@@ -132,9 +158,24 @@ def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int, 
         f"{first.name} is the fastest that is safe on {where}: {first.best.layout} "
         f"[{first.best.framework}], {between(first.best)}"
     )
+    said += _alike(kinds, first)
     if not faster:
         return f"{said}."
     return f"{said}. Faster would be {'; '.join(f'{k.name}, which {_fails(k)}' for k in faster)}."
+
+
+def _alike(kinds: list[_Kind], first: _Kind) -> str:
+    """Safe kinds that a measurement might find as fast."""
+    high = first.best.interval_step_time_s[1]
+    near = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= high]
+    if not near:
+        return ""
+    one = len(near) == 1
+    listed = joined(f"{k.name} ({format_seconds(k.best.step_time_s)})" for k in near)
+    return (
+        f"; {listed} lie{'s' * one} within that interval: a run may find {'it' if one else 'them'} "
+        "as fast"
+    )
 
 
 def _instead(asked: Asked, nodes: int, alone: bool) -> str:
@@ -142,10 +183,9 @@ def _instead(asked: Asked, nodes: int, alone: bool) -> str:
     world, batch = nodes * asked.per_node, asked.workload.global_batch
     if not alone or batch % world == 0:
         return "try another batch or framework"
-    near = [n for n in (batch // world * world, -(-batch // world) * world) if n]
     return (
         f"its {counted(world, 'rank')} do not share {batch:,} sequences: "
-        f"try --global-batch {either(map(str, near))}"
+        f"try --global-batch {either(map(str, _sharing(asked, nodes)))}"
     )
 
 

@@ -85,9 +85,11 @@ def sensitivity(
 ) -> Answer:
     """What one percent of every fact does to step time and memory of one layout, most first.
 
-    Facts are all numbers of the machine, the model and the framework. The layout is the
-    recommended one or that given, and stays; whether the recommendation would be another is said
-    of the facts that matter most. What is only assumed says which command measures it.
+    Facts are all numbers of the machine, the model and the framework; all of a curve are one, and
+    so are equal ones of a list, such as rates of wires. A machine's, without the word `machine`, is
+    what an override takes (`--set`, of a curve a list). The layout is the recommended one or that
+    given, and stays; whether the recommendation would be another is said of the facts that matter
+    most. What is only assumed says which command measures it.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)

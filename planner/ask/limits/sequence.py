@@ -12,6 +12,8 @@ from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, on_nodes
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.errors import LayoutError
+from planner.units import counted
 
 __all__ = ["sequence"]
 
@@ -43,6 +45,7 @@ def sequence(
     1024
     """
     asked = asked_of(model, machine, job)
+    _check_grain(asked.model, grain)
     own = asked.workload.sequence_length
     lengths = _Lengths(asked, nodes, {own: asked.on(nodes)})
     start = max(own // grain, 1) * grain
@@ -59,13 +62,24 @@ def sequence(
         found=safe is not None,
         notes=[
             *_made_for(asked.model, safe),
-            f"{len(rows)} lengths searched, by doubling and bisection; the batch stays at "
+            f"{counted(len(rows), 'length')} searched: the {own:,} tokens asked for, and multiples "
+            f"of {grain:,} by doubling and bisection; the batch stays at "
             f"{asked.workload.global_batch:,} sequences.",
         ],
         nodes=nodes,
         grain=grain,
         longest={"safe": safe, "sensible": sensible},
     )
+
+
+def _check_grain(model: Model, grain: int) -> None:
+    """Raise LayoutError where no multiple of a grain is a sequence of the model."""
+    longest = model.longest_sequence
+    if model.position == "learned" and longest and grain > longest:
+        raise LayoutError(
+            f"grain = {grain} exceeds the {longest} learned positions of {model.name}, so none of "
+            f"its multiples is a sequence; use a grain of {longest} or less"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +107,20 @@ def _verdict(
     if safe is None:
         shortest = lengths(grain)
         return (
-            f"{asked.model.name} is safe in memory with no sequence on {on_nodes(shortest)}: "
-            f"{shortest.reason}."
+            f"{asked.model.name} is safe in memory with no sequence of a multiple of "
+            f"{counted(grain, 'token')} on {on_nodes(shortest)}: {shortest.reason}."
         )
     best = lengths(sensible or safe)
     said = f"The longest sequence of {asked.model.name} on {on_nodes(best)} is "
     said += f"{best.workload.sequence_length:,} tokens"
     said += " or more" if best.workload.sequence_length + grain > _LONGEST else ""
+    if safe < grain:
+        # the one asked for alone was looked at below the grain
+        return (
+            f"{asked.model.name} is safe on {on_nodes(best)} with the {safe:,} tokens asked for, "
+            f"and with no multiple of {grain:,}: {best.spoken()}. A smaller grain finds lengths "
+            "between."
+        )
     if sensible == safe:
         return f"{said}: {best.spoken()}."
     odd = f"{'; '.join(lengths(safe).oddities)}"

@@ -16,12 +16,14 @@ from planner.ask.resources.nodes import MostNodes, up_to
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError, shorten
-from planner.units import counted, format_amount, parse_quantity
+from planner.units import counted, format_amount, joined, parse_quantity
 
 __all__ = ["cheapest"]
 
 _POWER = re.compile(r"\s*([+-]?\d[\d_,.]*(?:[eE][+-]?\d+)?\s*[kKM]?)\s*[wW]?\s*", re.ASCII)
 _HALF = 0.5
+_ALIKE = 1.05
+# costs over the least that are told of beside it
 _ROUNDS = 2
 # refinements between the best count and its neighbours
 
@@ -177,7 +179,29 @@ def _verdict(points: Points, best: Point | None, terms: _Terms) -> str:
         said += f", {run.jobs}"
         if terms.days is not None:
             said += f", late for {in_days(terms.days)} with {percent(run.late(terms.days))}"
-    return f"{said}; {best.spoken()}."
+    return f"{said}; {best.spoken()}.{_alike(points, best, terms)}"
+
+
+def _alike(points: Points, best: Point, terms: _Terms) -> str:
+    """Other numbers of nodes that cost about as much; empty where none that was looked at does."""
+    near = [
+        point
+        for point in points.fitting
+        if point is not best
+        and terms.take(point)
+        and (point.safe or not best.safe)
+        and point.node_hours <= _ALIKE * best.node_hours
+    ]
+    if not near:
+        return ""
+    one = len(near) == 1
+    most = format_amount(max(point.node_hours for point in near))
+    listed = joined(f"{point.nodes:,}" for point in near)
+    return (
+        f" {listed} {'nodes take' if not one or near[0].nodes > 1 else 'node takes'} "
+        f"{'up to ' * (not one)}{most}, within {100 * (_ALIKE - 1):.0f} % of that, which "
+        "estimates cannot tell apart."
+    )
 
 
 def _nothing(points: Points, terms: _Terms) -> str:

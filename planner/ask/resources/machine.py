@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Unpack
 
 from planner.ask.answer import Answer, Row
-from planner.ask.asked import Asked, JobFields, asked_of
+from planner.ask.asked import Asked, JobFields, asked_of, described
 from planner.ask.option import Option, checked
 from planner.ask.point import Point, amount, no_point, on_nodes
 from planner.describe.catalogue import load_machine
@@ -23,7 +23,8 @@ def machine(
     machine: str | Machine,
     *,
     against: Annotated[
-        tuple[str, ...], Option("Another machine, name or TOML file (repeatable).", metavar="NAME")
+        tuple[str | Machine, ...],
+        Option("Another machine, name or TOML file (repeatable).", metavar="NAME"),
     ],
     nodes: Annotated[int, Option("Nodes of the first machine.", least=1)] = 1,
     same: Annotated[
@@ -47,7 +48,11 @@ def machine(
     asked = asked_of(model, machine, job)
     if not against:
         raise LayoutError("against names no other machine; name at least one")
-    places = [asked.machine, *map(load_machine, dict.fromkeys(against))]
+    others = list({str(one): one for one in against}.values())
+    places = [
+        asked.machine,
+        *(one if isinstance(one, Machine) else load_machine(one) for one in others),
+    ]
     points = [_on(asked, place, _nodes(asked, place, nodes, same)) for place in places]
     measure = "node_hours" if by == "node-hours" else "seconds"
     # of equals the one that was named first
@@ -62,7 +67,7 @@ def machine(
             "Every machine is planned on its own, with the layout and framework that suit it.",
             *_unsure(points),
         ],
-        against=list(against),
+        against=[one if isinstance(one, str) else described("machine", one) for one in against],
         nodes=nodes,
         same=same,
         by=by,

@@ -123,7 +123,7 @@ DIVISIONS: tuple[Rule, ...] = (
         _node,
         lambda q, x: (
             f"tp = {x.tp} neither divides nor is a multiple of the {q.machine.node.num_devices} "
-            f"ranks of a {q.machine.name} node; use one of "
+            f"ranks of a node of {q.machine.name}; use one of "
             f"{listed(divisors(q.machine.node.num_devices))}"
         ),
     ),
