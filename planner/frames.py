@@ -41,7 +41,9 @@ def frame(rows: Iterable[Mapping[str, Any]], library: Literal["polars"]) -> pola
 def frame(rows: Iterable[Mapping[str, Any]], library: Library = "pandas") -> Any:
     """Rows as a frame, with every column that any row has, in the order in which they come.
 
-    Raises PlannerError where the library is not installed.
+    In pandas, whole numbers beside a missing one are `Int64`, and Python's own in a column of
+    objects where one is beyond 64 bits: none is rounded. Raises PlannerError where the library is
+    not installed.
 
     >>> frame([{"dp": 4}, {"dp": 8, "step_time_s": 0.5}]).shape
     (2, 2)
@@ -64,15 +66,17 @@ def frame(rows: Iterable[Mapping[str, Any]], library: Library = "pandas") -> Any
         raise PlannerError(
             f"a frame needs {library}, which is not installed; run pip install {library}"
         ) from None
+    table = pandas.DataFrame(records)
     # pandas would turn whole numbers and truth values into others where one is missing
-    kinds = {name: {type(record[name]) for record in records} for name in columns}
-    holes = {
-        name: dtype
-        for name, found in kinds.items()
-        for kind, dtype in ((int, "Int64"), (bool, "boolean"))
-        if found == {kind, type(None)}
-    }
-    return pandas.DataFrame(records).astype(holes)
+    for name in columns:
+        values = [record[name] for record in records]
+        kinds = {type(value) for value in values}
+        if kinds == {bool, type(None)}:
+            table[name] = pandas.array(values, dtype="boolean")
+        elif kinds == {int, type(None)}:
+            wide = any(not -(2**63) <= value < 2**63 for value in values if value is not None)
+            table[name] = pandas.array(values, dtype=object if wide else "Int64")
+    return table
 
 
 class Shown:

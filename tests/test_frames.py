@@ -58,6 +58,19 @@ def test_figures_of_a_frame_are_those_of_the_estimate(answer: planner.Plan) -> N
     assert sums["host memory"] == pytest.approx(best.host_memory_bytes["total"])
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1])
+def test_whole_numbers_beside_a_missing_one_stay_what_they_are(number: int, library: Any) -> None:
+    pytest.importorskip(library)
+    rows: list[dict[str, Any]] = [{"count": number}, {"count": None}, {"count": 1}, {}]
+    found = frame(rows, library)["count"]
+    held = [None if value is None or value is pandas.NA else int(value) for value in found]
+    assert held == [number, None, 1, None]
+    if library == "pandas":
+        assert str(found.dtype) == ("Int64" if -(2**63) <= number < 2**63 else "object")
+        assert found.isna().sum() == 2
+
+
 @pytest.mark.parametrize("table", ["ranked", "strategies", "batches", "dropped"])
 def test_polars_holds_what_pandas_holds(answer: planner.Plan, table: Any) -> None:
     pytest.importorskip("polars", reason="no polars")

@@ -6,6 +6,7 @@ The question, the ranked estimates, the verdict with reasons, and what was dropp
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,7 @@ from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 from planner.frames import Framed, Record, no_table
+from planner.units import either
 
 __all__ = [
     "Dropped",
@@ -98,6 +100,39 @@ class Plan(Framed[PlanTable]):
                 f"{len(self.ranked)}"
             )
         return self.ranked[rank - 1]
+
+    @property
+    def closest(self) -> Verdict | None:
+        """Of the strategies for all devices, the one whose best layout needs the least memory.
+
+        None where none is legal.
+        """
+        found = [
+            (entry.estimate.memory_bytes["total"], number, entry)
+            for number, entry in enumerate(self.strategies)
+            if entry.estimate is not None and entry.estimate.layout.world == self.num_devices
+        ]
+        return min(found)[2] if found else None
+
+    @property
+    def legal_batches(self) -> list[int]:
+        """Where no strategy has a legal layout: global batches that have one, if any is known."""
+        offered = [found.global_batch for found in self.batches]
+        return offered or sorted({found.batch for found in self.strategies if found.batch})[:1]
+
+    @property
+    def why(self) -> str:
+        """Why nothing fits, in few words: what is closest, or what no layout obeys; else empty."""
+        if self.fits:
+            return ""
+        entry = self.closest
+        if entry is not None and entry.estimate is not None:
+            shape = f"{entry.estimate.layout} [{entry.estimate.framework}]"
+            return f"closest is {entry.name}, {shape}: {entry.why}"
+        said = Counter(entry.why for entry in self.strategies if entry.estimate is None)
+        text = said.most_common(1)[0][0] if said else "no strategy has a legal layout"
+        sizes = [f"{size:,}" for size in self.legal_batches]
+        return f"{text}; try a global batch of {either(sizes)}" if sizes else text
 
     @property
     def enough_nodes(self) -> int | None:

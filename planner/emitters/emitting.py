@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
+from types import UnionType
+
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.question import Question
@@ -9,7 +12,7 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import EmitError
+from planner.errors import EmitError, shorten
 
 __all__ = ["emit", "emit_estimate"]
 
@@ -38,6 +41,7 @@ def emit(
     >>> sorted(planner.emit(answer))
     ['README.md', 'job.sh', 'layout.json', 'nanogpt.args', 'rank.sh', 'submit.sh']
     """
+    _check_whole("rank", rank)
     return emit_estimate(
         plan,
         plan.ranked_at(rank),
@@ -66,13 +70,38 @@ def emit_estimate(
     from planner.emitters.batch_job import BatchJob, steps_of
     from planner.emitters.bundle.files import files_of
 
+    _check_whole("steps", steps)
     if steps is not None and steps < 1:
         raise EmitError(f"steps = {steps} must be at least 1; give a positive number")
+    _check_kind("queue", queue, str, "name; write for example queue='prod'")
+    _check_kind("benchmark", benchmark, bool, "truth value; give True or False")
+    for name, given, kind in (
+        ("model", model, Model),
+        ("machine", machine, Machine),
+        ("framework", framework, Framework),
+    ):
+        _check_kind(name, given, kind | None, f"description; give planner.load_{name}(...)")
     question = Question(
         model or load_model(plan.model),
         machine or load_machine(plan.machine),
         plan.workload,
         framework or load_framework(estimate.framework),
     )
-    steps = steps or steps_of(plan.workload)
+    steps = steps_of(plan.workload) if steps is None else int(steps)
     return files_of(BatchJob(question, estimate, plan.nodes, steps, queue, benchmark))
+
+
+def _check_whole(name: str, value: int | None) -> None:
+    """Raise EmitError for what is no whole number; None is nothing that is asked."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise EmitError(
+            f"{name} = {shorten(repr(value))} is no whole number; write for example {name}=2"
+        )
+
+
+def _check_kind(name: str, value: object, kind: type | UnionType, remedy: str) -> None:
+    """Raise EmitError for what is not of a kind."""
+    if not isinstance(value, kind):
+        raise EmitError(f"{name} = {shorten(repr(value))} is no {remedy}")

@@ -86,6 +86,7 @@ def _of_log(
     log: str, job: str | None, here: Machine | None, model: Model | None
 ) -> Run | RefusedRun:
     from planner.evidence.logs.compare import compare_log
+    from planner.evidence.logs.steps import LogError
 
     name = shorten(Path(log).name)
     if here is None:
@@ -95,6 +96,8 @@ def _of_log(
         )
     try:
         found = compare_log(log, here, job, model=_named(job) or model)
+    except LogError:
+        raise  # it names the file, and no job would mend it
     except PlannerError as error:
         remedy = "" if job else f"; state its job: {log}=JOB.json (`planner compare --help`)"
         raise CatalogueError(f"{name}: {error}{remedy}") from None

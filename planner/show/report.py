@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console, JustifyMethod
+from rich.console import Console, JustifyMethod, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -39,6 +39,8 @@ __all__ = [
 
 _SHOWN = 8
 _PIPE_WIDTH = 160
+_NARROW = 110
+# below, texts beside the figures of ranked layouts are folded into too many lines
 _WIDE = {"reason": 24, "layout": 16, "recommendation": 14, "measure next": 14}
 """Columns that are folded where there is little room, and their least width."""
 _PADDING = 2
@@ -88,23 +90,42 @@ def verdict(plan: Plan) -> Text:
 _STYLES = {"Fits": "bold green", "Fits, but tight": "bold yellow", "Does not fit": "bold red"}
 
 
-def _ranked(plan: Plan) -> Table:
-    table = Table(title="Fastest layouts that fit, one of a kind", title_justify="left", box=None)
-    for column in ("framework", "layout"):
-        table.add_column(column, overflow="fold")
-    for column in ("step", "MFU", "memory", "out of memory", "slowest parts"):
-        table.add_column(column, justify="right" if column != "slowest parts" else "left")
-    for estimate in plan.ranked[:_SHOWN]:
-        table.add_row(
-            estimate.framework,
-            Text(str(estimate.layout)),
-            format_seconds(estimate.step_time_s),
-            f"{100 * estimate.mfu:.1f} %",
-            format_bytes(estimate.memory_bytes["total"]),
-            _risk(estimate),
-            _largest(estimate.step_time_parts_s, estimate.step_time_s),
-        )
-    return table
+_RANKED = ("framework", "layout", "step", "MFU", "memory", "out of memory", "slowest parts")
+
+
+def _show_ranked(plan: Plan, out: Console) -> None:
+    """Print the ranked layouts; in a narrow terminal their texts stand under their figures."""
+    title = "Fastest layouts that fit, one of a kind"
+    rows = [_ranked_row(estimate) for estimate in plan.ranked[:_SHOWN]]
+    table = Table(title=title, title_justify="left", box=None)
+    for column in _RANKED:
+        texts = column in ("framework", "layout", "slowest parts")
+        fold: OverflowMethod = "fold" if column in ("framework", "layout") else "ellipsis"
+        table.add_column(column, justify="left" if texts else "right", overflow=fold)
+    for row in rows:
+        table.add_row(*row)
+    wanted = out.measure(table, options=out.options.update(max_width=_PIPE_WIDTH)).maximum
+    if out.width >= min(wanted, _NARROW):
+        out.print(table)
+        return
+    titles = [column.removesuffix(" parts") for column in _RANKED]
+    plain = [[cell.plain for cell in row] for row in rows]
+    head, body = stacked(titles, plain, ("layout", "slowest"), out.width)
+    out.print(Text(title, "italic"))
+    out.print(Text("\n".join(head), "bold"))
+    out.print(Text("\n".join(body)))
+
+
+def _ranked_row(estimate: Estimate) -> list[Text]:
+    return [
+        Text(estimate.framework),
+        Text(str(estimate.layout)),
+        Text(format_seconds(estimate.step_time_s)),
+        Text(f"{100 * estimate.mfu:.1f} %"),
+        Text(format_bytes(estimate.memory_bytes["total"])),
+        _risk(estimate),
+        Text(_largest(estimate.step_time_parts_s, estimate.step_time_s)),
+    ]
 
 
 def _risk(estimate: Estimate) -> Text:
@@ -151,7 +172,7 @@ def show_plan(plan: Plan, out: Console, learned: Sequence[str] = ()) -> None:
         show_notes(learned, out)
         out.print()
     if plan.ranked:
-        out.print(_ranked(plan))
+        _show_ranked(plan, out)
         out.print()
     out.print(_strategies(plan))
     out.print()

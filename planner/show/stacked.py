@@ -14,6 +14,8 @@ from textwrap import wrap
 __all__ = ["stacked"]
 
 _INDENT = 4
+_KEPT = "\xa0%"
+# a percent stays with its number
 _PLAIN = ("layout", "reason")
 # texts that need no title
 
@@ -103,10 +105,11 @@ def _under(
         if row[n] not in ("", "-")
     ]
     indent = " " * _INDENT
-    return wrap(
-        "; ".join(said),
+    lines = wrap(
+        "; ".join(said).replace(" %", _KEPT),
         max(width, 2 * _INDENT),
         initial_indent=indent,
         subsequent_indent=indent,
         break_on_hyphens=False,
     )
+    return [line.replace(_KEPT, " %") for line in lines]

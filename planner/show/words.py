@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.choose.plan import Plan
+from planner.choose.verdicts.changes import lacking
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
@@ -16,7 +17,6 @@ __all__ = [
     "CODE",
     "alternative",
     "beside_fastest",
-    "closest",
     "cost",
     "decided",
     "doubt",
@@ -248,10 +248,9 @@ def decided(plan: Plan) -> str:
 
 def nearest(plan: Plan) -> str:
     """Of a plan that does not fit: what comes closest, and what would help."""
-    entry = closest(plan)
+    entry = plan.closest
     if entry is None or entry.estimate is None:
-        sizes = [found.global_batch for found in plan.batches]
-        sizes = sizes or sorted({found.batch for found in plan.strategies if found.batch})[:1]
+        sizes = plan.legal_batches
         batch = f"of {_either(sizes)}" if sizes else "that is a multiple of the devices"
         return (
             f"{plan.model} cannot be laid out on {_place(plan)} at all: no strategy has a legal "
@@ -310,19 +309,6 @@ def strategies(plan: Plan) -> list[dict[str, str]]:
     return rows
 
 
-def closest(plan: Plan) -> Verdict | None:
-    """Of the strategies for all devices, the one whose best layout needs the least memory.
-
-    None where none is legal.
-    """
-    found = [
-        (entry.estimate.memory_bytes["total"], number, entry)
-        for number, entry in enumerate(plan.strategies)
-        if entry.estimate is not None and _fills(plan, entry)
-    ]
-    return min(found)[2] if found else None
-
-
 def fits(estimate: Estimate) -> str:
     """Whether one layout fits, in a word or two."""
     if not estimate.fits:
@@ -341,13 +327,7 @@ def fate(estimate: Estimate, machine: Machine) -> str:
         )
     if estimate.fits:
         return f"Fits: {format_bytes(limit - total)} free per device"
-    if total > limit:
-        over = format_bytes(total - limit)
-        return f"Does not fit: {over} too much per device on stage {estimate.worst_stage}"
-    host, room = estimate.host_memory_bytes["total"], machine.node.host_memory_bytes.value
-    if host > room:
-        return f"Does not fit: {format_bytes(host - room)} too much host memory per node"
-    return "Does not fit: the node's disk is too small for what is offloaded to it"
+    return f"Does not fit: {lacking(estimate, machine)}"
 
 
 def waiting(estimate: Estimate, numbered: bool) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from planner.choose.given.completing import complete
 from planner.choose.plan import node_hours, training_time
 from planner.choose.planning import estimate, plan
+from planner.choose.verdicts.changes import lacking
 from planner.cost.question import Question
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework
@@ -135,7 +136,7 @@ def _planned(job: _Job) -> Cells:
         "enough_nodes": found.enough_nodes,
     }
     if found.recommended is None or found.best is None:
-        return cells
+        return {**cells, "why": found.why}
     fastest = {"layout": str(found.best.layout), **found.best.record()}
     return {
         **cells,
@@ -171,6 +172,7 @@ def _estimated(job: _Job) -> Cells:
         "node_hours": node_hours(nodes, whole.workload, found),
         "layout": str(whole.layout),
         **found.record(),
+        "why": None if found.fits else lacking(found, job.machine),
     }
 
 

@@ -87,7 +87,7 @@ _ANSWERS: dict[Kind, Columns] = {
 
 def columns(kind: Kind, stated: Iterable[str]) -> Columns:
     """Columns of a sweep: what is asked, with the fields of workloads that it states; the answer;
-    why there is none.
+    why nothing fits, and why there is no answer.
 
     >>> found = list(columns("plan", ("precision", "tokens")))
     >>> found[:2], found[-1], "asked_layout" in found
@@ -109,7 +109,8 @@ def columns(kind: Kind, stated: Iterable[str]) -> Columns:
         found["asked_layout"] = str
     if kind == "trace":
         found["stage"] = int
-    return {**found, **_ANSWERS[kind], "key": str, "error": str}
+    why: Columns = {} if kind == "trace" else {"why": str}  # a trace has nothing to fit
+    return {**found, **_ANSWERS[kind], "key": str, **why, "error": str}
 
 
 def cell(value: Any) -> Any:

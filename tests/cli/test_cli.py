@@ -430,6 +430,15 @@ def test_wrong_use(capsys: Captured, arguments: str, words: str) -> None:
     assert words in refused(capsys, *arguments.split())
 
 
+@pytest.mark.parametrize("command", ["plan", "estimate", "ask nodes", "ask scaling"])
+def test_two_forms_of_one_answer_are_refused_before_any_work(
+    capsys: Captured, command: str
+) -> None:
+    # the model is not even looked for
+    said = refused(capsys, *command.split(), "no-such-model", "-m", "polaris", "--csv", "--json")
+    assert said == "planner: --json and --csv both say how to print; give one of them\n"
+
+
 def test_hostile_models(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     good = json.dumps(CONFIG)

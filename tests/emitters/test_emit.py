@@ -10,8 +10,9 @@ import zipfile
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import yaml
 
@@ -252,6 +253,18 @@ def test_ranks_of_a_plan() -> None:
             planner.emit(plan, rank)
     with pytest.raises(EmitError, match="steps = 0"):
         planner.emit(plan, steps=0)
+    assert planner.emit(plan, steps=np.int64(7)) == planner.emit(plan, steps=7)
+    for name in ("steps", "rank"):
+        for value in (2.5, 2.0, True, "2", np.float64(2)):
+            with pytest.raises(EmitError, match=f"^{name} = .* is no whole number; write"):
+                planner.emit(plan, **{name: value})
+    with pytest.raises(EmitError, match=r"^queue = None is no name"):
+        planner.emit(plan, queue=cast(Any, None))
+    with pytest.raises(EmitError, match=r"^benchmark = 'no' is no truth value"):
+        planner.emit(plan, benchmark=cast(Any, "no"))
+    for name, value in {"model": "gpt2", "machine": "polaris", "framework": "ddp"}.items():
+        with pytest.raises(EmitError, match=rf"^{name} = '{value}' is no description; give "):
+            planner.emit(plan, **{name: value})
     full = planner.plan("llama-3.1-405b", "vsc-5", nodes=1)
     with pytest.raises(EmitError, match="nothing fits"):
         planner.emit(full)

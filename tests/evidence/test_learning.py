@@ -239,7 +239,8 @@ def test_many_runs_are_thinned_evenly() -> None:
             COLUMNS + csv_row("r", 3.0, "Nowhere", gpu="abacus"),
             "no device of the catalogue",
         ),
-        ("run.log", "nothing here\n", "run.log=JOB.json"),
+        ("prose.log", "nothing here\n", "^[^ ]*prose.log holds no step line of a known format"),
+        ("nothing.csv", "", "^[^ ]*nothing.csv is empty; give the log of a run .* steps$"),
         ("broken.json", '{"step_time_s": 3', "broken.json"),
     ],
 )
@@ -251,6 +252,13 @@ def test_what_teaches_nothing_is_refused(
         path.write_text(text)
     with pytest.raises(PlannerError, match=words):
         learn_from(path, machine=QUESTION.machine, model=QUESTION.model)
+
+
+def test_a_log_whose_job_is_not_known_says_how_to_state_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("step=1 loss=2 dt=0.5\n" * 12)
+    with pytest.raises(PlannerError, match=r"^run.log: .*state its job: .*run.log=JOB.json"):
+        learn_from(path, machine=QUESTION.machine)
 
 
 def test_lessons_are_plain_data() -> None:

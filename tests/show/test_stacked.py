@@ -7,9 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
+import planner
 from planner.ask import QUESTIONS, Answer
+from planner.cost.parts import part as label_of
 from planner.show.answers import answer_table
-from planner.show.report import show_answer
+from planner.show.report import show_answer, show_plan
 from planner.show.stacked import stacked
 from tests.ask.jobs import OWN, SHORT
 
@@ -50,6 +52,42 @@ def test_every_cell_is_printed(name: str, width: int, answers: dict[str, Answer]
         assert all(word in "".join(lines) for word in title.replace("-", " ").split()) or (
             title in ("layout", "reason")
         )
+
+
+@pytest.fixture(scope="module")
+def plan() -> planner.Plan:
+    return planner.plan("gpt2", "polaris", nodes=2, workload=SHORT)
+
+
+def printed_plan(plan: planner.Plan, width: int) -> list[str]:
+    """Lines of the ranked layouts of a plan in a terminal of some width."""
+    out = io.StringIO()
+    show_plan(plan, Console(file=out, width=width))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    first = lines.index("Fastest layouts that fit, one of a kind")
+    return lines[first + 1 : lines.index("Classic strategies")]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_layouts_of_a_plan_are_whole_in_a_narrow_terminal(width: int, plan: planner.Plan) -> None:
+    lines = printed_plan(plan, width)
+    assert "slowest parts" not in " ".join(lines)
+    below = " ".join(line.strip() for line in lines)
+    for one in plan.ranked[:8]:
+        # a folded layout would stand in the lines of several columns
+        part, seconds = max(one.step_time_parts_s.items(), key=lambda item: item[1])
+        share = f"{100 * seconds / one.step_time_s:.0f} %"
+        assert f"{one.layout}; slowest {label_of(part).label} {share}" in below
+        assert f"{100 * one.mfu:.1f} %" in below
+    assert not any(line.strip().startswith("%") for line in lines)
+
+
+@pytest.mark.parametrize("width", [110, 120, 160])
+def test_layouts_of_a_plan_are_columns_in_a_wide_terminal(width: int, plan: planner.Plan) -> None:
+    head = printed_plan(plan, width)[0]
+    assert head.split("  ")[0].strip() == "framework"
+    assert head.endswith("slowest parts")
 
 
 @pytest.mark.parametrize("width", [20, 30, 40, 60])

@@ -18,6 +18,7 @@ from planner.sweeps import answering
 from planner.sweeps.columns import columns
 from planner.sweeps.questions import NAMED, questions, tasks
 from planner.sweeps.stated import stated
+from planner.units import format_bytes
 from tests.sweeps.asking import FEW
 
 SHORT = {"sequence_length": 1024, "global_batch": 64}
@@ -118,6 +119,49 @@ def test_what_cannot_be_answered_is_a_row_with_the_reason() -> None:
     assert all(row["fits"] is False for row in found.rows if row["error"])
     assert found.num_refused == sum(reason is not None for reason in reasons.values())
     assert all("\n" not in reason for reason in reasons.values() if reason)
+
+
+@pytest.mark.slow
+def test_a_plan_that_does_not_fit_says_what_is_in_the_way() -> None:
+    found = swept(
+        models="llama-3-8b",
+        machines=["aurora", "polaris"],
+        frameworks=[[], "ddp"],
+        nodes=1,
+        rows=[{"machines": "aurora", "nodes": 700, "workload": {"global_batch": 96}}, {}],
+        workload={"sequence_length": 4096},
+    )
+    assert not list(of_types(found, "plan", set()))
+    illegal, alone, fits, short = (
+        next(row for row in found.rows if [row[c] for c in ("nodes", "asked_frameworks")] == where
+             and (row["machine"] == machine))
+        for where, machine in (
+            ([700, ""], "aurora"), ([700, "ddp"], "aurora"),
+            ([1, ""], "polaris"), ([1, "ddp"], "polaris"),
+        )
+    )  # fmt: skip
+    assert (illegal["fits"], illegal["num_candidates"], illegal["error"]) == (False, 0, None)
+    for row in (illegal, alone):
+        assert "global batch 96 is less than dp = 8400" in row["why"]
+    job = Workload(sequence_length=4096, global_batch=96)
+    answer = planner.plan("llama-3-8b", "aurora", nodes=700, workload=job)
+    assert f"try a global batch of {answer.batches[0].global_batch:,}" in illegal["why"]
+    assert (fits["fits"], fits["why"]) == (True, None)
+    assert (short["fits"], short["error"]) == (False, None)
+    assert short["num_candidates"] > 0
+    assert short["why"].startswith("closest is DDP, dp4 zero0")
+    assert "more than the device has" in short["why"]
+
+
+def test_a_layout_that_does_not_fit_says_how_much_is_too_much() -> None:
+    for row in swept(**FEW).rows:
+        if row["fits"]:
+            assert row["why"] is None
+        else:
+            assert row["error"] is None
+            room = planner.load_machine("polaris").device.memory_bytes.value
+            over = format_bytes(row["memory_total_bytes"] - room)
+            assert row["why"] == f"{over} too much per device on stage 0"
 
 
 @pytest.mark.parametrize("kind", ["plan", "estimate"])

@@ -13,9 +13,10 @@ from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import Footprints
 from planner.cost.parts import part
 from planner.cost.shards.layouts import Layouts
+from planner.describe.machine import Machine
 from planner.units import format_bytes
 
-__all__ = ["cheapest_change", "excess", "nearest", "slack"]
+__all__ = ["cheapest_change", "excess", "lacking", "nearest", "slack"]
 
 _CHANGES = (
     ("recompute", 1),
@@ -73,6 +74,18 @@ def excess(estimate: Estimate, one: Footprints) -> str:
     if host[0] > host[1]:
         return _said(*host, "of host memory per node", "it has", estimate.host_memory_bytes)
     return _said(*disk, "on the node's disk", "it holds", {})
+
+
+def lacking(estimate: Estimate, machine: Machine) -> str:
+    """What does not suffice for a layout that does not fit, in few words."""
+    total, limit = estimate.memory_bytes["total"], machine.device.memory_bytes.value
+    if total > limit:
+        over = format_bytes(total - limit)
+        return f"{over} too much per device on stage {estimate.worst_stage}"
+    host, room = estimate.host_memory_bytes["total"], machine.node.host_memory_bytes.value
+    if host > room:
+        return f"{format_bytes(host - room)} too much host memory per node"
+    return "the node's disk is too small for what is offloaded to it"
 
 
 def _said(used: float, room: float, where: str, owner: str, parts: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ switches can be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args
 
@@ -28,6 +29,9 @@ from planner.errors import DescriptionError, PlannerError, UnknownNameError, sho
 from planner.units import either, parse_quantity
 
 __all__ = ["Switch", "check_path", "family", "merged", "split_name", "switched"]
+
+_PLUS = re.compile(r"\+(?!(?<=[0-9.]e\+)[0-9])(?!(?<==\+)[0-9.])", re.IGNORECASE)
+"""A plus between switches: not that of an exponent, nor the sign of a value."""
 
 
 def _listed(value: Any) -> Any:
@@ -156,11 +160,15 @@ class Switch(Description):
 def split_name(text: str) -> tuple[str, tuple[str, ...]]:
     """The name of a framework, or the path of its file, and the switches behind it.
 
+    A plus that belongs to a number, of its exponent or its sign, separates nothing.
+
     >>> split_name("fsdp2+compile+bucket=5e7"), split_name("my+own.toml+compile")
     (('fsdp2', ('compile', 'bucket=5e7')), ('my+own.toml', ('compile',)))
+    >>> split_name("deepspeed+bucket=2e+08+no-overlap")
+    ('deepspeed', ('bucket=2e+08', 'no-overlap'))
     """
     path, ending, rest = text.rpartition(".toml")
-    name, *switches = (path + ending + rest).split("+") if not ending else rest.split("+")
+    name, *switches = _PLUS.split(rest)
     return (path + ending if ending else name), tuple(switches)
 
 

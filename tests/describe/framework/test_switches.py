@@ -46,6 +46,19 @@ def test_names_carry_switches_and_values() -> None:
     assert found.with_switches("liger").name == "deepspeed+bucket=5e7+no-overlap+liger"
 
 
+@pytest.mark.parametrize("value", ["2e+08", "2E+8", "+2e8", "+2.e+08", "2e8", "200000000"])
+def test_values_may_be_written_with_a_plus(value: str) -> None:
+    name = f"deepspeed+liger+bucket={value}+no-overlap"
+    found = load_framework(name)
+    assert found.name == name
+    assert found.switched == ("liger", f"bucket={value}", "no-overlap")
+    assert found.buffers.reduce_bucket_elements == 2e8
+    assert load_framework(found.name) == found
+    assert found.switches["bucket"].told(f"bucket={value}") == (
+        load_framework("deepspeed").switches["bucket"].told("bucket=2e8")
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
