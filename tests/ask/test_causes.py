@@ -210,12 +210,12 @@ def test_the_nearest_batch_that_ranks_share_is_taken(machine: str, nodes: int, b
 
 
 def test_stages_that_estimates_cannot_tell_apart_are_told_of() -> None:
-    answer = ask.zero("llama-3-8b", "polaris", nodes=4, alone=True, workload=SHORT)
+    answer = ask.zero("gpt2-xl", "aurora", alone=True, workload=SHORT)
     safe = [row for row in answer.rows if row["fits"] and row["out_of_memory_probability"] <= RISK]
     first, *others = safe
-    near = [row for row in others if row["step_time_s"] <= first["step_time_high_s"]]
+    near = [row for row in others if row["step_time_s"] <= 1.05 * first["step_time_s"]]
     assert near
-    said = answer.verdict.partition("within that interval")[0]
+    said = answer.verdict.partition("within 5 % of that")[0]
     for row in others:
         offload = row["offload"]
         name = f"ZeRO-{row['zero_stage']}" + (f" offload {offload}" * (offload != "none"))

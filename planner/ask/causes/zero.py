@@ -14,7 +14,7 @@ from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
 from planner.choose.asking import Answered
 from planner.choose.batches import NEAR
-from planner.choose.recommending import recommended
+from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest
 from planner.cost.estimate import Estimate, timed
@@ -165,16 +165,15 @@ def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int, 
 
 
 def _alike(kinds: list[_Kind], first: _Kind) -> str:
-    """Safe kinds that a measurement might find as fast."""
-    high = first.best.interval_step_time_s[1]
-    near = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= high]
+    """Safe kinds whose estimate differs by less than estimates can tell."""
+    limit = (1 + TOLERANCE) * first.best.step_time_s
+    near = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= limit]
     if not near:
         return ""
-    one = len(near) == 1
     listed = joined(f"{k.name} ({format_seconds(k.best.step_time_s)})" for k in near)
     return (
-        f"; {listed} lie{'s' * one} within that interval: a run may find {'it' if one else 'them'} "
-        "as fast"
+        f"; {listed} {'is' if len(near) == 1 else 'are'} within {100 * TOLERANCE:.0f} % of that, "
+        "which estimates cannot tell apart"
     )
 
 

@@ -13,6 +13,7 @@ from planner.ask.option import Option, checked
 from planner.ask.point import Point, amount, in_days, on_nodes, percent
 from planner.ask.resources.deadline import MOST_JOBS, MostJobs, admitted, finished, searched_all
 from planner.ask.resources.nodes import MostNodes, up_to
+from planner.choose.recommending import TOLERANCE
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError, shorten
@@ -22,8 +23,6 @@ __all__ = ["cheapest"]
 
 _POWER = re.compile(r"\s*([+-]?\d[\d_,.]*(?:[eE][+-]?\d+)?\s*[kKM]?)\s*[wW]?\s*", re.ASCII)
 _HALF = 0.5
-_ALIKE = 1.05
-# costs over the least that are told of beside it
 _ROUNDS = 2
 # refinements between the best count and its neighbours
 
@@ -190,7 +189,7 @@ def _alike(points: Points, best: Point, terms: _Terms) -> str:
         if point is not best
         and terms.take(point)
         and (point.safe or not best.safe)
-        and point.node_hours <= _ALIKE * best.node_hours
+        and point.node_hours <= (1 + TOLERANCE) * best.node_hours
     ]
     if not near:
         return ""
@@ -199,7 +198,7 @@ def _alike(points: Points, best: Point, terms: _Terms) -> str:
     listed = joined(f"{point.nodes:,}" for point in near)
     return (
         f" {listed} {'nodes take' if not one or near[0].nodes > 1 else 'node takes'} "
-        f"{'up to ' * (not one)}{most}, within {100 * (_ALIKE - 1):.0f} % of that, which "
+        f"{'up to ' * (not one)}{most}, within {100 * TOLERANCE:.0f} % of that, which "
         "estimates cannot tell apart."
     )
 
