@@ -50,7 +50,7 @@ class Option:
         return f"lie between {least:g} and {most:g}" if upper else f"be at least {least:g}"
 
 
-Nodes = Annotated[int, Option("Nodes.", least=1)]
+Nodes = Annotated[int, Option("On how many nodes it runs.", least=1)]
 """On how many nodes a question is asked, for those that do not look for them."""
 
 
