@@ -92,3 +92,13 @@ def shorten(text: str, limit: int = 80) -> str:
     """
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shorten_path(path: object, limit: int = 80) -> str:
+    """A path as `shorten` gives texts, but cut at its beginning: its end says which file it is.
+
+    >>> shorten_path("/home/someone/runs/first.csv", 16)
+    '...uns/first.csv'
+    """
+    text = str(path)
+    return shorten(text if len(text) <= limit else "..." + text[3 - limit :], limit)

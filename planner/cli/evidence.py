@@ -24,7 +24,7 @@ from planner.cli.options import (
     read_files,
 )
 from planner.describe.workload import TrainingPrecision
-from planner.errors import PlannerError, shorten
+from planner.errors import PlannerError, shorten_path
 from planner.units import counted, format_bytes, format_rate, format_seconds, parse_quantity
 from planner.validate.program import calibrate_command as measure_command
 
@@ -87,7 +87,7 @@ def calibrate_command(
     result = calibrate(from_runs, machine)
     write_profile(result, machine, output, from_runs.name)
     print(
-        f"{shorten(str(output))}: sustained_fraction {result.sustained_fraction:.3f} from "
+        f"{shorten_path(output)}: sustained_fraction {result.sustained_fraction:.3f} from "
         f"{counted(result.num_runs, 'run')} on {result.machine}\n"
         f"median error before {100 * result.error_before:+.1f} %; mean |error| on the rows of the "
         f"fit {100 * result.error_after:.1f} %, which proves nothing\n{_held_out(result)}"
@@ -126,7 +126,7 @@ def _calibrate_links(
     result = fit_links(path, machine_of(machine, None, 0.0, None, None, network), nodes)
     write_links(result, machine, output)
     print(
-        f"{shorten(str(output))}: {'; '.join(result.said)}\n"
+        f"{shorten_path(output)}: {'; '.join(result.said)}\n"
         f"mean |error| from 1 MiB on: {100 * result.error_before:.1f} % before, "
         f"{100 * result.error_after:.1f} % after, on the rows of the fit"
     )

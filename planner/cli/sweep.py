@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.options import FITS, INTERRUPTED
-from planner.errors import shorten
+from planner.errors import shorten_path
 from planner.units import counted
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _summary(found: Swept, into: Path, progress: Progress) -> str:
     waiting = progress.total - progress.done
     fit = f"{found.num_fitting:,} fit, " if "fits" in found.columns else ""
     said = (
-        f"{shorten(str(into))}: {counted(len(found.rows), 'row')}, {fit}"
+        f"{shorten_path(into)}: {counted(len(found.rows), 'row')}, {fit}"
         f"{found.num_refused:,} refused (column error); {found.num_asked:,} asked now, "
         f"{progress.known:,} answered before"
     )

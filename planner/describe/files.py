@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from planner.errors import CatalogueError, WriteError, shorten
+from planner.errors import CatalogueError, WriteError, shorten, shorten_path
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -44,7 +44,7 @@ def read_bytes(
 
     No more than the limit is read: the files of a kernel state no size.
     """
-    where = shorten(str(path))
+    where = shorten_path(path)
     try:
         if path.is_dir():
             raise CatalogueError(f"{where} is a directory; name a file in it")
@@ -71,7 +71,7 @@ def read_text(path: Path, limit: int = MAX_FILE_BYTES, remedy: str = _REMEDY) ->
     try:
         text = read_bytes(path, limit, remedy).decode("utf-8")
     except UnicodeDecodeError:
-        raise CatalogueError(f"{shorten(str(path))} is not UTF-8 text; save it as UTF-8") from None
+        raise CatalogueError(f"{shorten_path(path)} is not UTF-8 text; save it as UTF-8") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -161,7 +161,7 @@ def write_atomically(path: Path, text: str) -> None:
             os.unlink(temporary)
         why = getattr(error, "strerror", None) or error
         raise WriteError(
-            f"cannot write {shorten(str(path))}: {why}; free space or choose another path. What "
+            f"cannot write {shorten_path(path)}: {why}; free space or choose another path. What "
             "was there before is unchanged"
         ) from None
 
@@ -171,7 +171,7 @@ def check_description_file(path: Path) -> None:
 
     It is asked before long work; nothing is left behind and a file that is there stays as it is.
     """
-    where = shorten(str(path))
+    where = shorten_path(path)
     if path.suffix != ".toml" or not path.stem or len(path.stem) > _LONGEST_NAME:
         raise WriteError(
             f"{where} must end in .toml, after a name of at most {_LONGEST_NAME} characters, so "

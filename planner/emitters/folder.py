@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.errors import EmitError, shorten
+from planner.errors import EmitError, shorten_path
 
 __all__ = ["write_folder", "zip_bytes"]
 
@@ -47,7 +47,7 @@ def write_folder(files: Mapping[str, str], folder: Path, *, force: bool = False)
 
     Raises EmitError where one exists and `force` is not given, before anything is written.
     """
-    where = shorten(str(folder))
+    where = shorten_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = sorted(name for name in files if os.path.lexists(folder / name))

@@ -13,7 +13,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.errors import CatalogueError, DescriptionError, PlannerError, shorten
+from planner.errors import CatalogueError, DescriptionError, PlannerError, shorten, shorten_path
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.runs.table import is_table_of_runs, read_runs
 
@@ -56,7 +56,7 @@ def read_measured(
 
 
 def _head(path: Path) -> str:
-    where = shorten(str(path))
+    where = shorten_path(path)
     try:
         if path.exists() and not path.is_file():
             raise CatalogueError(f"{where} is not a regular file; {_WAYS}")

@@ -23,7 +23,7 @@ from planner.cost.network.table import OPERATIONS, whole_nodes
 from planner.describe.base import Description
 from planner.describe.files import read_text, read_toml
 from planner.describe.machine import Machine
-from planner.errors import CatalogueError, shorten
+from planner.errors import CatalogueError, shorten, shorten_path
 
 __all__ = ["Measured", "Published", "SizeClass", "published_for", "read_measured", "score"]
 
@@ -87,7 +87,7 @@ def read_measured(
         rows, refused = _from_nccl_tests(text, nodes)
     if not rows:
         raise CatalogueError(
-            f"{shorten(str(path))} holds no measured collective: give nccl-tests output or a CSV "
+            f"{shorten_path(path)} holds no measured collective: give nccl-tests output or a CSV "
             "with collective, nodes, size_bytes and time_us"
             + (f" ({refused[0]})" if refused else "")
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from planner.errors import PlannerError, WriteError, shorten
+from planner.errors import PlannerError, WriteError, shorten, shorten_path
 from planner.units import counted
 
 __all__ = ["Journal", "journal_of"]
@@ -90,7 +90,7 @@ class Journal:
 
     @property
     def _where(self) -> str:
-        return shorten(str(self._path))
+        return shorten_path(self._path)
 
     def _opened(self, path: Path) -> IO[bytes]:
         try:

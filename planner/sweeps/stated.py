@@ -23,7 +23,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
-from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
+from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten, shorten_path
 
 __all__ = ["Kind", "Stated", "combinations", "read_stated", "stated"]
 
@@ -109,7 +109,7 @@ def read_stated(path: str | Path) -> tuple[Stated, ...]:
     text = read_text(path, _LARGEST_FILE, "state lists, whose combinations are asked, not rows")
     fields = (parse_json if path.suffix == ".json" else parse_toml)(text, str(path))
     if not isinstance(fields, dict):
-        raise CatalogueError(f"{shorten(str(path))} is no table; write the fields of a sweep")
+        raise CatalogueError(f"{shorten_path(path)} is no table; write the fields of a sweep")
     return stated(fields, shorten(path.name))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from planner.errors import DescriptionError, shorten
+from planner.errors import DescriptionError, shorten_path
 from planner.frames import Framed, Record, no_table
 from planner.sweeps.answering import Answer
 from planner.sweeps.backends import answered, check_backend
@@ -130,7 +130,7 @@ def dry_run(file: str | Path | None = None, **asked: Any) -> tuple[Questions, Re
 def _questions(file: str | Path | None, asked: Mapping[str, Any]) -> Questions:
     if file is not None and asked:
         raise DescriptionError(
-            f"{next(iter(asked))} is stated beside the file {shorten(str(file))}; state all in one "
+            f"{next(iter(asked))} is stated beside the file {shorten_path(file)}; state all in one "
             "of them"
         )
     parts: Sequence[Stated] = stated(asked) if file is None else read_stated(file)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.files import write_atomically
-from planner.errors import PlannerError, WriteError, shorten
+from planner.errors import PlannerError, WriteError, shorten_path
 from planner.sweeps.columns import Columns
 
 __all__ = ["check_table", "csv_text", "write_table"]
@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def check_table(path: Path, journal: Path) -> None:
     """Raise PlannerError unless a table can be written here, before anything is asked."""
-    where = shorten(str(path))
+    where = shorten_path(path)
     if path.suffix not in _KINDS:
         raise WriteError(f"{where} is no table that is written; name a file .parquet or .csv")
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
@@ -90,6 +90,6 @@ def _write_parquet(path: Path, columns: Columns, rows: Rows) -> None:
         if draft is not None and os.path.exists(draft):
             os.unlink(draft)
         raise WriteError(
-            f"cannot write {shorten(str(path))}: {error.strerror or error}; free space or choose "
+            f"cannot write {shorten_path(path)}: {error.strerror or error}; free space or choose "
             "another path. What was there before is unchanged"
         ) from None

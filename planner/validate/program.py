@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.errors import PlannerError, shorten
+from planner.errors import PlannerError, shorten_path
 from planner.validate.train.strategies import STRATEGIES, TASKS
 
 __all__ = [
@@ -223,7 +223,7 @@ def calibrate_command(
     from planner.validate.measure.calibrate import calibrate_to_file
 
     machine = calibrate_to_file(output, device, devices=devices, limit_s=limit, progress=_progress)
-    print(f"{shorten(str(output))}: {machine.title}")
+    print(f"{shorten_path(output)}: {machine.title}")
     for note in machine.notes:
         print(note)
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.files import write_atomically
-from planner.errors import PlannerError, shorten
+from planner.errors import PlannerError, shorten, shorten_path
 
 __all__ = ["ResultsError", "ResultsFile"]
 
@@ -34,16 +34,16 @@ class ResultsFile:
             settings, cases = data["settings"], data["cases"]
         except OSError as error:
             raise ResultsError(
-                f"cannot read {shorten(str(path))}: {error.strerror}; check the path"
+                f"cannot read {shorten_path(path)}: {error.strerror}; check the path"
             ) from None
         except (ValueError, KeyError, TypeError):
             raise ResultsError(
-                f"{shorten(str(path))} holds no results of this command; move it or choose "
+                f"{shorten_path(path)} holds no results of this command; move it or choose "
                 "another path"
             ) from None
         if settings != self.settings:
             raise ResultsError(
-                f"{shorten(str(path))} holds results of other settings "
+                f"{shorten_path(path)} holds results of other settings "
                 f"({_difference(settings, self.settings)}); move it or choose another path"
             )
         self.cases = {case["key"]: case for case in cases}

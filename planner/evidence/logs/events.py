@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from planner.errors import shorten
+from planner.errors import shorten, shorten_path
 from planner.evidence.logs.scalars import Row, read_scalars
 from planner.evidence.logs.steps import LogError, RunLog, Source
 
@@ -27,7 +27,7 @@ def read_events(path: Path, columns: Mapping[str, str]) -> RunLog:
 
     Raises LogError where TensorBoard is not installed or the files hold no scalar.
     """
-    where = shorten(str(path))
+    where = shorten_path(path)
     size = sum(file.stat().st_size for file in event_files(path))
     if size > _MAX_BYTES:
         raise LogError(
@@ -58,7 +58,7 @@ def _rows(path: Path, where: str) -> Iterator[Row]:
             events.Reload()
         except Exception as error:  # TensorBoard's readers raise whatever their parsers do
             raise LogError(
-                f"{shorten(str(file))} is no readable event file ({shorten(str(error))}); "
+                f"{shorten_path(file)} is no readable event file ({shorten(str(error))}); "
                 "name one that a run has closed"
             ) from None
         for tag in events.Tags()[tag_types.SCALARS]:

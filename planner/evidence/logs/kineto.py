@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import shorten
+from planner.errors import shorten, shorten_path
 from planner.evidence.logs.steps import LogError, RunLog, Source, Step, summary
 
 __all__ = ["is_profile", "read_profile"]
@@ -49,7 +49,7 @@ def read_profile(path: Path) -> RunLog:
 
     Raises LogError where the file is cut off or has no marked step.
     """
-    where = shorten(str(path))
+    where = shorten_path(path)
     trace = _loaded(path, where)
     events = [event for event in trace.get("traceEvents") or [] if _is_span(event)]
     marks = _spans(e for e in events if _is_mark(e, "user_annotation"))

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.errors import PlannerError, shorten
+from planner.errors import PlannerError, shorten_path
 from planner.evidence.logs.events import event_files, read_events
 from planner.evidence.logs.kineto import is_profile, read_profile
 from planner.evidence.logs.steps import LogError, RunLog
@@ -30,7 +30,7 @@ def read_log(path: str | Path, columns: Mapping[str, str] | None = None) -> RunL
     a remedy where it states nothing.
     """
     place = Path(path).expanduser()
-    where = shorten(str(path))
+    where = shorten_path(path)
     try:
         return _read(place, where, columns or {})
     except PlannerError:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planner.describe.machine import Machine
-from planner.errors import CatalogueError, PlannerError, shorten
+from planner.errors import CatalogueError, PlannerError, shorten, shorten_path
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.run import RefusedRun, Run, run_of
 
@@ -47,7 +47,7 @@ def read_runs(path: str | Path, here: Machine | None = None) -> list[Run | Refus
 
     CatalogueError where the file is no such table at all.
     """
-    return runs_from_text(_decoded(Path(path)), shorten(str(path)), here)
+    return runs_from_text(_decoded(Path(path)), shorten_path(path), here)
 
 
 def runs_from_text(text: str, where: str, here: Machine | None = None) -> list[Run | RefusedRun]:
@@ -62,7 +62,7 @@ def is_table_of_runs(first_line: str) -> bool:
 
 
 def _decoded(path: Path) -> str:
-    where = shorten(str(path))
+    where = shorten_path(path)
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):

@@ -15,7 +15,7 @@ import tempfile
 from multiprocessing import util
 from pathlib import Path
 
-from planner.errors import shorten
+from planner.errors import shorten_path
 from planner.validate.ranks.rank import RankError
 
 __all__ = ["abandon", "enter", "private_folder"]
@@ -46,7 +46,7 @@ def private_folder() -> Path:
     if len(os.fsencode(sockets)) + _SOCKET_NAME > _LONGEST_SOCKET:
         shutil.rmtree(folder, ignore_errors=True)
         raise RankError(
-            f"the folder for temporary files {shorten(str(sockets.parent))} is too long for "
+            f"the folder for temporary files {shorten_path(sockets.parent)} is too long for "
             "sockets; set TMPDIR to a shorter path, such as /tmp"
         )
     return folder
