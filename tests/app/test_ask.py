@@ -102,3 +102,10 @@ def test_wishes_that_cannot_be_are_said() -> None:
     assert not app.exception
     assert app.selectbox(key="question").value == "nodes"
     assert any("everything" in each.value for each in app.warning)
+
+
+def test_options_are_called_as_their_fields_are() -> None:
+    app = _page(question="cheapest")
+    said = next(each.value for each in app.caption if "node-hours" in each.value)
+    assert "jobs in a row than most jobs are not taken" in said
+    assert "`" not in said

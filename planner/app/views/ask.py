@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from typing import Any
 
 import streamlit as st
@@ -57,7 +58,7 @@ def page(asked: Asked) -> None:
     name = st.selectbox(
         "Question", list(QUESTIONS), key=_QUESTION, format_func=lambda n: f"{n}: {summary(n)}"
     )
-    st.caption(escape(" ".join(said(name).split())))
+    st.caption(escape(_as_labelled(" ".join(said(name).split()))))
     own = _controls(name, job)
     task = f"{name} {own} {job.key}"
     st.button("Answer", type="primary", key="ask_start", on_click=_work, args=(task,))
@@ -86,6 +87,11 @@ def _usual(one: Parameter) -> Any:
     if one.default is inspect.Parameter.empty:
         return _USUAL[one.name]
     return "" if one.repeats else one.default
+
+
+def _as_labelled(text: str) -> str:
+    """Options in the words of their labels: `most_jobs` is the field "Most jobs"."""
+    return re.sub("`([a-z_]+)`", lambda found: found[1].replace("_", " "), text)
 
 
 def _controls(name: str, job: Job) -> str:

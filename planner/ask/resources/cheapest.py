@@ -50,7 +50,7 @@ def cheapest(
 
     Price and energy are node-hours times the user's own figures, so all three have one answer.
     With `days` only what is as likely done in time as not. Of a training on some tokens, nodes on
-    which queues would cut it into more than `most_jobs` jobs in a row are not taken.
+    which queues would cut it into more jobs in a row than `most_jobs` are not taken.
 
     >>> import planner
     >>> job = planner.Workload(sequence_length=1024, global_batch=64)
