@@ -25,6 +25,7 @@ ORDER = (
     ("units", "frames"),
     ("describe",),
     ("cost",),
+    ("training",),
     ("choose", "validate"),
     ("emitters", "evidence"),
     ("ask", "sweeps"),

@@ -1,0 +1,154 @@
+"""Machine: what a hardware profile describes, from the device to the queue.
+
+A *device* is what has its own rank and its own memory: an A100, one tile of a PVC card, one
+GCD of an MI250X module. All link rates are per direction. Peaks are dense (no sparsity).
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from planner.describe.base import Count, Description
+from planner.describe.machine.device import Device, Precision
+from planner.describe.machine.network import Network, NetworkKind
+from planner.describe.machine.node import Node
+from planner.describe.machine.scheduler import Scheduler
+from planner.describe.machine.storage import FileSystem
+from planner.errors import DescriptionError, UnknownNameError
+
+__all__ = ["Machine", "Requirements"]
+
+
+class Machine(Description):
+    """A machine of identical nodes.
+
+    Heterogeneous systems are described as one machine per partition.
+    """
+
+    name: str
+    """Name on the command line."""
+    title: str
+    """Full name and site."""
+    aliases: tuple[str, ...] = ()
+    """Other names that mean this machine."""
+    labels: tuple[str, ...] = ()
+    """Words by which tables of runs call it, in lower case with single blanks; machines may share
+    one, and the device and its memory then tell which."""
+    num_nodes: Count
+    """Nodes in all."""
+    device: Device
+    """The accelerator."""
+    node: Node
+    """The node."""
+    network: Network | None = None
+    """The network; absent on a single workstation."""
+    networks: tuple[Network, ...] = ()
+    """The same wires as other software drives them, each with its own curve and variables."""
+    file_systems: tuple[FileSystem, ...] = ()
+    """Shared file systems."""
+    scheduler: Scheduler = Scheduler(kind="none")
+    """The batch system."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Source ids used in the quantities, spelled out."""
+    notes: tuple[str, ...] = ()
+    """Doubts and disagreements between sources."""
+    evidence: str = ""
+    """Which measured runs stand behind estimates for it, in one line."""
+
+    @model_validator(mode="after")
+    def _networks_have_names(self) -> Machine:
+        every = [network.name for network in self.all_networks]
+        if self.networks and (len(set(every)) < len(every) or "" in every):
+            raise ValueError(f"networks are called {every}; give each a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Machine:
+        node = self.node
+        if self.num_nodes.value > 1 and self.network is None:
+            raise ValueError(f"{self.num_nodes.value:.0f} nodes need a [network]; describe it")
+        if node.num_nics and len(node.nic_of_device) != node.num_devices:
+            raise ValueError(
+                f"nic_of_device names {len(node.nic_of_device)} of {node.num_devices} devices; "
+                "give one interface index per device"
+            )
+        if any(nic >= node.num_nics for nic in node.nic_of_device):
+            raise ValueError(f"nic_of_device must stay below num_nics = {node.num_nics}")
+        if node.num_nics and node.nic_bytes_per_s is None:
+            raise ValueError("num_nics > 0 needs nic_bytes_per_s; add it")
+        ends = [end for wire in node.fabric.wires for end in wire.devices]
+        if any(end >= node.num_devices for end in ends):
+            raise ValueError(f"a wire names a device beyond num_devices = {node.num_devices}")
+        return self
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the whole machine."""
+        return int(self.num_nodes.value) * self.node.num_devices
+
+    @property
+    def all_networks(self) -> tuple[Network, ...]:
+        """The network of this description, then the others."""
+        return (*((self.network,) if self.network else ()), *self.networks)
+
+    def on_network(self, name: str) -> Machine:
+        """The machine on one of its networks, whatever the framework."""
+        networks = {network.name: network for network in self.all_networks if network.name}
+        if not networks:
+            raise DescriptionError(
+                f"network {name!r}: {self.name} has one network, whatever the software; "
+                "leave the name out"
+            )
+        if name not in networks:
+            raise UnknownNameError("network", name, networks, f"those of {self.name}")
+        others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]
+        chosen = networks[name].replaced(frameworks=()).model_dump()
+        return self.replaced(network=chosen, networks=others)
+
+    def network_of(self, framework: str) -> Machine:
+        """The machine on the network that jobs of a framework run on, unless one was chosen."""
+        for network in self.networks:
+            if framework in network.frameworks:
+                return self.on_network(network.name)
+        return self
+
+    @property
+    def wired_devices(self) -> int:
+        """Devices that are wired to each other: of a node, or of a domain of nodes (NVL72)."""
+        return self.node.num_devices * (self.network.domain_nodes if self.network else 1)
+
+    @property
+    def node_bytes_per_s(self) -> float:
+        """What one node can inject into the network, all interfaces [B/s]."""
+        rate = self.node.nic_bytes_per_s
+        return self.node.num_nics * rate.value if rate else 0.0
+
+    def peak(self, precision: str) -> float:
+        """Dense peak of a precision [FLOP/s]; DescriptionError where the device has none."""
+        peaks = self.device.peak_flop_per_s
+        if precision not in peaks:
+            raise DescriptionError(
+                f"precision {precision!r} is not supported by {self.device.name}; "
+                f"use one of {', '.join(sorted(peaks))}"
+            )
+        return peaks[precision].value
+
+
+class Requirements(Description):
+    """What a machine must have for a piece of software, besides devices that run it."""
+
+    networks: tuple[NetworkKind, ...] = ()
+    """Kinds of network between the nodes; empty: any, or none."""
+    wired: bool = False
+    """Whether the devices of a node have links of their own, such as NVLink."""
+    units: Precision | None = None
+    """A precision for which the devices have units: fp8 tells Hopper from Ampere."""
+
+    def met_by(self, machine: Machine) -> bool:
+        """Whether a machine has all of it."""
+        kind = machine.network.kind if machine.network else None
+        return (
+            (not self.networks or kind in self.networks)
+            and (not self.wired or machine.node.fabric.wired)
+            and (self.units is None or self.units in machine.device.peak_flop_per_s)
+        )
