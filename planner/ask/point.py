@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from planner.ask.answer import Row
 from planner.choose.asking import Answered
-from planner.choose.plan import training_time
 from planner.choose.recommending import deep, likely_stalls, usual
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest
@@ -17,6 +16,7 @@ from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
+from planner.training.steps import training_time
 from planner.units import counted, format_amount, format_seconds
 
 __all__ = [

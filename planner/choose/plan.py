@@ -13,20 +13,18 @@ from typing import Any, Literal, get_args
 from planner.choose.batches import Batch
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
-from planner.cost.step.step import smaller_step_s
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 from planner.frames import Framed, Record, no_table
+from planner.training.steps import node_hours, training_time
 from planner.units import either
 
 __all__ = [
     "Dropped",
     "Plan",
     "estimate_dict",
-    "node_hours",
-    "training_time",
 ]
 
 
@@ -269,46 +267,6 @@ def estimate_dict(value: Estimate) -> dict[str, Any]:
     """An estimate as plain data, as in the plan's JSON."""
     plain = {field.name: getattr(value, field.name) for field in fields(value)}
     return {**plain, "layout": value.layout.model_dump(mode="json")}
-
-
-def training_time(job: Workload, estimate: Estimate) -> float:
-    """Time for a workload's tokens at an estimate's rate; 0 where none are asked [s].
-
-    Counted: steps of a ramp as those of the same layout with fewer passes. Left out: evaluation,
-    checkpoints, restarts. Definition.
-
-    >>> import planner
-    >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=64 * 1024 * 1000)
-    >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job)
-    >>> round(training_time(job, one) / one.step_time_s, 6)
-    1000.0
-    """
-    if not job.all_tokens:
-        return 0.0
-    seconds, rest = 0.0, job.all_tokens
-    for batch, steps in job.ramp_steps:
-        share = batch / job.global_batch
-        seconds += steps * smaller_step_s(estimate.step_time_parts_s, share)
-        rest -= steps * share * job.tokens_per_step
-    return seconds + max(rest, 0.0) / estimate.tokens_per_s
-
-
-def node_hours(nodes: int, job: Workload, estimate: Estimate) -> float:
-    """Node-hours for a workload's tokens, or of one thousand steps where none are asked [1].
-
-    Counted: all nodes for as long as the training takes. Left out: what `training_time` leaves out,
-    and time in a queue. Definition.
-
-    >>> import planner
-    >>> job = planner.Workload(global_batch=64, sequence_length=1024)
-    >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> one = planner.estimate("gpt2", "polaris", layout, workload=job)
-    >>> round(node_hours(2, job, one) * 3600 / one.step_time_s, 6)
-    2000.0
-    """
-    seconds = training_time(job, estimate) or 1000 * estimate.step_time_s
-    return nodes * seconds / 3600
 
 
 def _estimate_from(data: dict[str, Any]) -> Estimate:

@@ -30,6 +30,7 @@ __all__ = [
     "Fraction",
     "Kind",
     "Memory",
+    "Power",
     "Quantity",
     "Rate",
     "Share",
@@ -162,6 +163,13 @@ class Duration(Quantity):
 
     value: float = Field(ge=0, le=1)
     """Time [s]."""
+
+
+class Power(Quantity):
+    """What a device or a node draws."""
+
+    value: float = Field(ge=1, le=1e6)
+    """Power [W]."""
 
 
 class Count(Quantity):

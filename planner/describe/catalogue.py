@@ -250,7 +250,7 @@ def leaving_free(machine: Machine, percent: float) -> Machine:
     return Machine.described(fields, where="memory left free")
 
 
-_SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s")
+_SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s", "power_watts")
 _DEVICES_ASKED = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
 
 
@@ -296,7 +296,7 @@ def part_of_node(machine: Machine, devices: int) -> Machine:
 def _share(fields: dict[str, Any], share: float, said: str) -> None:
     """Leave a part of what all jobs of a node share."""
     node = fields["node"]
-    shared = [node[name] for name in _SHARED]
+    shared = [node[name] for name in _SHARED if node[name]]
     for quantity in [*shared, *(node["local_disk"] or {}).values()]:
         quantity["value"] *= share
         quantity |= {"kind": "assumed", "source": f"the part of {said}; {quantity['source']}"}

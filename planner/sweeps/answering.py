@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from planner.choose.given.completing import complete
-from planner.choose.plan import node_hours, training_time
 from planner.choose.planning import estimate, plan
 from planner.choose.verdicts.changes import lacking
 from planner.cost.question import Question
@@ -30,6 +29,7 @@ from planner.sweeps.columns import FASTEST, cell
 from planner.sweeps.fingerprint import fingerprint
 from planner.sweeps.questions import Asked, Task
 from planner.sweeps.stated import Kind
+from planner.training.steps import node_hours, training_time
 
 __all__ = ["Answer", "Cells", "answer"]
 

@@ -6,7 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from planner.describe.base import ByteCount, Count, Description, Duration, Fraction, Memory, Rate
+from planner.describe.base import (
+    ByteCount,
+    Count,
+    Description,
+    Duration,
+    Fraction,
+    Memory,
+    Power,
+    Rate,
+)
 
 __all__ = ["Device", "Precision", "Runtime"]
 
@@ -52,6 +61,8 @@ class Device(Description):
     """Fraction of the memory bandwidth that streaming kernels sustain."""
     launch_s: Duration
     """Host time to launch one kernel from an eager framework [s]."""
+    power_watts: Power | None = None
+    """What it draws at most, its thermal design power [W]."""
 
     def best_product(self, precision: str) -> float:
         """Best fraction of a precision's peak that a large library GEMM sustains [1]."""

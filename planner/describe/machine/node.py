@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Count, Description, Duration, Fraction, Memory, Rate
+from planner.describe.base import Count, Description, Duration, Fraction, Memory, Power, Rate
 from planner.describe.machine.storage import LocalDisk
 
 __all__ = ["DeviceIndex", "Fabric", "Node", "Wire"]
@@ -65,6 +65,8 @@ class Node(Description):
 
     num_devices: int = Field(ge=1, le=1024)
     """Devices (ranks) per node."""
+    power_watts: Power | None = None
+    """What the whole node draws at most, as it is rated [W]."""
     devices_per_card: int = Field(default=1, ge=1, le=8)
     """Devices that sit on one physical card (2 for PVC and MI250X)."""
     num_sockets: int = Field(default=1, ge=1, le=8)

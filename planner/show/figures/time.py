@@ -18,7 +18,10 @@ from planner.show.figures.frame import (
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
 from planner.units import counted, format_amount, format_seconds
 
-__all__ = ["ScalePoint", "above_one", "scaling", "waterfall"]
+__all__ = ["ScalePoint", "Stretch", "above_one", "falling", "listed", "scaling", "waterfall"]
+
+_LEAST = 0.0005
+# of the whole: shorter parts would be no more than a line
 
 
 def waterfall(estimate: Estimate) -> Drawing:
@@ -26,46 +29,62 @@ def waterfall(estimate: Estimate) -> Drawing:
 
     The range in which a measured step is expected is drawn at the total.
     """
-    interval_s = estimate.interval_step_time_s
-    parts = {
-        k: v for k, v in estimate.step_time_parts_s.items() if v > 0.0005 * estimate.step_time_s
-    }
-    total = estimate.step_time_s
-    names = [label(name) for name in parts]
-    figure = framed(
-        height=100 + 32 * (len(parts) + 1),
-        x=f"time [s]<br>the line: {_range_text(interval_s)}",
-        legend=False,
-        top=8,
-    )
+    interval_s, total = estimate.interval_step_time_s, estimate.step_time_s
+    shown = {k: v for k, v in estimate.step_time_parts_s.items() if v > _LEAST * total}
+    parts = [Stretch(label(name), value, bar_style(name)) for name, value in shown.items()]
+    figure = falling(parts, "step", total, interval_s, f"the line: {_range_text(interval_s)}")
+    return Drawing(figure, f"A step takes {_total_text(total, interval_s)}: {listed(parts)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A bar of a waterfall."""
+
+    label: str
+    seconds: float
+    style: dict[str, Any]
+
+
+def listed(parts: Sequence[Stretch]) -> str:
+    """The bars in words, longest first."""
+    ordered = sorted(parts, key=lambda part: -part.seconds)
+    return ", ".join(f"{part.label} {format_seconds(part.seconds)}" for part in ordered)
+
+
+def falling(
+    parts: Sequence[Stretch],
+    whole: str,
+    total_s: float,
+    interval_s: tuple[float, float],
+    below: str,
+) -> Any:
+    """Bars that start where the one before ended, and their sum with the range around it."""
+    names = [*(part.label for part in parts), whole]
+    figure = framed(height=100 + 32 * len(names), x=f"time [s]<br>{below}", legend=False, top=8)
     start = 0.0
-    for name, value in parts.items():
+    for part in parts:
         figure.add_bar(
-            y=[label(name)],
-            x=[value],
+            y=[part.label],
+            x=[part.seconds],
             base=[start],
             orientation="h",
-            marker=bar_style(name),
-            text=[f"{format_seconds(value)}, {100 * value / total:.1f} %"],
+            marker=part.style,
+            text=[f"{format_seconds(part.seconds)}, {100 * part.seconds / total_s:.1f} %"],
             textposition="outside",
             cliponaxis=False,
             showlegend=False,
-            hovertemplate=f"{label(name)}: {format_seconds(value)}<extra></extra>",
+            hovertemplate=f"{part.label}: {format_seconds(part.seconds)}<extra></extra>",
         )
-        start += value
-    _total_bar(figure, total, interval_s)
-    figure.update_yaxes(categoryorder="array", categoryarray=[*names, "step"][::-1])
-    named_rows(figure, [*names, "step"])
+        start += part.seconds
+    _total_bar(figure, whole, total_s, interval_s)
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    named_rows(figure, names)
     # room for words right of the last bar, on a phone too
-    figure.update_xaxes(range=[0, max(1.6 * total, 1.1 * interval_s[1])])
-    said = ", ".join(
-        f"{label(n)} {format_seconds(v)}"
-        for n, v in sorted(parts.items(), key=lambda item: -item[1])
-    )
-    return Drawing(figure, f"A step takes {_total_text(total, interval_s)}: {said}.")
+    figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1])])
+    return figure
 
 
-def _total_bar(figure: Any, total: float, interval_s: tuple[float, float]) -> None:
+def _total_bar(figure: Any, whole: str, total: float, interval_s: tuple[float, float]) -> None:
     error = {
         "type": "data",
         "symmetric": False,
@@ -75,7 +94,7 @@ def _total_bar(figure: Any, total: float, interval_s: tuple[float, float]) -> No
         "thickness": 2,
     }
     figure.add_bar(
-        y=["step"],
+        y=[whole],
         x=[total],
         orientation="h",
         showlegend=False,
