@@ -24,12 +24,14 @@ __all__ = [
     "format_seconds",
     "joined",
     "parse_places",
+    "parse_power",
     "parse_quantity",
 ]
 
 GIB = 2.0**30
 """Bytes in a GiB."""
 
+_POWER = re.compile(r"\s*([+-]?\d[\d_,.]*(?:[eE][+-]?\d+)?\s*[kKM]?)\s*[wW]?\s*", re.ASCII)
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SCALES = {**_PREFIXES, **_BINARY, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -66,6 +68,23 @@ def parse_quantity(text: str) -> float:
     if not math.isfinite(value):
         raise DescriptionError(f"{shorten(text)!r} is not finite; write a finite number")
     return value
+
+
+def parse_power(text: str) -> float:
+    """A power as users write it [W].
+
+    >>> parse_power("2.5 kW"), parse_power("700")
+    (2500.0, 700.0)
+
+    Raises DescriptionError for text that is no power above 0.
+    """
+    found = _POWER.fullmatch(text)
+    watts = parse_quantity(found[1]) if found else 0.0
+    if watts <= 0:
+        raise DescriptionError(
+            f"{shorten(text)!r} is no power above 0 W; write for example 2.5kW"
+        )
+    return watts
 
 
 def _proper(prefix: str, unit: str) -> str:

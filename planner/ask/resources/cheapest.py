@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Unpack
@@ -16,12 +15,11 @@ from planner.ask.resources.nodes import MostNodes, up_to
 from planner.choose.recommending import TOLERANCE
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.errors import LayoutError, shorten
-from planner.units import counted, format_amount, joined, parse_quantity
+from planner.errors import DescriptionError, LayoutError
+from planner.units import counted, format_amount, joined, parse_power
 
 __all__ = ["cheapest"]
 
-_POWER = re.compile(r"\s*([+-]?\d[\d_,.]*(?:[eE][+-]?\d+)?\s*[kKM]?)\s*[wW]?\s*", re.ASCII)
 _HALF = 0.5
 _ROUNDS = 2
 # refinements between the best count and its neighbours
@@ -130,16 +128,10 @@ class _Terms:
 
 def _watts(power: str | None) -> float | None:
     """A power as a user writes it [W]."""
-    if power is None:
-        return None
-    said = shorten(power)
-    found = _POWER.fullmatch(power)
-    if found is None:
-        raise LayoutError(f"node_power = {said!r} is no power; write for example 2.5kW")
-    watts = parse_quantity(found[1])
-    if watts <= 0:
-        raise LayoutError(f"node_power = {said} must be more than 0; write for example 2.5kW")
-    return watts
+    try:
+        return None if power is None else parse_power(power)
+    except DescriptionError as error:
+        raise LayoutError(f"node_power = {error}") from None
 
 
 def _best(points: Points, terms: _Terms) -> Point | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from planner.cost.parts import Hue, part
+from planner.cost.parts import Hue, Part, part
+from planner.training import parts as of_training
 
 __all__ = ["GREY", "HUES", "LIMIT", "Ink", "contrast", "ink", "label", "readable_on"]
 
@@ -77,8 +78,13 @@ def ink(name: str) -> Ink:
     """
     if name in _OTHERS:
         return _OTHERS[name].ink
-    record = part(name)
+    record = _record(name)
     return Ink(_SHADES[record.hue], record.hatch)
+
+
+def _record(name: str) -> Part:
+    """The record of a part of an estimate, or of a whole training."""
+    return of_training.part(name) if name in of_training.PARTS else part(name)
 
 
 def label(name: str) -> str:
@@ -87,7 +93,7 @@ def label(name: str) -> str:
     >>> label("pipeline_bubble"), label("tp")
     ('pipeline bubble', 'tensor (tp)')
     """
-    return _OTHERS[name].label if name in _OTHERS else part(name).label
+    return _OTHERS[name].label if name in _OTHERS else _record(name).label
 
 
 def _channels(color: str) -> list[float]:

@@ -16,12 +16,25 @@ from planner.show.figures.frame import (
     named_rows,
 )
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
+from planner.show.training import summary
+from planner.training.answer import WholeTraining
 from planner.units import counted, format_amount, format_seconds
 
-__all__ = ["ScalePoint", "Stretch", "above_one", "falling", "listed", "scaling", "waterfall"]
+__all__ = [
+    "ScalePoint",
+    "Stretch",
+    "above_one",
+    "falling",
+    "listed",
+    "scaling",
+    "waterfall",
+    "whole_training",
+]
 
 _LEAST = 0.0005
 # of the whole: shorter parts would be no more than a line
+_UNITS = (("d", 86_400.0, 2 * 86_400.0), ("h", 3600.0, 7200.0), ("s", 1.0, 0.0))
+"""Units of a waterfall's axis: name, seconds, and from how many seconds on it is taken."""
 
 
 def waterfall(estimate: Estimate) -> Drawing:
@@ -34,6 +47,19 @@ def waterfall(estimate: Estimate) -> Drawing:
     parts = [Stretch(label(name), value, bar_style(name)) for name, value in shown.items()]
     figure = falling(parts, "step", total, interval_s, f"the line: {_range_text(interval_s)}")
     return Drawing(figure, f"A step takes {_total_text(total, interval_s)}: {listed(parts)}.")
+
+
+def whole_training(found: WholeTraining) -> Drawing:
+    """Time of a whole training by part, each part starting where the one before ended."""
+    total = found.time
+    parts = [
+        Stretch(label(one.name), one.time_s.expected, bar_style(one.name))
+        for one in found.parts
+        if one.time_s.expected > _LEAST * total.expected
+    ]
+    below = "the line: 90 % of trainings"
+    figure = falling(parts, "training", total.expected, (total.low, total.high), below)
+    return Drawing(figure, f"{summary(found)} By part: {listed(parts)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +86,15 @@ def falling(
 ) -> Any:
     """Bars that start where the one before ended, and their sum with the range around it."""
     names = [*(part.label for part in parts), whole]
-    figure = framed(height=100 + 32 * len(names), x=f"time [s]<br>{below}", legend=False, top=8)
+    unit, scale = next((unit, scale) for unit, scale, least in _UNITS if total_s >= least)
+    x = f"time [{unit}]<br>{below}"
+    figure = framed(height=100 + 32 * len(names), x=x, legend=False, top=8)
     start = 0.0
     for part in parts:
         figure.add_bar(
             y=[part.label],
-            x=[part.seconds],
-            base=[start],
+            x=[part.seconds / scale],
+            base=[start / scale],
             orientation="h",
             marker=part.style,
             text=[f"{format_seconds(part.seconds)}, {100 * part.seconds / total_s:.1f} %"],
@@ -76,26 +104,28 @@ def falling(
             hovertemplate=f"{part.label}: {format_seconds(part.seconds)}<extra></extra>",
         )
         start += part.seconds
-    _total_bar(figure, whole, total_s, interval_s)
+    _total_bar(figure, whole, total_s, interval_s, scale)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
     named_rows(figure, names)
     # room for words right of the last bar, on a phone too
-    figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1])])
+    figure.update_xaxes(range=[0, max(1.6 * total_s, 1.1 * interval_s[1]) / scale])
     return figure
 
 
-def _total_bar(figure: Any, whole: str, total: float, interval_s: tuple[float, float]) -> None:
+def _total_bar(
+    figure: Any, whole: str, total: float, interval_s: tuple[float, float], scale: float
+) -> None:
     error = {
         "type": "data",
         "symmetric": False,
-        "array": [interval_s[1] - total],
-        "arrayminus": [total - interval_s[0]],
+        "array": [(interval_s[1] - total) / scale],
+        "arrayminus": [(total - interval_s[0]) / scale],
         "color": LIMIT,
         "thickness": 2,
     }
     figure.add_bar(
         y=[whole],
-        x=[total],
+        x=[total / scale],
         orientation="h",
         showlegend=False,
         error_x=error,

@@ -1,0 +1,87 @@
+"""Training: the answer about a whole training in words and as a table."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from planner.training.answer import DAY_S, Amount, WholeTraining
+from planner.training.parts import part
+from planner.units import counted, format_amount, format_bytes, format_seconds
+
+__all__ = ["amount", "bill", "show_training", "summary"]
+
+
+def summary(found: WholeTraining) -> str:
+    """How long it takes and what it costs, in one sentence."""
+    steps = found.part_s("steps")
+    said = f"The whole training takes {_time(found.time)}: {counted(found.steps, 'step')} "
+    said += f"{format_seconds(steps)}, all else {format_seconds(found.time.expected - steps)}"
+    jobs = f", in {counted(found.jobs, 'job')} of {found.queue}" if found.jobs > 1 else ""
+    return f"{said}{jobs}. It takes {', '.join(bill(found))}."
+
+
+def bill(found: WholeTraining) -> list[str]:
+    """Node-hours, energy, emissions and price, each with its range, as far as they are known."""
+    taken = found.bill
+    lines = [amount(taken.node_hours, "node-hours")]
+    if taken.energy_kwh is not None:
+        lines.append(_energy(taken.energy_kwh))
+    if taken.carbon_kg is not None:
+        lines.append(amount(taken.carbon_kg.times(1e-3), "t CO2e"))
+    if taken.price is not None:
+        lines.append(f"a price of {amount(taken.price, '')}".rstrip())
+    return lines
+
+
+def amount(value: Amount, unit: str) -> str:
+    """A value with its range.
+
+    >>> amount(Amount(1200.0, 1000.0, 1500.0), "kWh")
+    '1,200 kWh (90 % between 1,000 and 1,500)'
+    """
+    low, high = format_amount(value.low), format_amount(value.high)
+    said = f"{format_amount(value.expected)} {unit}".rstrip()
+    return f"{said} (90 % between {low} and {high})"
+
+
+def _energy(value: Amount) -> str:
+    """In MWh where there are thousands of kWh."""
+    return amount(value.times(1e-3), "MWh") if value.expected >= 1e4 else amount(value, "kWh")
+
+
+def _time(value: Amount) -> str:
+    if value.expected < 2 * DAY_S:
+        low, high = format_seconds(value.low), format_seconds(value.high)
+        return f"{format_seconds(value.expected)} (90 % between {low} and {high})"
+    return amount(value.times(1 / DAY_S), "days")
+
+
+def show_training(found: WholeTraining, out: Console) -> None:
+    """Print a whole training: the sentence, its parts, what is not counted."""
+    out.print(Text(summary(found), "bold"))
+    table = Table(title="The whole training", title_justify="left", box=None)
+    for column in ("part", "time", "", "90 % between", "what it counts"):
+        table.add_column(column, justify="left" if column[:1] in "pw" else "right")
+    total = found.time
+    for one in found.parts:
+        if time := one.time_s.expected:
+            table.add_row(
+                part(one.name).label,
+                format_seconds(time),
+                f"{100 * time / total.expected:.1f} %",
+                _range(one.time_s),
+                Text(part(one.name).meaning),
+            )
+    table.add_row("total", format_seconds(total.expected), "", _range(total), style="bold")
+    out.print(table)
+    facts = [f"{found.checkpoints:,.0f} checkpoints of {format_bytes(found.checkpoint_bytes)}"]
+    facts.append(f"{found.failures:.3g} interruptions are to be expected")
+    out.print(f"{'; '.join(facts)}.", highlight=False)
+    for note in found.notes:
+        out.print(Text(f"- {note}"))
+
+
+def _range(value: Amount) -> str:
+    return f"{format_seconds(value.low)} and {format_seconds(value.high)}"
