@@ -1,0 +1,163 @@
+"""Start-up: what a job takes before its first step, part by part."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.cost.network.groups import geometry
+from planner.cost.question import Question
+from planner.cost.shards.layouts import Layouts
+from planner.describe.base import Description, Quantity
+from planner.describe.files import read_toml
+from planner.describe.training.checkpoints import Checkpoints
+from planner.describe.training.start import StartUp
+from planner.training.checkpoints import loading_s, nodes_of
+
+__all__ = ["START_PARTS", "StartConstants", "communicators_s", "constants", "imports_s", "start_up"]
+
+START_PARTS = {
+    "launch": "starting the processes",
+    "imports": "importing Python packages",
+    "groups": "process groups that all ranks make one after the other",
+    "communicators": "communicators of NCCL, RCCL or oneCCL",
+    "model": "building the model",
+    "weights": "reading a checkpoint, or broadcasting the first weights",
+    "data_index": "the dataset's index",
+    "compile": "compiling the model",
+    "warm_up": "first steps that are slower",
+}
+"""Parts of the start of a job, in order."""
+
+_AXES = ("tensor", "context", "expert", "expert_tensor", "pipeline", "shard", "replica")
+# those of experts' own shards and replicas lie among them where there are any
+
+
+class StartConstants(Description):
+    """What starting takes, whatever the machine."""
+
+    launch_s: Quantity
+    """Starting the processes [s]."""
+    import_s: Quantity
+    """Importing torch from local disks [s]."""
+    file_system_import_s: Quantity
+    """The same from a parallel file system that has not been read from before [s]."""
+    nfs_import_s: Quantity
+    """The same from NFS [s]."""
+    import_operations: Quantity
+    """Files that one process looks up or opens for it."""
+    metadata_operations_per_s: Quantity
+    """What a metadata server answers in a second."""
+    first_communicator_s: Quantity
+    """The first communicator of a few ranks, with kernels and buffers [s]."""
+    communicator_s: Quantity
+    """Every further one [s]."""
+    communicator_rank_s: Quantity
+    """What each rank adds to a communicator [s]."""
+    barrier_rank_s: Quantity
+    """What each rank adds to a barrier over the store [s]."""
+    built_elements_per_s: Quantity
+    """Parameters that a process makes on the host in a second."""
+
+
+@functools.cache
+def constants() -> StartConstants:
+    """The constants, with kind and source.
+
+    >>> constants().import_s.value
+    2.0
+    """
+    found = read_toml(Path(__file__).with_name("operation.toml"))["start"]
+    return StartConstants.described(found, where="operation.toml: start")
+
+
+def imports_s(num_nodes: Float, start: StartUp) -> Float:
+    """Time until all processes have imported torch [s].
+
+    Counted: a first import as it was measured on 8 nodes, from where the environment lies; on
+    shared file systems at least what one metadata server takes to answer every node once. Left
+    out: other packages, caches that are warm, servers that share the work, how far a file system is
+    busy. method.md#start-up.
+
+    >>> [round(float(imports_s(np.asarray(n), StartUp())), 1) for n in (8, 560, 10_000)]
+    [51.0, 51.0, 489.6]
+    >>> float(imports_s(np.asarray(10_000), StartUp(environment="local-disk")))
+    2.0
+    """
+    known = constants()
+    if start.environment == "local-disk":
+        return np.full(np.shape(num_nodes), known.import_s.value)
+    measured = known.nfs_import_s if start.environment == "nfs" else known.file_system_import_s
+    storm = num_nodes * known.import_operations.value / known.metadata_operations_per_s.value
+    return np.maximum(measured.value, storm)
+
+
+def communicators_s(layouts: Layouts) -> Float:
+    """Time to set up all communicators of a rank, one after the other [s].
+
+    Counted: one of the whole job and one of every axis with some of its ranks; the exchange of
+    addresses around a ring, which grows with the ranks. Left out: networks whose libraries need
+    longer, connections made at first use, hosts that are busy. NCCL's own timings,
+    method.md#start-up.
+
+    >>> from planner import Layout
+    >>> def of(**layout): return round(float(communicators_s(Layouts.of(Layout(**layout)))), 1)
+    >>> of(), of(dp=8), of(dp=98_304)
+    (0.0, 2.1, 57.9)
+    """
+    known, axes = constants(), geometry(layouts)
+    world = np.asarray(layouts.world, dtype=float)
+    each, rank = known.communicator_s.value, known.communicator_rank_s.value
+    time = np.where(world > 1, known.first_communicator_s.value + rank * world, 0.0)
+    for name in _AXES:
+        size = np.asarray(axes[name][0], dtype=float)
+        time = time + np.where((size > 1) & (size < world), each + rank * size, 0.0)
+    return time
+
+
+def _groups_s(layouts: Layouts, start: StartUp) -> Float:
+    """Barriers of all ranks at every process group [s]."""
+    world, axes = np.asarray(layouts.world, dtype=float), geometry(layouts)
+    if start.ordered_groups:
+        return np.zeros(np.shape(world))
+    sizes = [np.asarray(axes[name][0], dtype=float) for name in _AXES]
+    groups = sum(np.where((size > 1) & (size < world), world / size, 0.0) for size in sizes)
+    return groups * world * constants().barrier_rank_s.value
+
+
+def start_up(
+    question: Question,
+    layouts: Layouts,
+    start: StartUp | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> dict[str, Float]:
+    """Time of a job before its first step, by part: START_PARTS [s].
+
+    Counted: parts one after the other; building the model on the host where the framework's
+    processes each make all of it. Left out: waiting in the queue, modules and staging before the
+    launch, evaluation before the first step. method.md#start-up.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> parts = start_up(question, Layouts.broadcast(dp=[4, 512], zero_stage=3))
+    >>> {name: [round(float(s), 1) for s in part] for name, part in parts.items() if part.any()}
+    {'launch': [0.2, 0.2], 'imports': [51.0, 51.0], 'communicators': [2.1, 2.4]}
+    """
+    asked, known, shape = start or StartUp(), constants(), np.shape(layouts.dp)
+    whole = question.model.num_params if question.framework.loads_full_checkpoint else 0.0
+    parts: dict[str, Float | float] = {
+        "launch": known.launch_s.value,
+        "imports": imports_s(nodes_of(question.machine, layouts), asked),
+        "groups": _groups_s(layouts, asked),
+        "communicators": communicators_s(layouts),
+        "model": whole / known.built_elements_per_s.value,
+        "weights": loading_s(question, layouts, asked.loading, checkpoints),
+        "data_index": asked.data_index_s,
+        "compile": asked.compile_s,
+        "warm_up": asked.warm_up_s,
+    }
+    return {name: np.zeros(shape) + part for name, part in parts.items()}
