@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["FrameworkName", "MachineName", "ModelName"]
+__all__ = ["DatasetName", "FrameworkName", "MachineName", "ModelName"]
 '''
 _KINDS = {
     "model": "ModelName",
     "machine": "MachineName",
     "framework": "FrameworkName",
+    "dataset": "DatasetName",
 }
 
 

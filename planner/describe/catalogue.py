@@ -18,16 +18,18 @@ from planner.describe.files import read_toml
 from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.training.dataset import Dataset
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_places, parse_quantity
 
 if TYPE_CHECKING:
     from planner.describe.framework.framework import Framework
-    from planner.describe.names import FrameworkName, MachineName, ModelName
+    from planner.describe.names import DatasetName, FrameworkName, MachineName, ModelName
 
 __all__ = [
     "MOST_FREE",
     "leaving_free",
+    "load_dataset",
     "load_framework",
     "load_machine",
     "load_model",
@@ -49,13 +51,14 @@ _FOLDERS = {
     "model": "models",
     "machine": "hardware_profiles",
     "framework": "frameworks",
+    "dataset": "training/datasets",
 }
 
 
 def folder(kind: str) -> Path:
     """Folder of a catalogue: in the package, in an installed wheel, or beside the package."""
     name = _FOLDERS[kind]
-    if kind == "framework":
+    if kind in ("framework", "dataset"):
         return Path(__file__).parent / name
     checkout = _PACKAGE.parent / name
     return checkout if checkout.is_dir() else _PACKAGE / "_catalogue" / name
@@ -194,6 +197,17 @@ def load_framework(name: str) -> Framework:
     else:
         found = _named(Framework, "framework", plain)
     return found.with_switches(*switches) if switches else found
+
+
+def load_dataset(name: DatasetName | str) -> Dataset:
+    """A dataset by catalogue name or TOML path.
+
+    >>> load_dataset("imagenet").num_samples.value
+    1281167.0
+    """
+    if _is_path("dataset", name):
+        return _load(Dataset, Path(os.path.expanduser(name)))
+    return _named(Dataset, "dataset", name)
 
 
 def _named(cls: type[D], kind: str, name: str) -> D:

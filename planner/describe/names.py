@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["FrameworkName", "MachineName", "ModelName"]
+__all__ = ["DatasetName", "FrameworkName", "MachineName", "ModelName"]
 
 ModelName = Literal[
     "auroragpt-7b",
@@ -141,3 +141,9 @@ FrameworkName = Literal[
     "torchtitan",
 ]
 """A framework of the catalogue by its name."""
+
+DatasetName = Literal[
+    "imagenet",
+    "unet3d",
+]
+"""A dataset of the catalogue by its name."""

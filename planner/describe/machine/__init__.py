@@ -5,7 +5,7 @@ from planner.describe.machine.machine import Machine, Requirements
 from planner.describe.machine.network import Curve, Delays, Network, NetworkKind
 from planner.describe.machine.node import Fabric, Node, Wire
 from planner.describe.machine.scheduler import Launch, Queue, Scheduler
-from planner.describe.machine.storage import FileSystem, LocalDisk
+from planner.describe.machine.storage import FileSystem, LocalDisk, OperationRate
 
 __all__ = [
     "Curve",
@@ -19,6 +19,7 @@ __all__ = [
     "Network",
     "NetworkKind",
     "Node",
+    "OperationRate",
     "Precision",
     "Queue",
     "Requirements",

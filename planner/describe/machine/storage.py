@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from planner.describe.base import Description, Rate, Storage
+from pydantic import Field
 
-__all__ = ["FileSystem", "LocalDisk"]
+from planner.describe.base import Count, Description, Quantity, Rate, Storage
+
+__all__ = ["FileSystem", "LocalDisk", "OperationRate"]
+
+
+class OperationRate(Quantity):
+    """Operations in a second."""
+
+    value: float = Field(ge=1, le=1e12)
+    """Rate [1/s]."""
 
 
 class LocalDisk(Description):
@@ -28,4 +37,17 @@ class FileSystem(Description):
     capacity_bytes: Storage | None = None
     """Capacity [B]."""
     bytes_per_s: Rate | None = None
-    """Aggregate bandwidth [B/s]."""
+    """Aggregate bandwidth, the slower of reading and writing [B/s]."""
+    read_bytes_per_s: Rate | None = None
+    """Aggregate bandwidth of reading, where a source tells it from writing [B/s]."""
+    client_bytes_per_s: Rate | None = None
+    """What one node reads at most; all that its interfaces carry where it is not known [B/s]."""
+    num_targets: Count | None = None
+    """Storage targets (OSTs of Lustre) over which files are spread."""
+    opens_per_s: OperationRate | None = None
+    """Files that its metadata servers open in a second, for all nodes together [1/s]."""
+
+    @property
+    def reading(self) -> Rate | None:
+        """Aggregate bandwidth of reading; None where no source states any [B/s]."""
+        return self.read_bytes_per_s or self.bytes_per_s

@@ -1,0 +1,5 @@
+"""The input pipeline: how long a batch takes to arrive, and what of that no prefetch hides."""
+
+from planner.training.data.input import InputTime, input_time
+
+__all__ = ["InputTime", "input_time"]

@@ -1,0 +1,168 @@
+"""Stages of the input pipeline: seconds that each takes for one step's samples, all at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.arrays import Float
+from planner.describe.machine import FileSystem, Machine
+from planner.describe.training.dataset import Dataset
+from planner.describe.training.loader import Loader
+from planner.errors import UnknownNameError
+from planner.training.data.constants import constants
+
+__all__ = ["file_system_of", "node_read_rate", "stage_times", "unknown_stages"]
+
+
+def file_system_of(machine: Machine, loader: Loader) -> FileSystem | None:
+    """The shared file system that a dataset lies on; none where the machine has none.
+
+    Without a name it is the one that reads fastest. Raises UnknownNameError for a name that the
+    machine does not list.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> file_system_of(load_machine("polaris"), Loader()).name
+    'eagle'
+    """
+    known = {one.name: one for one in machine.file_systems}
+    if loader.file_system:
+        if loader.file_system not in known:
+            listing = f"`planner show {machine.name}` lists them"
+            raise UnknownNameError("file system", loader.file_system, known, listing)
+        return known[loader.file_system]
+    rated = [one for one in machine.file_systems if one.reading]
+    if rated:
+        return max(rated, key=lambda one: one.reading.value if one.reading else 0.0)
+    return next(iter(machine.file_systems), None)
+
+
+def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
+    """What each of some nodes reads from a shared file system when all read [B/s].
+
+    Counted: the aggregate bandwidth in equal parts, the node's interfaces, and what one client is
+    known to reach; infinite where nothing is known. Left out: other jobs, gradients on the same
+    interfaces. Source: definition.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> polaris = load_machine("polaris")
+    >>> eagle = file_system_of(polaris, Loader())
+    >>> [float(node_read_rate(polaris, np.array(n), eagle)) / 1e9 for n in (1, 100)]
+    [50.0, 6.5]
+    """
+    nodes = np.asarray(nodes, float)
+    rate = np.full(nodes.shape, machine.node_bytes_per_s or np.inf)
+    if system and system.client_bytes_per_s:
+        rate = np.minimum(rate, system.client_bytes_per_s.value)
+    if system and system.reading:
+        rate = np.minimum(rate, system.reading.value / nodes)
+    return rate
+
+
+def stage_times(
+    machine: Machine,
+    nodes: Float,
+    ranks_per_node: Float,
+    samples_per_step: Float,
+    dataset: Dataset,
+    loader: Loader,
+    kept: Float,
+) -> dict[str, Float]:
+    """Time of every stage for the samples of one step, by its name [s].
+
+    Counted: what is not `kept` by the nodes comes from the shared file system. Stages work at the
+    same time, each on another batch, so that the slowest sets the pace. Left out: other jobs.
+    Shapes: all arrays broadcast. Source: method.md#input.
+
+    >>> from planner.describe.catalogue import load_dataset, load_machine
+    >>> job = load_machine("polaris"), np.array(100), np.array(4), np.array(2800)
+    >>> times = stage_times(*job, load_dataset("unet3d"), Loader(), np.array(0.0))
+    >>> round(float(times["file system"]), 3)
+    0.632
+    """
+    system = file_system_of(machine, loader)
+    fetched = samples_per_step * (1 - kept) if system else 0.0 * samples_per_step
+    found = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
+    found |= _on_node(machine, nodes, samples_per_step, dataset, loader, fetched)
+    reading = _reading_time(dataset, loader, system) * fetched + (
+        dataset.decode_s.value * samples_per_step
+    )
+    found["workers"] = reading / (nodes * ranks_per_node * max(loader.workers, 1))
+    rate = machine.node.host_link_bytes_per_s.value
+    found["host link"] = samples_per_step * dataset.host_bytes / (nodes * ranks_per_node) / rate
+    return found
+
+
+def unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
+    """Stages for which the machine's description states no rate."""
+    system = file_system_of(machine, loader)
+    if system is None:
+        return () if machine.node.local_disk else ("local disk",)
+    stated = (
+        ("file system", system.reading),
+        ("storage targets", system.reading and system.num_targets),
+        ("metadata", system.opens_per_s),
+    )
+    return tuple(name for name, rate in stated if not rate)
+
+
+def _shared(
+    machine: Machine,
+    nodes: Float,
+    fetched: Float,
+    dataset: Dataset,
+    loader: Loader,
+    system: FileSystem,
+) -> dict[str, Float]:
+    """Stages that all nodes share, and each node's way to them [s]."""
+    found: dict[str, Float] = {}
+    size = fetched * dataset.sample_bytes.value
+    if system.reading:
+        found["file system"] = size / system.reading.value
+    if rate := _target_rate(system):
+        files = np.minimum(dataset.num_files, np.maximum(fetched, 1.0))
+        targets = np.minimum(files * loader.stripe_count, _targets(system))
+        found["storage targets"] = size / (targets * rate)
+    rate = machine.node_bytes_per_s or np.inf
+    if system.client_bytes_per_s:
+        rate = min(rate, system.client_bytes_per_s.value)
+    found["interfaces"] = size / nodes / rate
+    if system.opens_per_s:
+        found["metadata"] = fetched / dataset.samples_per_file.value / system.opens_per_s.value
+    return found
+
+
+def _on_node(
+    machine: Machine,
+    nodes: Float,
+    samples: Float,
+    dataset: Dataset,
+    loader: Loader,
+    fetched: Float,
+) -> dict[str, Float]:
+    """Stages that each node has to itself [s]."""
+    node, size = machine.node, dataset.sample_bytes.value
+    found = {}
+    if node.local_disk and loader.staging != "memory":
+        own = (samples - fetched) * size / nodes
+        found["local disk"] = own / node.local_disk.read_bytes_per_s.value
+    passed = constants().host_copies.value * dataset.host_bytes + size
+    found["host memory"] = samples * passed / nodes / node.host_memory_bytes_per_s.value
+    found["cores"] = samples * dataset.decode_s.value / nodes / node.num_cores.value
+    return found
+
+
+def _targets(system: FileSystem) -> float:
+    return system.num_targets.value if system.num_targets else np.inf
+
+
+def _target_rate(system: FileSystem) -> float:
+    """What one storage target delivers; 0 where that is not known [B/s]."""
+    if system.reading and system.num_targets:
+        return system.reading.value / system.num_targets.value
+    return 0.0
+
+
+def _reading_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> float:
+    """What one worker waits for one sample from the shared file system [s]."""
+    rate = _target_rate(system) if system else 0.0
+    return dataset.sample_bytes.value / (loader.stripe_count * rate) if rate else 0.0
