@@ -11,16 +11,24 @@ import typing
 from planner import ask
 from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
-from planner.choose.planning import estimate, plan
+from planner.choose.planning import estimate, plan, whole_training
 from planner.choose.simulated.simulation import Simulation, simulate
 from planner.cost.estimate import Estimate
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_dataset, load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.training.charges import Charges
+from planner.describe.training.checkpoints import Checkpoints
+from planner.describe.training.dataset import Dataset
+from planner.describe.training.evaluation import Evaluation
+from planner.describe.training.failures import Failures
+from planner.describe.training.loader import Loader
+from planner.describe.training.start import StartUp
+from planner.describe.training.training import Training
 from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.errors import PlannerError
@@ -28,21 +36,31 @@ from planner.evidence.learning import Learned
 from planner.evidence.learning import learn_from as learn
 from planner.show.html import html
 from planner.sweeps import Swept, sweep
+from planner.training.answer import WholeTraining
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Charges",
+    "Checkpoints",
     "Configuration",
+    "Dataset",
     "Estimate",
+    "Evaluation",
+    "Failures",
     "Framework",
     "Layout",
     "Learned",
+    "Loader",
     "Machine",
     "Model",
     "Plan",
     "PlannerError",
     "Simulation",
+    "StartUp",
     "Swept",
+    "Training",
+    "WholeTraining",
     "Workload",
     "ask",
     "emit",
@@ -50,6 +68,7 @@ __all__ = [
     "estimate_configuration",
     "html",
     "learn",
+    "load_dataset",
     "load_framework",
     "load_machine",
     "load_model",
@@ -57,6 +76,7 @@ __all__ = [
     "read_configuration",
     "simulate",
     "sweep",
+    "whole_training",
 ]
 
 if typing.TYPE_CHECKING:

@@ -81,9 +81,7 @@ def parse_power(text: str) -> float:
     found = _POWER.fullmatch(text)
     watts = parse_quantity(found[1]) if found else 0.0
     if watts <= 0:
-        raise DescriptionError(
-            f"{shorten(text)!r} is no power above 0 W; write for example 2.5kW"
-        )
+        raise DescriptionError(f"{shorten(text)!r} is no power above 0 W; write for example 2.5kW")
     return watts
 
 

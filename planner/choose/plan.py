@@ -18,6 +18,7 @@ from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
 from planner.frames import Framed, Record, no_table
+from planner.training.answer import WholeTraining
 from planner.training.steps import node_hours, training_time
 from planner.units import either
 
@@ -69,6 +70,8 @@ class Plan(Framed[PlanTable]):
     """The global batch asked for; `workload` has the nearest one where that has no layout."""
     num_estimated: int = 0
     """Candidates that were estimated in full; bounds decided the others."""
+    training: WholeTraining | None = None
+    """The whole training on the recommended layout; None where no tokens are asked for."""
 
     @property
     def fits(self) -> bool:
@@ -198,6 +201,7 @@ class Plan(Framed[PlanTable]):
             "duration_s": self.duration_s(self.recommended) if self.recommended else None,
             "num_candidates": self.num_candidates,
             "num_estimated": self.num_estimated,
+            "training": self.training.as_dict() if self.training else None,
             "ranked": ranked,
             "strategies": [
                 {
@@ -256,6 +260,7 @@ class Plan(Framed[PlanTable]):
                 ),
                 data["asked_batch"],
                 data["num_estimated"],
+                WholeTraining.from_dict(data["training"]) if data.get("training") else None,
             )
         except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise DescriptionError(

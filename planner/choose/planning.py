@@ -29,13 +29,16 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.training.training import Training
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
+from planner.training.answer import WholeTraining
+from planner.training.whole import whole_training as whole_training_of
 
 if TYPE_CHECKING:
     from planner.describe.names import FrameworkName, MachineName, ModelName
 
-__all__ = ["asked_question", "estimate", "plan"]
+__all__ = ["asked_question", "estimate", "plan", "whole_training"]
 
 _TOP = 20
 
@@ -54,6 +57,7 @@ def plan(
     top: int = _TOP,
     tolerance: float | None = None,
     experience: Experience = Experience(),
+    training: Training | None = None,
 ) -> Plan: ...
 
 
@@ -68,6 +72,7 @@ def plan(
     top: int = _TOP,
     tolerance: float | None = None,
     experience: Experience = Experience(),
+    training: Training | None = None,
 ) -> Plan: ...
 
 
@@ -81,6 +86,7 @@ def plan(
     top: int = _TOP,
     tolerance: float | None = None,
     experience: Experience = Experience(),
+    training: Training | None = None,
 ) -> Plan:
     """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
@@ -90,6 +96,8 @@ def plan(
     layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. A batch that
     no layout shares is answered with the nearest one within a quarter. `experience` is what
     measured runs teach, as `planner.learn("runs.csv").experience`: times, memory, ranking follow.
+    `training` is what a training does besides its steps, and what it is charged: where the workload
+    says how long it is, `answer.training` has its days, parts and node-hours.
     Raises PlannerError subclasses for input that makes no sense; that nothing fits is a result.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
@@ -143,6 +151,9 @@ def plan(
         asked_batch=asked,
         queued=bool(place.scheduler.queues),
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
+        training=None
+        if best is None
+        else whole_training_of(questions[best.framework], best, nodes, training),
     )
 
 
@@ -190,6 +201,39 @@ def estimate(
     """
     question = asked_question(model, machine, layout, workload, framework, experience)
     return estimate_layouts(question, Layouts.stack([layout]))[0]
+
+
+def whole_training(
+    model: str | Model,
+    machine: str | Machine,
+    layout: Layout,
+    *,
+    workload: Workload,
+    training: Training | None = None,
+    framework: str | Framework | None = None,
+    experience: Experience = Experience(),
+) -> WholeTraining:
+    """How long the whole training takes on one layout, why, and what it takes.
+
+    `workload` says how long it is (tokens, or samples and epochs), `training` what it does besides
+    its steps and what it is charged; the rest is as in `estimate`. Raises LayoutError where the
+    workload does not say how long it is.
+
+    >>> job = Workload(global_batch=64, sequence_length=1024, tokens=1e10)
+    >>> found = whole_training("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
+    >>> found.steps, found.time.expected == sum(one.time_s.expected for one in found.parts)
+    (152588, True)
+    """
+    question = asked_question(model, machine, layout, workload, framework, experience)
+    one = estimate_layouts(question, Layouts.stack([layout]))[0]
+    nodes = -(-layout.world // question.machine.node.num_devices)
+    found = whole_training_of(question, one, nodes, training)
+    if found is None:
+        raise LayoutError(
+            f"tokens = {workload.tokens:g}: how long the training is, is not said; set tokens, or "
+            "samples and epochs, of the workload"
+        )
+    return found
 
 
 def asked_question(

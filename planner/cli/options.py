@@ -49,6 +49,7 @@ __all__ = [
     "ModelName",
     "NetworkName",
     "Overrides",
+    "Tokens",
     "Tolerance",
     "experience_of",
     "learned_from",
@@ -251,6 +252,16 @@ _PARSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "document_lengths": (_said(read_documents), "MEAN|FILE"),
 }
 """Fields that are written otherwise than they are kept: who reads them, and what is written."""
+
+Tokens = Annotated[
+    float | None,
+    typer.Option(
+        "--tokens",
+        parser=_PARSED["tokens"][0],
+        metavar="NUMBER",
+        help="Tokens of the whole training, such as 300B or 2T.",
+    ),
+]
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

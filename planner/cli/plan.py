@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,17 +16,21 @@ from planner.cli.options import (
     AsCsv,
     AsJson,
     Job,
+    Tokens,
     Tolerance,
     experience_of,
     share_of,
     spread,
 )
+from planner.cli.training import TrainingOptions
 from planner.describe.catalogue import load_framework
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
     from planner.cost.question import Question
+    from planner.describe.training.training import Training
     from planner.evidence.learning import Learned, Taught
+    from planner.training.answer import WholeTraining
 
 __all__ = ["register"]
 
@@ -39,6 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def plan_command(
     job: Job,
+    whole: TrainingOptions,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Ranked layouts to keep.")] = 20,
     tolerance: Tolerance = None,
     as_json: AsJson = False,
@@ -60,6 +65,7 @@ def plan_command(
         top=top,
         tolerance=share_of(tolerance),
         experience=experience,
+        training=whole.described(),
     )
 
     def asked(one: Estimate) -> tuple[Question, Estimate]:
@@ -83,6 +89,8 @@ def plan_command(
 
 def estimate_command(
     given: OneLayout,
+    whole: TrainingOptions,
+    tokens: Tokens = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> int:
@@ -112,7 +120,8 @@ def estimate_command(
     better = improved(described, place, job, answer, experience) if given.files else None
     said = None if learned is None else _Said(learned, [(question, answer)])
     read = (better, job.notes) if given.files else None
-    _print_estimate(question, answer, read, said, as_json, as_csv)
+    training = _training(question, answer, tokens, whole.described())
+    _print_estimate(question, answer, read, said, training, as_json, as_csv)
     return FITS if answer.fits else NOTHING_FITS
 
 
@@ -141,11 +150,25 @@ class _Said:
         return self.learned, taught(*self.asked[0]), most_telling(self.asked)
 
 
+def _training(
+    question: Question, answer: Estimate, tokens: float | None, asked: Training
+) -> WholeTraining | None:
+    """The whole training of some tokens on the layout; None where none are asked for."""
+    from planner.training.whole import whole_training
+
+    if tokens is None:
+        return None
+    job = replace(question, workload=question.workload.replaced(tokens=tokens))
+    nodes = -(-answer.layout.world // question.machine.node.num_devices)
+    return whole_training(job, answer, nodes, asked)
+
+
 def _print_estimate(
     question: Question,
     answer: Estimate,
     read: tuple[Estimate | None, tuple[str, ...]] | None,
     said: _Said | None,
+    training: WholeTraining | None,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -155,6 +178,8 @@ def _print_estimate(
     stages = stage_memory(question, answer.layout)
     if as_json:
         data = {**estimate_dict(answer), "stages": stages}
+        if training is not None:
+            data["training"] = training.as_dict()
         if read:
             better, notes = read
             data["workload"] = question.workload.model_dump(mode="json")
@@ -168,9 +193,12 @@ def _print_estimate(
     else:
         from planner.choose.verdicts.advice import grounds, utilisation
         from planner.show.report import console, show_estimate, show_notes, show_reading
+        from planner.show.training import show_training
 
         out = console()
         show_estimate(answer, question.machine, stages, out)
+        if training is not None:
+            show_training(training, out)
         show_notes([] if said is None else said.lines(), out)
         nodes = -(-answer.layout.world // question.machine.node.num_devices)
         show_notes([*utilisation(question, answer), *grounds(question, nodes)], out)

@@ -24,6 +24,7 @@ from planner.show import words
 from planner.show.answers import answer_table
 from planner.show.quantities import format_quantity, quantities
 from planner.show.stacked import stacked
+from planner.show.training import show_training
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = [
@@ -170,6 +171,9 @@ def show_plan(plan: Plan, out: Console, learned: Sequence[str] = ()) -> None:
     out.print(verdict(plan))
     if learned:
         show_notes(learned, out)
+        out.print()
+    if plan.training is not None:
+        show_training(plan.training, out)
         out.print()
     if plan.ranked:
         _show_ranked(plan, out)

@@ -365,7 +365,7 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
 def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     """What of the training is counted, how long that takes, and its node-hours."""
     tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
-    amount = f"{format_count(tokens)} tokens" if tokens else "1,000 steps"
+    amount = f"Steps of {format_count(tokens)} tokens" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
 
@@ -386,7 +386,7 @@ def queues(plan: Plan, estimate: Estimate) -> str:
     hours = plan.duration_s(estimate) / 3600
     longest = max(plan.queues, key=lambda queue: (not queue.on_request, queue.max_hours))
     runs = -(-hours // longest.max_hours)
-    if runs > 1:
+    if runs > 1 and plan.training is None:
         text += f" The training takes at least {counted(runs, 'run')} in {longest.name}."
     return text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from planner.describe.base import Description
 
@@ -33,4 +33,15 @@ class Checkpoints(Description):
     share: float = Field(default=1.0, gt=0, le=1)
     """Part of the file system's rate that the job gets."""
     interval_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Time between two checkpoints; None: what loses least by Daly's formula [s]."""
+    """Work between two checkpoints; None: what loses least by Daly's formula [s]."""
+    every_steps: int = Field(default=0, ge=0, le=10**9)
+    """The same in steps, with all that comes between them; 0: as interval_s says."""
+
+    @model_validator(mode="after")
+    def _one_interval(self) -> Checkpoints:
+        if self.interval_s is not None and self.every_steps:
+            raise ValueError(
+                f"interval_s = {self.interval_s:g} and every_steps = {self.every_steps} both say "
+                "how often; give one of them"
+            )
+        return self
