@@ -21,6 +21,7 @@ from amp import amp_runs
 from known import cause, doubtful, fitted
 from narayanan import runs_with_schedules
 from simumax import simumax_runs
+from whole.report import tables
 
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -214,7 +215,7 @@ def main(
     unseen = [item for item in items if not fitted(item.run)]
     write_memory(weighed(backtest.scores))
     write_residuals(backtest.scores)
-    text = report(backtest, items, unseen, len(rows))
+    text = report(backtest, items, unseen, len(rows), tables(data))
     (ROOT / "docs" / "accuracy.md").write_text(text, encoding="utf-8")
     print(f"docs/accuracy.md, memory.toml and residuals of {len(items)} timed rows")
 
@@ -354,6 +355,7 @@ def report(
     items: list[Score],
     unseen: list[Score],
     num_rows: int,
+    beside: list[str],
 ) -> str:
     refused = backtest.refused
     whole = figures(unseen)
@@ -439,6 +441,13 @@ def report(
         "",
         "Stalled: measured above 1 / 0.6 of the estimate. What a framework's description says of "
         "it (`stalls`) ranks and warns, and is no part of a step time.",
+        "",
+        "## Beside the steps of language models",
+        "",
+        "Whole trainings, input, start-up, checkpoints, failures, images, data parallelism and "
+        "collectives against single published numbers. What was fitted and what was held out "
+        "stands beside each row; method.md says how each is estimated.",
+        *beside,
         "",
         "## Refused rows",
         "",

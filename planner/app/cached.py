@@ -16,13 +16,15 @@ from planner.ask import QUESTIONS, Answer
 from planner.choose.pictured.anatomy import Axis, Played, axes, played, question_of
 from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
-from planner.choose.planning import estimate, plan
+from planner.choose.planning import estimate, plan, whole_training
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
+from planner.describe.training.training import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError
 from planner.show.figures.time import ScalePoint
+from planner.training.answer import WholeTraining
 
 __all__ = [
     "answer_of",
@@ -33,6 +35,7 @@ __all__ = [
     "scale_point",
     "space_of",
     "stage_memory_of",
+    "training_of",
 ]
 
 _HASH: dict[Any, Any] = {Job: lambda job: job.key}
@@ -77,6 +80,21 @@ def estimate_of(job: Job, packed: str) -> Estimate:
         layout,
         framework=framework or None,
         workload=job.workload.replaced(global_batch=layout.global_batch),
+        experience=job.experience,
+    )
+
+
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
+def training_of(job: Job, packed: str, asked: str) -> WholeTraining:
+    """The whole training on a layout; `asked` is what it does besides its steps, as JSON."""
+    layout, framework = link.unpack_layout(packed)
+    return whole_training(
+        job.model,
+        job.machine,
+        layout,
+        framework=framework or None,
+        workload=job.workload.replaced(global_batch=layout.global_batch),
+        training=Training.described(json.loads(asked), where="training"),
         experience=job.experience,
     )
 

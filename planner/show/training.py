@@ -10,7 +10,10 @@ from planner.training.answer import DAY_S, Amount, WholeTraining
 from planner.training.parts import part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
-__all__ = ["amount", "bill", "show_training", "summary"]
+__all__ = ["amount", "bill", "facts", "show_training", "summary"]
+
+_RARE = 0.05
+# of an interruption: below, none is spoken of
 
 
 def summary(found: WholeTraining) -> str:
@@ -76,11 +79,18 @@ def show_training(found: WholeTraining, out: Console) -> None:
             )
     table.add_row("total", format_seconds(total.expected), "", _range(total), style="bold")
     out.print(table)
-    facts = [f"{found.checkpoints:,.0f} checkpoints of {format_bytes(found.checkpoint_bytes)}"]
-    facts.append(f"{found.failures:.3g} interruptions are to be expected")
-    out.print(f"{'; '.join(facts)}.", highlight=False)
+    out.print(f"{facts(found)}.", highlight=False)
     for note in found.notes:
         out.print(Text(f"- {note}"))
+
+
+def facts(found: WholeTraining) -> str:
+    """How many checkpoints of which size, and how many interruptions."""
+    saved = f"{counted(max(round(found.checkpoints), 1), 'checkpoint')} of "
+    saved += format_bytes(found.checkpoint_bytes)
+    if found.failures < _RARE:
+        return f"{saved}; an interruption is not to be expected"
+    return f"{saved}; {format_amount(found.failures)} interruptions are to be expected"
 
 
 def _range(value: Amount) -> str:

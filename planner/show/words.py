@@ -365,7 +365,7 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
 def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     """What of the training is counted, how long that takes, and its node-hours."""
     tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
-    amount = f"Steps of {format_count(tokens)} tokens" if tokens else "1,000 steps"
+    amount = f"steps of {format_count(tokens)} tokens" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
 

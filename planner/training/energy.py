@@ -45,6 +45,7 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
         low, high = (1 - _STATED) * stated_watts, (1 + _STATED) * stated_watts
         return NodePower(stated_watts, low, high, "as stated")
     found = constants().energy
+    mean, high = found.drawn_fraction.value, found.drawn_fraction_high.value
     node, device = machine.node.power_watts, machine.device.power_watts
     if node is not None:
         rated, how = node.value, f"of {node.value:,.0f} W, what a node is rated ({node.kind})"
@@ -53,12 +54,10 @@ def node_power(machine: Machine, stated_watts: float | None = None) -> NodePower
         rated = devices * found.node_over_devices.value
         how = f"of {rated:,.0f} W: {found.node_over_devices.value:g} times the {devices:,.0f} W "
         how += f"of its devices ({device.kind})"
+        high = 1.0  # the rating itself is a guess
     else:
         return None
-    mean, low, high = (
-        one.value
-        for one in (found.drawn_fraction, found.drawn_fraction_low, found.drawn_fraction_high)
-    )
+    low = found.drawn_fraction_low.value
     return NodePower(mean * rated, low * rated, high * rated, f"{100 * mean:.0f} % {how}")
 
 

@@ -14,6 +14,7 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
+from planner.app.views import training
 from planner.app.views.scaling import scaling
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
@@ -28,12 +29,20 @@ __all__ = ["TITLE", "page"]
 
 TITLE = "Which strategy fits?"
 
-_VIEWS = ("Step time", "Heatmap tp x pp", "Memory against time", "Scaling", "Why, and notes")
+_VIEWS = (
+    "Step time",
+    "Whole training",
+    "Heatmap tp x pp",
+    "Memory against time",
+    "Scaling",
+    "Why, and notes",
+)
 
 
 def asks(reading: address.Reading, _: Job | None) -> None:
     """What only this page asks."""
     reading.choice("view", _VIEWS, _VIEWS[0])
+    training.asks(reading)
 
 
 def page(asked: Asked) -> None:
@@ -201,6 +210,8 @@ def _views(plan: Plan, job: Job, found: Estimate | None) -> None:
         with tab:
             if name == "Step time":
                 _step(found)
+            elif name == "Whole training":
+                training.whole(job, found)
             elif name == "Heatmap tp x pp":
                 draw(candidates.heatmap(cached.space_of(job), limit), key="heatmap")
                 st.caption(

@@ -1,0 +1,37 @@
+"""What lies beside the steps of language models, as tables for docs/accuracy.md.
+
+Every other module of this folder has `rows()`, or `rows(data)` where it reads the folder of
+measured runs: what, its unit, measured, estimated, and the source.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+__all__ = ["tables"]
+
+Row = tuple[str, str, float, float, str]
+
+
+def tables(data: Path) -> list[str]:
+    """A table of every module, under its docstring's first line."""
+    lines: list[str] = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.stem in ("report", "__init__"):
+            continue
+        module = importlib.import_module(f"whole.{path.stem}")
+        wants_data = bool(inspect.signature(module.rows).parameters)
+        found = module.rows(data) if wants_data else module.rows()
+        head = (module.__doc__ or path.stem).splitlines()[0]
+        lines += ["", f"{head}", "", "| what | measured | estimated | error | source |"]
+        lines += ["|---|---:|---:|---:|---|", *map(_line, found)]
+    return lines
+
+
+def _line(row: Row) -> str:
+    what, unit, measured, estimated, source = row
+    error = f"{100 * (estimated / measured - 1):+.1f} %" if measured else "-"
+    values = " | ".join(f"{value:,.4g} {unit}".rstrip() for value in (measured, estimated))
+    return f"| {what} | {values} | {error} | {source} |".replace("\n", " ")

@@ -1,0 +1,165 @@
+"""The whole training: days, where they go, node-hours, energy and money, on page 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import streamlit as st
+
+from planner.app import cached, link
+from planner.app.address import Reading
+from planner.app.controls.job import Job
+from planner.app.draw import draw
+from planner.app.markdown import escape
+from planner.cost.estimate import Estimate
+from planner.describe.catalogue import load_dataset, names
+from planner.describe.training.charges import Charges
+from planner.describe.training.loader import Staging
+from planner.describe.training.training import Training
+from planner.errors import DescriptionError, PlannerError
+from planner.show.figures.time import whole_training
+from planner.show.training import facts, summary
+from planner.training.parts import part
+from planner.units import format_seconds, parse_power, parse_quantity
+
+__all__ = ["asked", "asks", "whole"]
+
+_NO_DATASET = "not stated"
+_KEPT = get_args(Staging)
+_MOST = 10**9
+_WRITTEN = {
+    "failures": ("Interruptions per device and hour", "2e-5 as Llama 3's"),
+    "power": ("A node draws", "such as 2.5kW"),
+    "pue": ("PUE", "such as 1.2"),
+    "carbon": ("Carbon [g CO2e/kWh]", "such as 380"),
+    "price": ("Price of a node-hour", "in your currency"),
+}
+"""Controls that are written: label and example."""
+_FIELDS = {
+    "power": "node_power_watts",
+    "pue": "pue",
+    "carbon": "carbon_g_per_kwh",
+    "price": "price_per_node_hour",
+}
+_STEPS = {
+    "evaluate_every": "Steps per evaluation",
+    "evaluate_on": "Sequences of an evaluation",
+    "save_every": "Steps per checkpoint",
+}
+
+
+def asks(reading: Reading) -> None:
+    """What is asked of the training besides its steps."""
+    reading.choice("dataset", (_NO_DATASET, *names("dataset")), _NO_DATASET)
+    reading.choice("staging", _KEPT, _KEPT[0])
+    for key in _STEPS:
+        reading.number(key, 0, _MOST, 0)
+    reading.truth("async", False)
+    for key in _WRITTEN:
+        reading.checked(key, _reader(key))
+
+
+def _reader(key: str) -> Callable[[str], float | None]:
+    """What reads a written control: nothing is None, and what cannot be is refused in words."""
+
+    def read(text: str) -> float | None:
+        if not text.strip():
+            return None
+        value = parse_power(text) if key == "power" else parse_quantity(text)
+        if key == "failures":
+            if not 0 <= value <= 1:
+                raise DescriptionError(f"{text.strip()} is no rate; write 0 to 1, such as 2e-5")
+        else:
+            Charges.described({_FIELDS[key]: value}, where=key)
+        return value
+
+    return read
+
+
+def asked() -> Training:
+    """The training that the controls describe."""
+    state = st.session_state
+    written = {key: _value(key) for key in _WRITTEN}
+    charges = {_FIELDS[key]: value for key, value in written.items() if key in _FIELDS}
+    dataset = state["dataset"]
+    fields: dict[str, Any] = {
+        "loader": {"staging": state["staging"]},
+        "evaluation": {
+            "every_steps": state["evaluate_every"],
+            "sequences": state["evaluate_on"],
+        },
+        "checkpoints": {"every_steps": state["save_every"], "asynchronous": state["async"]},
+        "failures": {"per_device_hour": written["failures"]},
+        "charges": {key: value for key, value in charges.items() if value is not None},
+    }
+    if dataset != _NO_DATASET:
+        fields["dataset"] = load_dataset(dataset).model_dump()
+    return Training.described(fields, where="training")
+
+
+def _value(key: str) -> float | None:
+    """What a control says; nothing where it says what cannot be, which was told above."""
+    try:
+        return _reader(key)(str(st.session_state[key]))
+    except PlannerError:
+        return None
+
+
+def whole(job: Job, found: Estimate | None) -> None:
+    """The view of page 1: controls, the sentence, the waterfall, the table."""
+    if not job.workload.all_tokens:
+        st.info("How long the training is, is not said: write tokens into *Train on* above.")
+        return
+    if found is None:
+        st.info("Nothing fits, so there is no training.")
+        return
+    _controls()
+    try:
+        answer = cached.training_of(job, link.of(found), asked().model_dump_json())
+    except PlannerError as error:
+        st.error(escape(error.plain), title="This training makes no sense yet")
+        return
+    st.markdown(f"**{escape(summary(answer))}**")
+    draw(whole_training(answer), key="whole_training")
+    with st.expander("Every part, and what it counts"):
+        st.table(
+            [
+                {
+                    "part": part(one.name).label,
+                    "time": format_seconds(one.time_s.expected),
+                    "90 % between": f"{format_seconds(one.time_s.low)} and "
+                    f"{format_seconds(one.time_s.high)}",
+                    "what it counts": escape(part(one.name).meaning),
+                }
+                for one in answer.parts
+            ],
+            hide_index=True,
+        )
+    for line in (f"{facts(answer)}.", *answer.notes):
+        st.markdown("- " + escape(line))
+
+
+def _controls() -> None:
+    first = st.columns(4, vertical_alignment="bottom")
+    first[0].selectbox("Dataset", (_NO_DATASET, *names("dataset")), key="dataset")
+    first[1].selectbox(
+        "A node keeps of it", _KEPT, key="staging", help="Nothing, on its own disk, or in memory."
+    )
+    for column, (key, label) in zip(first[2:], list(_STEPS.items())[:2], strict=True):
+        column.number_input(label, min_value=0, max_value=_MOST, step=100, key=key)
+    second = st.columns(4, vertical_alignment="bottom")
+    second[0].number_input(
+        _STEPS["save_every"],
+        min_value=0,
+        max_value=_MOST,
+        step=100,
+        key="save_every",
+        help="0: as often as loses least.",
+    )
+    second[1].toggle(
+        "Checkpoints beside steps", key="async", help="Written while steps go on (asynchronous)."
+    )
+    places = [*second[2:], *st.columns(4, vertical_alignment="bottom")]
+    for column, (key, (label, example)) in zip(places, _WRITTEN.items(), strict=False):
+        column.text_input(label, key=key, max_chars=20, placeholder=example)
