@@ -7,17 +7,27 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cost.arrays import Float
+from planner.cost.arrays import Float, shaped
 from planner.cost.network.groups import geometry
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
 from planner.describe.training.checkpoints import Checkpoints
+from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
 from planner.training.checkpoints import loading_s, nodes_of
+from planner.training.failures import detection_s
 
-__all__ = ["START_PARTS", "StartConstants", "communicators_s", "constants", "imports_s", "start_up"]
+__all__ = [
+    "START_PARTS",
+    "StartConstants",
+    "communicators_s",
+    "constants",
+    "imports_s",
+    "restart_s",
+    "start_up",
+]
 
 START_PARTS = {
     "launch": "starting the processes",
@@ -160,4 +170,27 @@ def start_up(
         "compile": asked.compile_s,
         "warm_up": asked.warm_up_s,
     }
-    return {name: np.zeros(shape) + part for name, part in parts.items()}
+    return {name: shaped(np.asarray(part, dtype=float), shape) for name, part in parts.items()}
+
+
+def restart_s(
+    question: Question,
+    layouts: Layouts,
+    start: StartUp | None = None,
+    failures: Failures | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Float:
+    """Time from a failure to the first step after it [s].
+
+    Counted: noticing it, waiting for nodes, and a start that reads the last checkpoint. Left out:
+    the work that is done again. method.md#failures.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> round(float(restart_s(question, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
+    655.5
+    """
+    asked = (start or StartUp()).replaced(loading="sharded")
+    parts = start_up(question, layouts, asked, checkpoints)
+    return np.asarray(sum(parts.values()) + detection_s(failures or Failures()))
