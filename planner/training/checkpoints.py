@@ -49,6 +49,9 @@ class CheckpointConstants(Description):
     """What one process reads [B/s]."""
     staging_s: Quantity
     """What an asynchronous checkpoint takes besides the copy to the host [s]."""
+    behind_rank_s: Quantity
+    """What each rank adds in the background: ranks agree on who writes what, and that it is done
+    [s]."""
 
 
 @functools.cache
@@ -255,7 +258,7 @@ def checkpoint_of(
         local = np.maximum(most / writer, total / (nodes * _disk_rate(machine)))
         waited, behind = copy + local, shared
     if asked.asynchronous:
-        behind = behind + waited - copy
+        behind = behind + waited - copy + rates.behind_rank_s.value * writers
         waited = copy + rates.staging_s.value
     shape = np.shape(layouts.dp)
     found = (files, writers, most, waited, behind)

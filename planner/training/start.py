@@ -42,8 +42,9 @@ START_PARTS = {
 }
 """Parts of the start of a job, in order."""
 
-_AXES = ("tensor", "context", "expert", "expert_tensor", "pipeline", "shard", "replica")
-# those of experts' own shards and replicas lie among them where there are any
+_AXES = ("tensor", "context", "pipeline", "shard", "replica")
+_OF_EXPERTS = ("expert", "expert_tensor")
+# experts' own shards and replicas lie among the others'
 
 
 class StartConstants(Description):
@@ -118,24 +119,29 @@ def communicators_s(layouts: Layouts) -> Float:
     >>> of(), of(dp=8), of(dp=98_304)
     (0.0, 2.1, 57.9)
     """
-    known, axes = constants(), geometry(layouts)
-    world = np.asarray(layouts.world, dtype=float)
+    known, world = constants(), np.asarray(layouts.world, dtype=float)
     each, rank = known.communicator_s.value, known.communicator_rank_s.value
     time = np.where(world > 1, known.first_communicator_s.value + rank * world, 0.0)
-    for name in _AXES:
-        size = np.asarray(axes[name][0], dtype=float)
-        time = time + np.where((size > 1) & (size < world), each + rank * size, 0.0)
+    for size in _sizes(layouts):
+        time = time + np.where(size > 1, each + rank * size, 0.0)
     return time
+
+
+def _sizes(layouts: Layouts) -> list[Float]:
+    """Ranks of the groups of every axis; 1 where it has none of its own, or all of the job's."""
+    axes = geometry(layouts)
+    sizes = [axes[name][0] for name in _AXES]
+    sizes += [np.where(layouts.ep > 1, axes[name][0], 1) for name in _OF_EXPERTS]
+    return [np.where(size < layouts.world, size, 1).astype(float) for size in sizes]
 
 
 def _groups_s(layouts: Layouts, start: StartUp) -> Float:
     """Barriers of all ranks at every process group [s]."""
-    world, axes = np.asarray(layouts.world, dtype=float), geometry(layouts)
+    world = np.asarray(layouts.world, dtype=float)
     if start.ordered_groups:
         return np.zeros(np.shape(world))
-    sizes = [np.asarray(axes[name][0], dtype=float) for name in _AXES]
-    groups = sum(np.where((size > 1) & (size < world), world / size, 0.0) for size in sizes)
-    return groups * world * constants().barrier_rank_s.value
+    groups = [np.where(size > 1, world / size, 0.0) for size in _sizes(layouts)]
+    return sum(groups, np.zeros(np.shape(world))) * world * constants().barrier_rank_s.value
 
 
 def start_up(
