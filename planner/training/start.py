@@ -153,7 +153,8 @@ def start_up(
     """Time of a job before its first step, by part: START_PARTS [s].
 
     Counted: parts one after the other; building the model on the host where the framework's
-    processes each make all of it. Left out: waiting in the queue, modules and staging before the
+    processes each make all of it; a machine of one node imports from its own disk.
+    Left out: waiting in the queue, modules and staging before the
     launch, evaluation before the first step. method.md#start-up.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
@@ -164,6 +165,8 @@ def start_up(
     {'launch': [0.2, 0.2], 'imports': [51.0, 51.0], 'communicators': [2.1, 2.4]}
     """
     asked, known, shape = start or StartUp(), constants(), np.shape(layouts.dp)
+    if question.machine.num_nodes.value == 1 and asked.environment == "file-system":
+        asked = asked.replaced(environment="local-disk")
     whole = question.model.num_params if question.framework.loads_full_checkpoint else 0.0
     parts: dict[str, Float | float] = {
         "launch": known.launch_s.value,

@@ -89,6 +89,13 @@ def test_imports_by_place() -> None:
         assert np.all(np.diff(imports_s(np.asarray([8.0, 1e3, 1e4, 1e5]), start)) >= 0)
 
 
+def test_workstations_import_from_their_own_disks() -> None:
+    machine, model = load_machine("workstation-1x4090"), load_model("gpt2")
+    alone = Question(model, machine, Workload(), load_framework("ddp"))
+    parts = start_up(alone, Layouts.of(Layout()))
+    assert float(parts["imports"]) == constants().import_s.value
+
+
 def test_what_is_stated_is_taken() -> None:
     start = StartUp(compile_s=60, data_index_s=120, warm_up_s=5)
     parts = start_up(job(), SHARDED, start)

@@ -167,7 +167,7 @@ def _advice(point: Point, start: StartUp) -> list[str]:
     now = sum(_parts(point, start).values())
     on = f"on {counted(point.nodes, 'node')}"
     lines = []
-    if start.environment != "local-disk":
+    if start.environment != "local-disk" and point.machine.num_nodes.value > 1:
         other = sum(_parts(point, start.replaced(environment="local-disk")).values())
         lines.append(
             f"With the Python environment brought to the nodes as one file (sbcast, a container, a "
