@@ -191,12 +191,14 @@ class _Saves:
         """The answer."""
         first, best = self.ways[0], self.best
         assert self.point.best is not None
+        weights = float(saved_bytes(self._question, self.layouts, "weights")["weights"])
         said = (
-            f"A checkpoint of {self.point.question.model.name if self.point.question else ''} on "
-            f"{on_nodes(self.point)} ({self.point.best.layout} [{self.point.best.framework}]) is "
+            f"A checkpoint of {self._question.model.name} on {on_nodes(self.point)} "
+            f"({self.point.best.layout} [{self.point.best.framework}]) is "
             f"{format_bytes(float(first.saved.total_bytes))} in "
-            f"{counted(int(first.saved.files), 'file')}; steps wait "
-            f"{format_seconds(float(first.saved.write_s))} for it ({first.name})"
+            f"{counted(int(first.saved.files), 'file')} ({format_bytes(weights)} for weights "
+            f"alone); steps wait {format_seconds(float(first.saved.write_s))} for it "
+            f"({first.name})"
         )
         if best.name != first.name:
             said += f", {format_seconds(float(best.saved.write_s))} with {best.name}"

@@ -135,16 +135,16 @@ def _verdict(asked: Asked, points: list[Point], fitting: list[Row]) -> str:
             f"{asked.model.name} fits on none of the node counts that were looked at: "
             f"{points[-1].reason}."
         )
-    last = fitting[-1]
-    point = next(one for one in points if one.nodes == last["nodes"])
+    first, last = fitting[0], fitting[-1]
+    point = next(one for one in points if one.nodes == first["nodes"])
     said = (
-        f"A job of {asked.model.name} takes {format_seconds(last['start_s'])} to start on "
-        f"{on_nodes(point)} ({last['reason']})"
+        f"A job of {asked.model.name} takes {format_seconds(first['start_s'])} to start on "
+        f"{on_nodes(point)} ({first['reason']})"
     )
-    first = fitting[0]
     if first is last:
         return f"{said}."
-    return f"{said}, {format_seconds(first['start_s'])} on {counted(first['nodes'], 'node')}."
+    more = f"{format_seconds(last['start_s'])} on {counted(last['nodes'], 'node')}"
+    return f"{said}, {more} ({last['reason']})."
 
 
 def _notes(points: list[Point], start: StartUp) -> list[str]:
