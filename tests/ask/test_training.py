@@ -19,6 +19,7 @@ from planner.errors import LayoutError
 from planner.training.checkpoints import checkpoint_of
 from planner.training.failures import mean_time_between_failures_s, useful
 from planner.training.start import restart_s, start_up
+from planner.units import format_seconds
 from tests.ask.jobs import SHORT
 
 pytestmark = pytest.mark.slow
@@ -95,6 +96,22 @@ def test_a_slice_of_the_file_system_holds_writers_up() -> None:
     row = ask.checkpoints(MODEL, MACHINE, share=0.1, **asked).rows[0]
     assert row["wait_s"] > ask.checkpoints(MODEL, MACHINE, **asked).rows[0]["wait_s"]
     assert "eagle as a whole" in row["reason"]
+
+
+def test_notes_say_what_the_rows_say() -> None:
+    answer = ask.checkpoints(MODEL, MACHINE, nodes=4, workload=JOB)
+    rows, said = {row["way"]: row for row in answer.rows}, " ".join(answer.notes)
+    now, later = (rows[way]["wait_s"] for way in ("eagle", "eagle, asynchronous"))
+    assert f"wait {format_seconds(later)} instead of {format_seconds(now)}" in said
+    whole = rows["eagle, whole by one rank"]["wait_s"]
+    assert f"{whole / now:.3g} times as fast" in said
+    interval = max(answer.rows, key=lambda row: row["useful_share"])["interval_s"]
+    assert f"loses {format_seconds(interval / 2)} of work" in said
+
+
+def test_small_checkpoints_are_not_told_to_be_asynchronous() -> None:
+    answer = ask.checkpoints("gpt2", MACHINE, workload=SHORT.replaced(lora_rank=8))
+    assert not any(note.startswith("Asynchronous") for note in answer.notes)
 
 
 def test_where_nothing_fits_there_are_no_checkpoints() -> None:

@@ -11,7 +11,7 @@ from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import doublings
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, on_nodes
-from planner.ask.resources.nodes import MostNodes, up_to
+from planner.ask.resources.nodes import up_to
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
@@ -46,16 +46,19 @@ def checkpoints(
     machine: str | Machine,
     *,
     nodes: Nodes = 1,
-    most_nodes: MostNodes = None,
+    most_nodes: Annotated[
+        int | None,
+        Option("Look at doublings of the nodes up to so many; at nodes alone by default.", least=1),
+    ] = None,
     interval_minutes: Annotated[
         float | None,
-        Option("Minutes between two checkpoints; what loses least where none is given.", above=0),
+        Option("Minutes of work between two checkpoints; by default what loses least.", above=0),
     ] = None,
     device_mtbf_hours: Annotated[
         float | None,
         Option(
-            "Mean hours of one device between failures of the job; Llama 3's where none is given.",
-            above=0,
+            "Mean hours between failures of the job for each of its devices; by default Llama 3's.",
+            least=1,
         ),
     ] = None,
     detection_minutes: Annotated[
@@ -308,25 +311,55 @@ def _notes(saves: list[_Saves], stated: _Stated) -> list[str]:
 
 def _advice(saves: _Saves) -> list[str]:
     """What other ways cost, in numbers of the same formulas."""
-    ways = {way.name: way for way in saves.ways}
-    first = next(iter(ways.values()))
-    lines = []
-    for way in ways.values():
-        wait = format_seconds(float(way.saved.write_s))
-        if way.how.asynchronous and way.how.file_system == first.how.file_system:
-            host = float(way.saved.most_bytes) * saves.point.machine.node.num_devices
-            lines.append(
-                f"Asynchronous checkpoints wait {wait} instead of "
-                f"{format_seconds(float(first.saved.write_s))}, take up to {format_bytes(host)} of "
-                f"a node's memory, and cannot follow each other closer than "
-                f"{format_seconds(float(way.saved.behind_s))}."
-            )
-        if way.how.full:
-            lines.append(
-                f"Sharded checkpoints are {_times(way, first)} as fast as one rank that gathers "
-                f"and writes all of it ({wait})."
-            )
-    return lines
+    first, *others = saves.ways
+    lines = [line for way in others if (line := _instead(saves, first, way))]
+    return [*lines, *_in_a_row(saves)]
+
+
+def _instead(saves: _Saves, first: _Way, way: _Way) -> str:
+    """One way beside the first; empty where it brings nothing."""
+    wait, now = (format_seconds(float(one.saved.write_s)) for one in (way, first))
+    behind = format_seconds(float(way.saved.behind_s))
+    if way.how.full:
+        return (
+            f"Sharded checkpoints are {_times(way, first)} as fast as one rank that gathers and "
+            f"writes all of it ({wait})."
+        )
+    if way.saved.write_s >= first.saved.write_s or way.how.file_system != first.how.file_system:
+        return ""
+    if way.how.asynchronous:
+        host = float(way.saved.most_bytes) * saves.point.machine.node.num_devices
+        return (
+            f"Asynchronous checkpoints wait {wait} instead of {now}, take up to "
+            f"{format_bytes(host)} of a node's memory, and cannot follow each other closer than "
+            f"{behind}."
+        )
+    return (
+        f"Checkpoints on the nodes' own disks wait {wait} instead of {now}; until they are "
+        f"drained, {behind} later, they are lost with their node."
+    )
+
+
+def _in_a_row(saves: _Saves) -> list[str]:
+    """What the wall time of the longest queue costs."""
+    nodes, best = saves.point.nodes, saves.best
+    queues = [q for q in saves.point.machine.scheduler.queues if not q.on_request]
+    longest = max(
+        (q for q in queues if q.min_nodes <= nodes <= q.max_nodes),
+        key=lambda q: q.max_hours,
+        default=None,
+    )
+    if longest is None:
+        return []
+    wall, start = 3600 * longest.max_hours, best.restart_s - detection_s(saves.stated.failures)
+    write = float(best.saved.write_s)
+    half = min(float(best.losses.interval_s), wall) / 2
+    return [
+        f"In jobs of {longest.max_hours:g} h ({longest.name}) starting takes "
+        f"{100 * start / wall:.1f} % of the time, and an end without a checkpoint loses "
+        f"{format_seconds(half)} of work on the average; with a signal before the limit it is one "
+        f"checkpoint, {format_seconds(write)}."
+    ]
 
 
 def _times(slow: _Way, fast: _Way) -> str:
