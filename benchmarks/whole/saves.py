@@ -79,14 +79,14 @@ def _sizes() -> Iterator[Row]:
 def _writing() -> Iterator[Row]:
     saved = checkpoint_of(*wordplay())
     log = "log of wordplay on Polaris, checkpoints of 1.7 to 2.0 s, middle; held out"
-    yield "wordplay, one rank writes to Eagle", "s", 1.85, float(saved.write_s), log
+    yield "wordplay, one rank writes to Eagle", "s", 1.85, float(saved.blocking_s), log
     saved = checkpoint_of(*bloom())
     source = "stas00/ml-engineering@05eb723b fault-tolerance/README.md; held out"
-    yield "BLOOM-176B, 384 ranks write to GPFS", "s", 40, float(saved.write_s), source
+    yield "BLOOM-176B, 384 ranks write to GPFS", "s", 40, float(saved.blocking_s), source
     saved = checkpoint_of(*trillion())
     measured = 13.8e12 / 273e9
     source = f"{SC21}, 13.8 TB at 273 GB/s; held out"
-    yield "1T of Megatron-LM, 512 ranks write", "s", measured, float(saved.write_s), source
+    yield "1T of Megatron-LM, 512 ranks write", "s", measured, float(saved.blocking_s), source
     rate, machine = constants().writer_bytes_per_s.value, load_machine("dgx-b300")
     plain = Checkpoints()
     disk = float(moving_s(machine, plain, 53e9, 53e9 / 8, 1, process_bytes_per_s=rate))
@@ -100,7 +100,7 @@ def _writing() -> Iterator[Row]:
         "Llama 3 70B, 1,856 GPUs, asynchronous: blocking",
         "s",
         0.78,
-        float(staged.write_s),
+        float(staged.blocking_s),
         source,
     )
     source = source.replace("fitted", "after plans are cached, from 436 s before; fitted")
@@ -170,7 +170,7 @@ def _staying() -> Iterator[Row]:
     job = question("llama-3.1-405b", "grand-teton", "fsdp2")
     layouts = Layouts.of(Layout(tp=8, pp=16, dp=128, zero_stage=2))
     saved = checkpoint_of(job, layouts)
-    write = max(float(saved.write_s), float(saved.total_bytes) / 2e12)
+    write = max(float(saved.blocking_s), float(saved.total_bytes) / 2e12)
     mtbf = float(mean_time_between_failures_s(16_384))
     again = float(restart_s(job, layouts))
     found = float(useful(54 * 86400, write, mtbf, again).fraction)

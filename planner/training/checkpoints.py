@@ -78,6 +78,8 @@ class Checkpoint(Arrays):
     most_bytes: Float
     """What the rank that has most to write writes [B]."""
     write_s: Float
+    """From the last step before it until all is written [s]."""
+    blocking_s: Float
     """What steps wait for it [s]."""
     behind_s: Float
     """How long it is then still being written while steps go on [s]."""
@@ -261,7 +263,7 @@ def checkpoint_of(
         behind = behind + waited - copy + rates.behind_rank_s.value * writers
         waited = copy + rates.staging_s.value
     shape = np.shape(layouts.dp)
-    found = (files, writers, most, waited, behind)
+    found = (files, writers, most, waited + behind, waited, behind)
     return Checkpoint(parts, *(shaped(np.asarray(each), shape) for each in found))
 
 

@@ -53,14 +53,14 @@ def test_rows_of_checkpoints_are_the_formulas() -> None:
         row, saved = rows[name], checkpoint_of(question, layouts, how)
         assert row["layout"] == str(layout)
         assert row["checkpoint_bytes"] == float(saved.total_bytes)
-        assert row["wait_s"] == float(saved.write_s)
+        assert row["wait_s"] == float(saved.blocking_s)
         assert row["behind_s"] == float(saved.behind_s)
         again = restart_s(question, layouts, checkpoints=how)
         mtbf = mean_time_between_failures_s(16)
         plan = planner.plan(MODEL, MACHINE, nodes=4, workload=JOB)
         assert plan.recommended is not None
         work = plan.duration_s(plan.recommended)
-        found = useful(work, saved.write_s, mtbf, again, behind_s=saved.behind_s)
+        found = useful(work, saved.blocking_s, mtbf, again, behind_s=saved.behind_s)
         assert row["useful_share"] == pytest.approx(float(found.fraction))
         assert row["interval_s"] == pytest.approx(float(found.interval_s))
         parts = [row[f"{name}_share"] for name in ("saving", "lost", "restarts", "useful")]

@@ -50,7 +50,7 @@ def test_trillion_parameters_are_as_large_as_they_were() -> None:
     # Narayanan et al. 2021, arXiv:2104.04473, section 5.10: 13.8 TB, saved at 273 GB/s
     saved = checkpoint_of(*saves.trillion())
     assert float(saved.total_bytes) / 1e12 == pytest.approx(13.8, rel=0.03)
-    assert float(saved.write_s) == pytest.approx(13.8e12 / 273e9, rel=0.25)
+    assert float(saved.blocking_s) == pytest.approx(13.8e12 / 273e9, rel=0.25)
 
 
 def test_mt_nlg_takes_42_minutes_over_a_slow_link() -> None:
@@ -63,7 +63,7 @@ def test_mt_nlg_takes_42_minutes_over_a_slow_link() -> None:
 def test_one_rank_of_wordplay_writes_as_long_as_in_its_log() -> None:
     # checkpoints of 1.7 to 2.0 s to Eagle; a rate of 0.7 GB/s is a bound of what was measured
     saved = checkpoint_of(*saves.wordplay())
-    assert float(saved.write_s) == pytest.approx(1.85, rel=0.2)
+    assert float(saved.blocking_s) == pytest.approx(1.85, rel=0.2)
     assert (float(saved.files), float(saved.writers)) == (1.0, 1.0)
 
 
@@ -129,7 +129,7 @@ def test_scalar_and_array_agree() -> None:
     many = checkpoint_of(question, Layouts.broadcast(dp=[8, 64, 512], zero_stage=3))
     for index, dp in enumerate((8, 64, 512)):
         one = checkpoint_of(question, Layouts.of(Layout(dp=dp, zero_stage=3)))
-        assert float(one.write_s) == float(many.write_s[index])
+        assert float(one.blocking_s) == float(many.write_s[index])
         assert float(one.total_bytes) == float(many.total_bytes[index])
     assert many.take(1).write_s == many.write_s[1]
 
@@ -157,7 +157,7 @@ def test_the_slowest_bound_counts() -> None:
 def test_a_share_of_the_file_system_takes_longer() -> None:
     layouts = Layouts.of(Layout(dp=2240, zero_stage=3))
     whole, tenth = (checkpoint_of(job(), layouts, Checkpoints(share=s)) for s in (1.0, 0.001))
-    assert float(tenth.write_s) > float(whole.write_s)
+    assert float(tenth.blocking_s) > float(whole.blocking_s)
 
 
 def test_asynchronous_ones_wait_for_the_copy_alone() -> None:
@@ -165,9 +165,19 @@ def test_asynchronous_ones_wait_for_the_copy_alone() -> None:
     found = checkpoint_of(job(), SHARDED, Checkpoints(asynchronous=True))
     link = job().machine.node.host_link_bytes_per_s.value
     copy = float(found.most_bytes) / link
-    assert float(found.write_s) == pytest.approx(copy + constants().staging_s.value)
-    assert float(found.behind_s) >= float(plain.write_s) - copy
+    assert float(found.blocking_s) == pytest.approx(copy + constants().staging_s.value)
+    assert float(found.behind_s) >= float(plain.blocking_s) - copy
     assert float(plain.behind_s) == 0
+
+
+@pytest.mark.parametrize("storage", ["file-system", "local-disk"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_is_waited_for_and_what_is_behind_are_the_whole(
+    storage: str, asynchronous: bool
+) -> None:
+    how = Checkpoints.described({"storage": storage, "asynchronous": asynchronous})
+    found = checkpoint_of(job(), SHARDED, how)
+    assert float(found.write_s) == float(found.blocking_s + found.behind_s)
 
 
 def test_local_disks_are_drained_behind_steps() -> None:

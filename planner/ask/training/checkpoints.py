@@ -52,20 +52,26 @@ def checkpoints(
     ] = None,
     interval_minutes: Annotated[
         float | None,
-        Option("Minutes of work between two checkpoints; by default what loses least.", above=0),
+        Option(
+            "Minutes of work between two checkpoints; by default what loses least.",
+            least=0.01,
+            most=1e7,
+        ),
     ] = None,
     device_mtbf_hours: Annotated[
         float | None,
         Option(
             "Mean hours between failures of the job for each of its devices; by default Llama 3's.",
             least=1,
+            most=1e12,
         ),
     ] = None,
     detection_minutes: Annotated[
-        float, Option("Minutes until a failure is noticed and nodes are there again.", least=0)
+        float,
+        Option("Minutes until a failure is noticed and nodes are there again.", least=0, most=1e5),
     ] = 10.0,
     share: Annotated[
-        float, Option("Percent of the file system's rate that the job gets.", above=0, most=100)
+        float, Option("Percent of the file system's rate that the job gets.", least=0.001, most=100)
     ] = 100.0,
     **job: Unpack[JobFields],
 ) -> Answer:
@@ -182,7 +188,7 @@ class _Saves:
         )
         work = self.point.seconds if self.point.workload.all_tokens else _MONTH_S
         interval, behind = self.stated.interval_s, saved.behind_s
-        found = useful(work, saved.write_s, self.mtbf_s, again, interval, behind)
+        found = useful(work, saved.blocking_s, self.mtbf_s, again, interval, behind)
         return _Way(name, how, saved, float(again), found)
 
     @property
@@ -200,11 +206,11 @@ class _Saves:
             f"({self.point.best.layout} [{self.point.best.framework}]) is "
             f"{format_bytes(float(first.saved.total_bytes))} in "
             f"{counted(int(first.saved.files), 'file')} ({format_bytes(weights)} for weights "
-            f"alone); steps wait {format_seconds(float(first.saved.write_s))} for it "
+            f"alone); steps wait {format_seconds(float(first.saved.blocking_s))} for it "
             f"({first.name})"
         )
         if best.name != first.name:
-            said += f", {format_seconds(float(best.saved.write_s))} with {best.name}"
+            said += f", {format_seconds(float(best.saved.blocking_s))} with {best.name}"
         often = format_seconds(float(best.losses.interval_s))
         least = "" if self.stated.interval_s else ", which loses least"
         return (
@@ -248,7 +254,7 @@ def _rows(point: Point, stated: _Stated) -> list[Row]:
             "checkpoint_bytes": float(way.saved.total_bytes),
             "weights_alone_bytes": float(weights),
             "files": int(way.saved.files),
-            "wait_s": float(way.saved.write_s),
+            "wait_s": float(way.saved.blocking_s),
             "behind_s": float(way.saved.behind_s),
             "mtbf_s": saves.mtbf_s,
             "restart_s": way.restart_s,
@@ -318,14 +324,17 @@ def _advice(saves: _Saves) -> list[str]:
 
 def _instead(saves: _Saves, first: _Way, way: _Way) -> str:
     """One way beside the first; empty where it brings nothing."""
-    wait, now = (format_seconds(float(one.saved.write_s)) for one in (way, first))
+    wait, now = (format_seconds(float(one.saved.blocking_s)) for one in (way, first))
     behind = format_seconds(float(way.saved.behind_s))
     if way.how.full:
         return (
             f"Sharded checkpoints are {_times(way, first)} as fast as one rank that gathers and "
             f"writes all of it ({wait})."
         )
-    if way.saved.write_s >= first.saved.write_s or way.how.file_system != first.how.file_system:
+    if (
+        way.saved.blocking_s >= first.saved.blocking_s
+        or way.how.file_system != first.how.file_system
+    ):
         return ""
     if way.how.asynchronous:
         host = float(way.saved.most_bytes) * saves.point.machine.node.num_devices
@@ -352,7 +361,7 @@ def _in_a_row(saves: _Saves) -> list[str]:
     if longest is None:
         return []
     wall, start = 3600 * longest.max_hours, best.restart_s - detection_s(saves.stated.failures)
-    write = float(best.saved.write_s)
+    write = float(best.saved.blocking_s)
     half = min(float(best.losses.interval_s), wall) / 2
     return [
         f"In jobs of {longest.max_hours:g} h ({longest.name}) starting takes "
@@ -363,4 +372,4 @@ def _in_a_row(saves: _Saves) -> list[str]:
 
 
 def _times(slow: _Way, fast: _Way) -> str:
-    return f"{float(slow.saved.write_s) / max(float(fast.saved.write_s), 1e-9):.3g} times"
+    return f"{float(slow.saved.blocking_s) / max(float(fast.saved.blocking_s), 1e-9):.3g} times"
