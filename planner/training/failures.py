@@ -34,7 +34,7 @@ __all__ = [
 
 _ENDLESS_S = 1e18
 # what stands for never, so that exponents stay numbers
-_MOST = 500.0
+_MOST = 200.0
 # exponents beyond it: nothing is ever done
 
 

@@ -153,6 +153,9 @@ def test_nothing_is_ever_done_where_writing_outlasts_the_machine() -> None:
     found = useful(WORK, 1e6, 3600.0, RESTART)
     assert float(found.fraction) < 1e-6
     assert np.isfinite(float(found.total_s))
+    never = useful(30 * 86400, 1e7, 1.0, 1e7, 1e9)
+    assert np.isfinite(float(never.total_s))
+    assert float(never.fraction) == pytest.approx(0, abs=1e-9)
 
 
 def test_checkpoints_are_no_closer_than_they_are_written() -> None:
