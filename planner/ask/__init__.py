@@ -28,6 +28,8 @@ from planner.ask.resources.deadline import deadline
 from planner.ask.resources.machine import machine
 from planner.ask.resources.nodes import nodes
 from planner.ask.resources.scaling import scaling
+from planner.ask.training.checkpoints import checkpoints
+from planner.ask.training.startup import startup
 
 __all__ = [
     "QUESTIONS",
@@ -36,6 +38,7 @@ __all__ = [
     "buckets",
     "change",
     "cheapest",
+    "checkpoints",
     "deadline",
     "host",
     "largest_batch",
@@ -48,6 +51,7 @@ __all__ = [
     "scaling",
     "sensitivity",
     "sequence",
+    "startup",
     "zero",
 ]
 

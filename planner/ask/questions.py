@@ -24,6 +24,8 @@ from planner.ask.resources.deadline import deadline
 from planner.ask.resources.machine import machine
 from planner.ask.resources.nodes import nodes
 from planner.ask.resources.scaling import scaling
+from planner.ask.training.checkpoints import checkpoints
+from planner.ask.training.startup import startup
 
 __all__ = ["QUESTIONS", "said", "summary"]
 
@@ -33,6 +35,8 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "cheapest": cheapest,
     "scaling": scaling,
     "machine": machine,
+    "startup": startup,
+    "checkpoints": checkpoints,
     "model": model,
     "sequence": sequence,
     "batch": batch,

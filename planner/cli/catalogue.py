@@ -127,8 +127,17 @@ def _show_constants(as_json: bool) -> int:
     from planner.cost.network.constants import constants as of_network
     from planner.cost.step.constants import constants as of_step
     from planner.show.report import console, show_constants
+    from planner.training.checkpoints import constants as of_checkpoints
+    from planner.training.failures import constants as of_failures
+    from planner.training.start import constants as of_start
 
-    found: dict[str, Description] = {"collectives": of_network(), "step": of_step()}
+    found: dict[str, Description] = {
+        "collectives": of_network(),
+        "step": of_step(),
+        "start-up": of_start(),
+        "checkpoints": of_checkpoints(),
+        "failures": of_failures(),
+    }
     if as_json:
         print(json.dumps({key: value.model_dump(mode="json") for key, value in found.items()}))
     else:

@@ -29,6 +29,7 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
 )
 """How numbers are written, by the end of their column's name."""
 _SHARES = ("mfu", "efficiency", "gain", "step_fraction", "step_change", "memory_change")
+_SHARE = "_share"
 _SIGNED = ("gain", "step_change", "memory_change")
 _AMOUNTS = ("tokens_per_s", "node_hours", "days", "price")
 _TITLES = {
@@ -154,7 +155,7 @@ def column_text(name: str, value: Any) -> str:
     if isinstance(value, int) and name != "num_params":
         return f"{value:,}"
     plain = name.removesuffix("_low").removesuffix("_high")
-    if plain in _SHARES:
+    if plain in _SHARES or plain.endswith(_SHARE):
         return f"{100 * value:+.1f} %" if plain in _SIGNED else f"{100 * value:.1f} %"
     if plain in _AMOUNTS:
         return format_amount(value)

@@ -44,6 +44,8 @@ def format_quantity(name: str, value: float) -> str:
         return format_bytes(value)
     if last.endswith("_watts"):
         return f"{value:,.0f} W"
+    if last.endswith("_per_s"):
+        return format_rate(value, "/s")
     if last.endswith("_s"):
         return format_seconds(value)
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, shaped
 from planner.cost.network.collectives import all_gather_s
 from planner.cost.network.topology import group_view
 from planner.cost.operators.blocks import blocks_of
@@ -29,6 +29,7 @@ from planner.errors import DescriptionError, UnknownNameError
 __all__ = [
     "Checkpoint",
     "CheckpointConstants",
+    "bounds_s",
     "checkpoint_of",
     "constants",
     "file_system_of",
@@ -48,6 +49,9 @@ class CheckpointConstants(Description):
     """What one process reads [B/s]."""
     staging_s: Quantity
     """What an asynchronous checkpoint takes besides the copy to the host [s]."""
+    behind_rank_s: Quantity
+    """What each rank adds in the background: ranks agree on who writes what, and that it is done
+    [s]."""
 
 
 @functools.cache
@@ -78,7 +82,7 @@ class Checkpoint(Arrays):
     blocking_s: Float
     """What steps wait for it [s]."""
     behind_s: Float
-    """How long it is still being written while steps go on [s]."""
+    """How long it is then still being written while steps go on [s]."""
 
     @property
     def total_bytes(self) -> Float:
@@ -153,6 +157,41 @@ def file_system_of(machine: Machine, name: str = "") -> FileSystem | None:
     return max(rates, key=lambda pair: pair[0])[1] if rates else None
 
 
+def bounds_s(
+    machine: Machine,
+    checkpoints: Checkpoints,
+    total_bytes: ArrayLike,
+    most_bytes: ArrayLike,
+    num_nodes: ArrayLike,
+    *,
+    process_bytes_per_s: float,
+) -> dict[str, Float]:
+    """Time to write or read files from some nodes, by what could hold it up [s].
+
+    `most_bytes` is what the busiest process moves. Counted: one process, the nodes' interfaces, the
+    job's share of the file system's aggregate rate. Left out: other jobs, metadata, stripes, one
+    node's limit as a client; where a profile knows no rate of the file system it is no limit.
+    method.md#checkpoints.
+
+    >>> from planner import load_machine
+    >>> polaris = load_machine("polaris")       # 650 GB/s, two interfaces of 25 GB/s a node
+    >>> args = {"num_nodes": 4, "process_bytes_per_s": 1e9}
+    >>> found = bounds_s(polaris, Checkpoints(), 1e12, 1e9, **args)
+    >>> {name: round(float(seconds), 2) for name, seconds in found.items()}
+    {'process': 1.0, 'interfaces': 5.0, 'file_system': 1.54}
+    """
+    found = file_system_of(machine, checkpoints.file_system)
+    total, most, nodes = np.broadcast_arrays(
+        *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
+    )
+    bounds = {"process": most / process_bytes_per_s}
+    if machine.node_bytes_per_s:
+        bounds["interfaces"] = total / (nodes * machine.node_bytes_per_s)
+    if found is not None and found.bytes_per_s is not None:
+        bounds["file_system"] = total / (checkpoints.share * found.bytes_per_s.value)
+    return bounds
+
+
 def moving_s(
     machine: Machine,
     checkpoints: Checkpoints,
@@ -164,27 +203,16 @@ def moving_s(
 ) -> Float:
     """Time to write or read files from some nodes on the file system [s].
 
-    `most_bytes` is what the busiest process moves. Counted: the slowest of one process, the nodes'
-    interfaces and the job's share of the file system's aggregate rate. Left out: other jobs,
-    metadata, stripes, one node's limit as a client; where a profile knows no rate of the file
-    system it is no limit. method.md#checkpoints.
+    Counted: the slowest of `bounds_s`. Left out: what these leave out. method.md#checkpoints.
 
     >>> from planner import load_machine
-    >>> polaris = load_machine("polaris")       # 650 GB/s, two interfaces of 25 GB/s a node
-    >>> args = {"num_nodes": 4, "process_bytes_per_s": 1e9}
-    >>> float(moving_s(polaris, Checkpoints(), 1e12, 1e9, **args)), 1e12 / (4 * 50e9)
-    (5.0, 5.0)
+    >>> polaris = load_machine("polaris")
+    >>> float(moving_s(polaris, Checkpoints(), 1e12, 1e9, 4, process_bytes_per_s=1e9))
+    5.0
     """
-    found = file_system_of(machine, checkpoints.file_system)
-    total, most, nodes = np.broadcast_arrays(
-        *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
-    )
-    time = most / process_bytes_per_s
-    if machine.node_bytes_per_s:
-        time = np.maximum(time, total / (nodes * machine.node_bytes_per_s))
-    if found is not None and found.bytes_per_s is not None:
-        time = np.maximum(time, total / (checkpoints.share * found.bytes_per_s.value))
-    return time
+    args = (machine, checkpoints, total_bytes, most_bytes, num_nodes)
+    found = bounds_s(*args, process_bytes_per_s=process_bytes_per_s)
+    return functools.reduce(np.maximum, found.values())
 
 
 def checkpoint_of(
@@ -229,13 +257,14 @@ def checkpoint_of(
     waited = copy + shared
     behind = np.zeros(np.shape(total))
     if asked.storage == "local-disk":
-        waited = copy + np.maximum(most / writer, total / (nodes * _disk_rate(machine)))
-        behind = shared
+        local = np.maximum(most / writer, total / (nodes * _disk_rate(machine)))
+        waited, behind = copy + local, shared
     if asked.asynchronous:
-        behind = behind + waited - copy
+        behind = behind + waited - copy + rates.behind_rank_s.value * writers
         waited = copy + rates.staging_s.value
-    written = waited + np.where(asked.asynchronous, behind, 0.0)
-    return Checkpoint(parts, files, writers, most, written, waited, behind)
+    shape = np.shape(layouts.dp)
+    found = (files, writers, most, waited + behind, waited, behind)
+    return Checkpoint(parts, *(shaped(np.asarray(each), shape) for each in found))
 
 
 def _holders(layouts: Layouts, full: bool) -> tuple[Float, Float]:

@@ -34,7 +34,7 @@ __all__ = [
 
 _ENDLESS_S = 1e18
 # what stands for never, so that exponents stay numbers
-_MOST = 500.0
+_MOST = 200.0
 # exponents beyond it: nothing is ever done
 
 
@@ -211,7 +211,7 @@ def useful(
     restarting = total * -np.expm1(-np.minimum(again / mtbf, _MOST))
     restarts = restarting * restart / np.maximum(again, 1e-9)
     lost = np.maximum(total - work - checkpoints - restarts, 0.0)
-    return Losses(interval, work, checkpoints, lost, restarts, total / mtbf)
+    return Losses(interval, work, checkpoints, lost, restarts, np.asarray(total / mtbf))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,27 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cost.arrays import Float
+from planner.cost.arrays import Float, shaped
 from planner.cost.network.groups import geometry
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
 from planner.describe.training.checkpoints import Checkpoints
+from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
 from planner.training.checkpoints import loading_s, nodes_of
+from planner.training.failures import detection_s
 
-__all__ = ["START_PARTS", "StartConstants", "communicators_s", "constants", "imports_s", "start_up"]
+__all__ = [
+    "START_PARTS",
+    "StartConstants",
+    "communicators_s",
+    "constants",
+    "imports_s",
+    "restart_s",
+    "start_up",
+]
 
 START_PARTS = {
     "launch": "starting the processes",
@@ -32,8 +42,9 @@ START_PARTS = {
 }
 """Parts of the start of a job, in order."""
 
-_AXES = ("tensor", "context", "expert", "expert_tensor", "pipeline", "shard", "replica")
-# those of experts' own shards and replicas lie among them where there are any
+_AXES = ("tensor", "context", "pipeline", "shard", "replica")
+_OF_EXPERTS = ("expert", "expert_tensor")
+# experts' own shards and replicas lie among the others'
 
 
 class StartConstants(Description):
@@ -108,24 +119,29 @@ def communicators_s(layouts: Layouts) -> Float:
     >>> of(), of(dp=8), of(dp=98_304)
     (0.0, 2.1, 57.9)
     """
-    known, axes = constants(), geometry(layouts)
-    world = np.asarray(layouts.world, dtype=float)
+    known, world = constants(), np.asarray(layouts.world, dtype=float)
     each, rank = known.communicator_s.value, known.communicator_rank_s.value
     time = np.where(world > 1, known.first_communicator_s.value + rank * world, 0.0)
-    for name in _AXES:
-        size = np.asarray(axes[name][0], dtype=float)
-        time = time + np.where((size > 1) & (size < world), each + rank * size, 0.0)
+    for size in _sizes(layouts):
+        time = time + np.where(size > 1, each + rank * size, 0.0)
     return time
+
+
+def _sizes(layouts: Layouts) -> list[Float]:
+    """Ranks of the groups of every axis; 1 where it has none of its own, or all of the job's."""
+    axes = geometry(layouts)
+    sizes = [axes[name][0] for name in _AXES]
+    sizes += [np.where(layouts.ep > 1, axes[name][0], 1) for name in _OF_EXPERTS]
+    return [np.where(size < layouts.world, size, 1).astype(float) for size in sizes]
 
 
 def _groups_s(layouts: Layouts, start: StartUp) -> Float:
     """Barriers of all ranks at every process group [s]."""
-    world, axes = np.asarray(layouts.world, dtype=float), geometry(layouts)
+    world = np.asarray(layouts.world, dtype=float)
     if start.ordered_groups:
         return np.zeros(np.shape(world))
-    sizes = [np.asarray(axes[name][0], dtype=float) for name in _AXES]
-    groups = sum(np.where((size > 1) & (size < world), world / size, 0.0) for size in sizes)
-    return groups * world * constants().barrier_rank_s.value
+    groups = [np.where(size > 1, world / size, 0.0) for size in _sizes(layouts)]
+    return sum(groups, np.zeros(np.shape(world))) * world * constants().barrier_rank_s.value
 
 
 def start_up(
@@ -137,7 +153,8 @@ def start_up(
     """Time of a job before its first step, by part: START_PARTS [s].
 
     Counted: parts one after the other; building the model on the host where the framework's
-    processes each make all of it. Left out: waiting in the queue, modules and staging before the
+    processes each make all of it; a machine of one node imports from its own disk.
+    Left out: waiting in the queue, modules and staging before the
     launch, evaluation before the first step. method.md#start-up.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
@@ -148,6 +165,8 @@ def start_up(
     {'launch': [0.2, 0.2], 'imports': [51.0, 51.0], 'communicators': [2.1, 2.4]}
     """
     asked, known, shape = start or StartUp(), constants(), np.shape(layouts.dp)
+    if question.machine.num_nodes.value == 1 and asked.environment == "file-system":
+        asked = asked.replaced(environment="local-disk")
     whole = question.model.num_params if question.framework.loads_full_checkpoint else 0.0
     parts: dict[str, Float | float] = {
         "launch": known.launch_s.value,
@@ -160,4 +179,27 @@ def start_up(
         "compile": asked.compile_s,
         "warm_up": asked.warm_up_s,
     }
-    return {name: np.zeros(shape) + part for name, part in parts.items()}
+    return {name: shaped(np.asarray(part, dtype=float), shape) for name, part in parts.items()}
+
+
+def restart_s(
+    question: Question,
+    layouts: Layouts,
+    start: StartUp | None = None,
+    failures: Failures | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Float:
+    """Time from a failure to the first step after it [s].
+
+    Counted: noticing it, waiting for nodes, and a start that reads the last checkpoint. Left out:
+    the work that is done again. method.md#failures.
+
+    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
+    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> round(float(restart_s(question, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
+    655.5
+    """
+    asked = (start or StartUp()).replaced(loading="sharded")
+    parts = start_up(question, layouts, asked, checkpoints)
+    return np.asarray(sum(parts.values()) + detection_s(failures or Failures()))

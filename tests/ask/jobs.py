@@ -19,6 +19,8 @@ OWN: dict[str, dict[str, Any]] = {
     "cheapest": {"most_nodes": 2, "node_power": "2kW", "price_per_node_hour": 3.0, "days": 5.0},
     "scaling": {"most_nodes": 2, "kind": "weak"},
     "machine": {"against": ("vsc-5", "vsc-4")},
+    "startup": {"most_nodes": 2, "environment": "nfs", "loading": "sharded"},
+    "checkpoints": {"most_nodes": 2, "interval_minutes": 30.0},
     "model": {"days": 3.0},
     "sequence": {},
     "batch": {"nodes": 3},

@@ -33,6 +33,8 @@ FLAGS = {
     "cheapest": "--most-nodes 2 --node-power 2kW --price-per-node-hour 3 --days 5",
     "scaling": "--most-nodes 2 --kind weak",
     "machine": "--against vsc-5 --against vsc-4",
+    "startup": "--most-nodes 2 --environment nfs --loading sharded",
+    "checkpoints": "--most-nodes 2 --interval-minutes 30",
     "model": "--days 3",
     "batch": "-n 3",
     "change": "--also device.launch_s=1us",

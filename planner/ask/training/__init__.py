@@ -1,0 +1,1 @@
+"""What a training does besides its steps: its start, its checkpoints."""
