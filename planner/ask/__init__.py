@@ -11,6 +11,7 @@ True
 
 from planner.ask.answer import Answer
 from planner.ask.causes.buckets import buckets
+from planner.ask.causes.data import data
 from planner.ask.causes.host import host
 from planner.ask.causes.memory import memory
 from planner.ask.causes.network import network
@@ -36,6 +37,7 @@ __all__ = [
     "buckets",
     "change",
     "cheapest",
+    "data",
     "deadline",
     "host",
     "largest_batch",

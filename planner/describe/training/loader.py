@@ -22,9 +22,9 @@ class Loader(Description):
     its steps."""
     prefetch: int = Field(default=2, ge=0, le=10_000)
     """Batches that every worker has ready beforehand; 0: none, a step waits for its batch."""
-    order: Literal["random", "sequential"] = "random"
-    """How samples are read inside a file: each by itself, or one after the other, as those of a
-    record file (TFRecord, WebDataset)."""
+    order: Literal["random", "sequential"] | None = None
+    """How samples are read inside a file, each by itself or one after the other; as the dataset's
+    files are made for where it is not said."""
     sharded: bool = False
     """Whether a node reads the same part of the dataset in every epoch, and not any part of it."""
     staging: Staging = "none"

@@ -83,10 +83,8 @@ def stage_times(
     fetched = samples_per_step * (1 - kept) if system else 0.0 * samples_per_step
     found = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
     found |= _on_node(machine, nodes, samples_per_step, dataset, loader, fetched)
-    reading = _reading_time(dataset, loader, system) * fetched + (
-        dataset.decode_s.value * samples_per_step
-    )
-    found["workers"] = reading / (nodes * ranks_per_node * max(loader.workers, 1))
+    busy = _read_time(dataset, loader, system) * fetched + dataset.decode_s.value * samples_per_step
+    found["workers"] = busy / (nodes * ranks_per_node * max(loader.workers, 1))
     rate = machine.node.host_link_bytes_per_s.value
     found["host link"] = samples_per_step * dataset.host_bytes / (nodes * ranks_per_node) / rate
     return found
@@ -162,7 +160,15 @@ def _target_rate(system: FileSystem) -> float:
     return 0.0
 
 
-def _reading_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> float:
+def _read_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> float:
     """What one worker waits for one sample from the shared file system [s]."""
-    rate = _target_rate(system) if system else 0.0
-    return dataset.sample_bytes.value / (loader.stripe_count * rate) if rate else 0.0
+    if system is None:
+        return 0.0
+    known, per_file = constants(), dataset.samples_per_file.value
+    rate = loader.stripe_count * _target_rate(system)
+    alone = per_file > 1 and (loader.order or dataset.order) == "random"
+    return (
+        known.open_s.value / per_file
+        + (known.random_read_s.value if alone else 0.0)
+        + (dataset.sample_bytes.value / rate if rate else 0.0)
+    )

@@ -1,0 +1,255 @@
+"""Data: how long steps wait for what they read, on how many nodes, from where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Unpack
+
+from planner.ask.answer import Answer, Row
+from planner.ask.asked import Asked, JobFields, asked_of
+from planner.ask.fewest import doublings
+from planner.ask.option import Nodes, Option, checked
+from planner.ask.point import Point
+from planner.ask.resources.nodes import MostNodes
+from planner.choose.job import check_nodes
+from planner.describe.catalogue import load_dataset
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.training.dataset import Dataset
+from planner.describe.training.loader import Loader, Staging
+from planner.training.data import Change, InputTime, changes, input_time
+from planner.units import counted, format_bytes, format_seconds
+
+__all__ = ["data"]
+
+_WAITS: tuple[Staging, ...] = ("none", "local-disk", "memory")
+_FROM = {
+    "none": "the shared file system",
+    "local-disk": "local disks",
+    "memory": "memory after the first epoch",
+}
+_IDLE = 0.005
+# a utilisation that is higher by less than half a percent is no help
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is read in a step on some nodes."""
+
+    asked: Asked
+    nodes: int
+    step_s: float
+    ranks_per_node: float
+    dataset: Dataset
+    loader: Loader
+    epochs: float
+
+    def samples(self, nodes: int) -> float:
+        """Samples of a step: those of a node stay."""
+        return self.asked.workload.global_batch * nodes / self.nodes
+
+    def on(self, nodes: int, staging: Staging) -> InputTime:
+        """What the samples of a step take on some nodes."""
+        job = self.asked.machine, nodes, self.ranks_per_node, self.samples(nodes), self.step_s
+        return input_time(*job, self.dataset, self.loader.replaced(staging=staging), self.epochs)
+
+    def changes(self) -> list[Change]:
+        """What could be done otherwise on the nodes that are asked about."""
+        batch = self.samples(self.nodes)
+        job = self.asked.machine, self.nodes, self.ranks_per_node, batch, self.step_s
+        return changes(*job, self.dataset, self.loader, self.epochs)
+
+
+@checked
+def data(
+    model: str | Model,
+    machine: str | Machine,
+    *,
+    nodes: Nodes = 1,
+    dataset: Annotated[
+        str, Option("What is read: a dataset's name or TOML path.", metavar="NAME")
+    ] = "megatron-tokens",
+    dataset_samples: Annotated[
+        float | None, Option("Samples of an epoch, instead of the dataset's own.", above=0)
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        Option("Time of a step without waits; the plan's where none is given.", above=0),
+    ] = None,
+    workers: Annotated[
+        int, Option("Workers of every rank that read and decode.", least=0, most=1024)
+    ] = 4,
+    prefetch: Annotated[
+        int, Option("Batches that a worker has ready beforehand.", least=0, most=10_000)
+    ] = 2,
+    staging: Annotated[
+        Literal["none", "local-disk", "memory"],
+        Option("What a node keeps: nothing, the dataset on its disk, or what it read in memory."),
+    ] = "none",
+    sharded: Annotated[
+        bool, Option("A node reads the same part of the dataset in every epoch.")
+    ] = False,
+    stripe_count: Annotated[
+        int, Option("Storage targets that a file is spread over.", least=1, most=100_000)
+    ] = 1,
+    file_system: Annotated[
+        str, Option("Shared file system that it lies on; the fastest where none is given.")
+    ] = "",
+    most_nodes: MostNodes = None,
+    **job: Unpack[JobFields],
+) -> Answer:
+    """What steps wait for their data on more and more nodes, from file system, disk and memory.
+
+    The batch is that of the workload on the nodes asked about; on other nodes the batch of a node
+    and the time of a step stay. Utilisation is that of DLIO and MLPerf Storage: computing time over
+    all time, after the first epoch. `reason` is the slowest stage.
+
+    >>> import planner
+    >>> job = planner.Workload(sequence_length=1024, global_batch=64)
+    >>> answer = planner.ask.data("gpt2", "polaris", workload=job, most_nodes=1)
+    >>> answer.rows[0]["utilisation"] > 0.99
+    True
+    """
+    asked = asked_of(model, machine, job)
+    check_nodes(asked.machine, nodes)
+    loader = Loader(
+        workers=workers,
+        prefetch=prefetch,
+        staging=staging,
+        sharded=sharded,
+        stripe_count=stripe_count,
+        file_system=file_system,
+    )
+    read = _read(asked, nodes, step_seconds, _sized(dataset, dataset_samples, asked), loader)
+    own = {
+        "nodes": nodes,
+        "dataset": dataset,
+        "dataset_samples": dataset_samples,
+        "step_seconds": step_seconds,
+        "loader": loader.model_dump(mode="json"),
+        "most_nodes": most_nodes,
+    }
+    if isinstance(read, Point):
+        return asked.answer(
+            "data", f"Nothing fits: {read.reason}.", [read.row()], found=False, **own
+        )
+    kept = [one for one in _WAITS if one != "local-disk" or asked.machine.node.local_disk]
+    rows = [_row(read, count, one) for count in _counts(asked, most_nodes) for one in kept]
+    return asked.answer("data", _verdict(read), rows, notes=_notes(read), **own)
+
+
+def _sized(name: str, samples: float | None, asked: Asked) -> Dataset:
+    """The dataset, of the size asked for, in the workload's sequences."""
+    found = load_dataset(name)
+    if samples is not None:
+        said = {"value": samples, "kind": "assumed", "source": "set by the user"}
+        found = found.replaced(num_samples=said)
+    return found.of_sequences(asked.workload.sequence_length)
+
+
+def _read(
+    asked: Asked, nodes: int, step_s: float | None, dataset: Dataset, loader: Loader
+) -> _Read | Point:
+    """What is read in a step; the point where nothing fits."""
+    ranks = float(asked.per_node)
+    if step_s is None:
+        point = asked.on(nodes)
+        if point.best is None:
+            return point
+        # ranks of a group of tensor, pipeline or context parallelism share what one of them reads
+        layout, step_s = point.best.layout, point.best.step_time_s
+        ranks = max(asked.per_node / (layout.tp * layout.pp * layout.cp), 1.0)
+    return _Read(asked, nodes, step_s, ranks, dataset, loader, max(asked.workload.epochs, 2.0))
+
+
+def _counts(asked: Asked, most: int | None) -> list[int]:
+    """Numbers of nodes of the table."""
+    limit = int(asked.machine.num_nodes.value)
+    return doublings(range(1, min(most or limit, limit) + 1))
+
+
+def _row(read: _Read, nodes: int, staging: Staging) -> Row:
+    found = read.on(nodes, staging)
+    return {
+        "nodes": nodes,
+        "staging": staging,
+        "step_time_s": read.step_s,
+        "delivery_s": float(found.delivery_s),
+        "exposed_s": float(found.exposed_s),
+        "first_epoch_exposed_s": float(found.first_epoch_exposed_s),
+        "staging_s": float(found.staging_s),
+        "kept": float(found.kept),
+        "utilisation": float(found.utilisation),
+        "reason": _slowest(found),
+    }
+
+
+def _slowest(found: InputTime) -> str:
+    """The slowest stage with its time."""
+    name = str(found.bound)
+    return f"{name} {format_seconds(float(found.stages[name]))}"
+
+
+def _verdict(read: _Read) -> str:
+    found = read.on(read.nodes, read.loader.staging)
+    place = f"{counted(read.nodes, 'node')} of {read.asked.machine.name}"
+    size = format_bytes(read.samples(read.nodes) * read.dataset.sample_bytes.value)
+    said = (
+        f"{read.asked.model.name} reads {read.dataset.name} from {_FROM[read.loader.staging]} on "
+        f"{place}: {size} a step "
+        f"arrive in {format_seconds(float(found.delivery_s))} ({found.bound}), a step computes for "
+        f"{format_seconds(read.step_s)}"
+    )
+    used = 100 * float(found.utilisation)
+    if float(found.exposed_s) < _IDLE * read.step_s:
+        times = read.step_s / float(found.delivery_s)
+        return f"{said}: data are {times:.3g} times as fast as steps, utilisation {used:.1f} %."
+    best = max(read.changes(), key=lambda one: float(one.found.utilisation), default=None)
+    waits = f"{said}, waits {format_seconds(float(found.exposed_s))}: utilisation {used:.0f} %"
+    if best is None or float(best.found.utilisation) < float(found.utilisation) + _IDLE:
+        return f"{waits}, and nothing that was tried helps."
+    return f"{waits}; {_done(read, best)} makes it {100 * float(best.found.utilisation):.0f} %."
+
+
+def _done(read: _Read, change: Change) -> str:
+    """A change in words."""
+    way, packed = change.loader, change.dataset.samples_per_file.value
+    return {
+        "workers": f"giving a rank {way.workers} workers instead of {read.loader.workers}",
+        "prefetch": f"letting {counted(way.workers, 'worker')} have {way.prefetch} batches ready",
+        "larger files": f"packing {packed:,.0f} samples into a file",
+        "stripes": f"striping files over {way.stripe_count} targets",
+        "shards": "giving every node a part of the dataset of its own",
+        "local disk": "copying the dataset to the local disks first",
+        "memory": "leaving it to the page cache",
+    }[change.name]
+
+
+def _notes(read: _Read) -> list[str]:
+    """What would help, best first, and what is not counted."""
+    now = read.on(read.nodes, read.loader.staging)
+    found = []
+    for one in sorted(read.changes(), key=lambda each: -float(each.found.utilisation)):
+        gain = float(one.found.utilisation - now.utilisation)
+        if gain < _IDLE:
+            continue
+        once = float(one.found.staging_s)
+        found.append(
+            f"Helps: {_done(read, one)}, utilisation {100 * float(one.found.utilisation):.0f} % "
+            f"instead of {100 * float(now.utilisation):.0f} %, then held by {one.found.bound}"
+            + (f"; the copy takes {format_seconds(once)} once." if once else ".")
+        )
+    left = [
+        f"On other nodes the batch of a node and the step of {format_seconds(read.step_s)} stay."
+    ]
+    if now.unknown:
+        where = read.loader.file_system or "the file system"
+        left.append(
+            f"Not counted, because no rate is known of {where} on {read.asked.machine.name}: "
+            f"{', '.join(now.unknown)}; state one with --set file_systems.0.bytes_per_s=..."
+        )
+    left.append(
+        "Not counted: other jobs on the file system, gradients on the same interfaces, samples of "
+        "unlike size that ranks wait for."
+    )
+    return [*found, *left]
