@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
@@ -18,6 +18,7 @@ from planner.describe.model.model import Model
 from planner.describe.training.dataset import Dataset
 from planner.describe.training.loader import Loader, Staging
 from planner.training.data import Change, InputTime, changes, input_time
+from planner.training.data.stages import file_system_of
 from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["data"]
@@ -28,6 +29,7 @@ _FROM = {
     "local-disk": "local disks",
     "memory": "memory after the first epoch",
 }
+_PLACES = {"none": "", "local-disk": "disk", "memory": "memory"}
 _IDLE = 0.005
 # a utilisation that is higher by less than half a percent is no help
 
@@ -93,7 +95,7 @@ def data(
         int, Option("Storage targets that a file is spread over.", least=1, most=100_000)
     ] = 1,
     file_system: Annotated[
-        str, Option("Shared file system that it lies on; the fastest where none is given.")
+        str, Option("Shared file system that it lies on; the machine's first where none is given.")
     ] = "",
     most_nodes: MostNodes = None,
     **job: Unpack[JobFields],
@@ -121,12 +123,17 @@ def data(
         file_system=file_system,
     )
     read = _read(asked, nodes, step_seconds, _sized(dataset, dataset_samples, asked), loader)
-    own = {
+    own: dict[str, Any] = {
         "nodes": nodes,
         "dataset": dataset,
         "dataset_samples": dataset_samples,
         "step_seconds": step_seconds,
-        "loader": loader.model_dump(mode="json"),
+        "workers": workers,
+        "prefetch": prefetch,
+        "staging": staging,
+        "sharded": sharded,
+        "stripe_count": stripe_count,
+        "file_system": file_system,
         "most_nodes": most_nodes,
     }
     if isinstance(read, Point):
@@ -173,13 +180,13 @@ def _row(read: _Read, nodes: int, staging: Staging) -> Row:
     return {
         "nodes": nodes,
         "staging": staging,
+        "utilisation": float(found.utilisation),
         "step_time_s": read.step_s,
         "delivery_s": float(found.delivery_s),
         "exposed_s": float(found.exposed_s),
         "first_epoch_exposed_s": float(found.first_epoch_exposed_s),
         "staging_s": float(found.staging_s),
         "kept": float(found.kept),
-        "utilisation": float(found.utilisation),
         "reason": _slowest(found),
     }
 
@@ -219,7 +226,7 @@ def _done(read: _Read, change: Change) -> str:
         "prefetch": f"letting {counted(way.workers, 'worker')} have {way.prefetch} batches ready",
         "larger files": f"packing {packed:,.0f} samples into a file",
         "stripes": f"striping files over {way.stripe_count} targets",
-        "shards": "giving every node a part of the dataset of its own",
+        "shards": f"keeping its own part of the dataset in every node's {_PLACES[way.staging]}",
         "local disk": "copying the dataset to the local disks first",
         "memory": "leaving it to the page cache",
     }[change.name]
@@ -243,13 +250,20 @@ def _notes(read: _Read) -> list[str]:
         f"On other nodes the batch of a node and the step of {format_seconds(read.step_s)} stay."
     ]
     if now.unknown:
-        where = read.loader.file_system or "the file system"
-        left.append(
-            f"Not counted, because no rate is known of {where} on {read.asked.machine.name}: "
-            f"{', '.join(now.unknown)}; state one with --set file_systems.0.bytes_per_s=..."
-        )
+        left.append(_unknown(read, now))
     left.append(
         "Not counted: other jobs on the file system, gradients on the same interfaces, samples of "
         "unlike size that ranks wait for."
     )
     return [*found, *left]
+
+
+def _unknown(read: _Read, now: InputTime) -> str:
+    """What no rate is known of, and how to state one."""
+    machine = read.asked.machine
+    system = file_system_of(machine, read.loader)
+    stages = f"Not counted, because {machine.name} states no rate of it: {', '.join(now.unknown)}"
+    if system is None:
+        return f"{stages}."
+    setting = f"file_systems.{machine.file_systems.index(system)}.bytes_per_s=100GB/s"
+    return f"{stages} (file system {system.name}; state one, such as --set {setting})."

@@ -33,4 +33,4 @@ class Loader(Description):
     stripe_count: int = Field(default=1, ge=1, le=100_000)
     """Storage targets over which every file is spread."""
     file_system: str = Field(default="", max_length=100)
-    """Shared file system that the dataset lies on; the machine's fastest where it is not said."""
+    """Shared file system that the dataset lies on; the machine's first where it is not said."""

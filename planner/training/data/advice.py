@@ -93,8 +93,9 @@ def _kept(
     machine: Machine, dataset: Dataset, loader: Loader
 ) -> Iterator[tuple[ChangeName, Dataset, Loader]]:
     """Where a node can keep what it reads."""
-    if loader.staging != "none" and not loader.sharded:
-        yield "shards", dataset, loader.replaced(sharded=True)
+    if not loader.sharded:
+        kept = "memory" if loader.staging == "none" else loader.staging
+        yield "shards", dataset, loader.replaced(staging=kept, sharded=True)
     if machine.node.local_disk and loader.staging != "local-disk":
         yield "local disk", dataset, loader.replaced(staging="local-disk")
     if loader.staging != "memory":

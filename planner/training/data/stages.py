@@ -17,8 +17,8 @@ __all__ = ["file_system_of", "node_read_rate", "stage_times", "unknown_stages"]
 def file_system_of(machine: Machine, loader: Loader) -> FileSystem | None:
     """The shared file system that a dataset lies on; none where the machine has none.
 
-    Without a name it is the one that reads fastest. Raises UnknownNameError for a name that the
-    machine does not list.
+    Without a name it is the first of known bandwidth, else the first. Raises UnknownNameError for
+    a name that the machine does not list.
 
     >>> from planner.describe.catalogue import load_machine
     >>> file_system_of(load_machine("polaris"), Loader()).name
@@ -31,9 +31,7 @@ def file_system_of(machine: Machine, loader: Loader) -> FileSystem | None:
             raise UnknownNameError("file system", loader.file_system, known, listing)
         return known[loader.file_system]
     rated = [one for one in machine.file_systems if one.reading]
-    if rated:
-        return max(rated, key=lambda one: one.reading.value if one.reading else 0.0)
-    return next(iter(machine.file_systems), None)
+    return next(iter([*rated, *machine.file_systems]), None)
 
 
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
@@ -47,7 +45,7 @@ def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) ->
     >>> polaris = load_machine("polaris")
     >>> eagle = file_system_of(polaris, Loader())
     >>> [float(node_read_rate(polaris, np.array(n), eagle)) / 1e9 for n in (1, 100)]
-    [50.0, 6.5]
+    [14.7, 6.5]
     """
     nodes = np.asarray(nodes, float)
     rate = np.full(nodes.shape, machine.node_bytes_per_s or np.inf)
