@@ -192,6 +192,10 @@ def test_a_machine_without_a_shared_file_system_reads_its_disks() -> None:
     found = input_time(dgx, 1, 8, 56, STEP_S, UNET3D, Loader())
     assert found.bound == "local disk"
     assert found.delivery_s == pytest.approx(56 * 146600628 / 25e9)
+    cached = input_time(dgx, 1, 8, 56, STEP_S, UNET3D, Loader(staging="memory"))
+    assert cached.first_epoch_bound == "local disk"
+    assert (cached.kept, cached.staging_s) == (1, 0)
+    assert "local disk" not in cached.stages
 
 
 def test_advice_is_the_model_asked_again() -> None:

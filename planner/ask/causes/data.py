@@ -23,14 +23,8 @@ from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["data"]
 
-_WAITS: tuple[Staging, ...] = ("none", "local-disk", "memory")
-_FROM = {
-    "none": "the shared file system",
-    "local-disk": "local disks",
-    "memory": "memory after the first epoch",
-}
 _PLACES = {"none": "", "local-disk": "disk", "memory": "memory"}
-_IDLE = 0.005
+_HELPS = 0.005
 # a utilisation that is higher by less than half a percent is no help
 
 
@@ -140,8 +134,7 @@ def data(
         return asked.answer(
             "data", f"Nothing fits: {read.reason}.", [read.row()], found=False, **own
         )
-    kept = [one for one in _WAITS if one != "local-disk" or asked.machine.node.local_disk]
-    rows = [_row(read, count, one) for count in _counts(asked, most_nodes) for one in kept]
+    rows = [_row(read, n, kept) for n in _counts(asked, most_nodes) for kept in _kept(read)]
     return asked.answer("data", _verdict(read), rows, notes=_notes(read), **own)
 
 
@@ -175,6 +168,23 @@ def _counts(asked: Asked, most: int | None) -> list[int]:
     return doublings(range(1, min(most or limit, limit) + 1))
 
 
+def _kept(read: _Read) -> list[Staging]:
+    """What nodes can keep: on a disk that is there, and that the dataset does not lie on anyway."""
+    shared = file_system_of(read.asked.machine, read.loader)
+    disk = read.asked.machine.node.local_disk and shared
+    return ["none", "local-disk", "memory"] if disk else ["none", "memory"]
+
+
+def _source(read: _Read) -> str:
+    """Where the samples come from, in words."""
+    system = file_system_of(read.asked.machine, read.loader)
+    return {
+        "none": f"file system {system.name}" if system else "local disks",
+        "local-disk": "local disks",
+        "memory": "memory after the first epoch",
+    }[read.loader.staging]
+
+
 def _row(read: _Read, nodes: int, staging: Staging) -> Row:
     found = read.on(nodes, staging)
     return {
@@ -199,23 +209,27 @@ def _slowest(found: InputTime) -> str:
 
 def _verdict(read: _Read) -> str:
     found = read.on(read.nodes, read.loader.staging)
-    place = f"{counted(read.nodes, 'node')} of {read.asked.machine.name}"
     size = format_bytes(read.samples(read.nodes) * read.dataset.sample_bytes.value)
+    arrives = float(found.delivery_s)
     said = (
-        f"{read.asked.model.name} reads {read.dataset.name} from {_FROM[read.loader.staging]} on "
-        f"{place}: {size} a step "
-        f"arrive in {format_seconds(float(found.delivery_s))} ({found.bound}), a step computes for "
+        f"{read.asked.model.name} reads {read.dataset.name} from {_source(read)} on "
+        f"{counted(read.nodes, 'node')} of {read.asked.machine.name}: {size} a step arrive in "
+        f"{format_seconds(arrives)} ({found.bound}), a step computes for "
         f"{format_seconds(read.step_s)}"
     )
-    used = 100 * float(found.utilisation)
-    if float(found.exposed_s) < _IDLE * read.step_s:
-        times = read.step_s / float(found.delivery_s)
-        return f"{said}: data are {times:.3g} times as fast as steps, utilisation {used:.1f} %."
+    used = f"utilisation {100 * float(found.utilisation):.1f} %"
+    if arrives <= read.step_s and read.loader.workers and read.loader.prefetch:
+        times = read.step_s / arrives
+        fast = f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
+        handed = format_seconds(float(found.exposed_s))
+        return (
+            f"{said}: data are {fast} times as fast, a step waits {handed} to fetch them, {used}."
+        )
+    waits = f"{said}, waits {format_seconds(float(found.exposed_s))}: {used}"
     best = max(read.changes(), key=lambda one: float(one.found.utilisation), default=None)
-    waits = f"{said}, waits {format_seconds(float(found.exposed_s))}: utilisation {used:.0f} %"
-    if best is None or float(best.found.utilisation) < float(found.utilisation) + _IDLE:
+    if best is None or float(best.found.utilisation) < float(found.utilisation) + _HELPS:
         return f"{waits}, and nothing that was tried helps."
-    return f"{waits}; {_done(read, best)} makes it {100 * float(best.found.utilisation):.0f} %."
+    return f"{waits}; {_done(read, best)} makes it {100 * float(best.found.utilisation):.1f} %."
 
 
 def _done(read: _Read, change: Change) -> str:
@@ -238,12 +252,12 @@ def _notes(read: _Read) -> list[str]:
     found = []
     for one in sorted(read.changes(), key=lambda each: -float(each.found.utilisation)):
         gain = float(one.found.utilisation - now.utilisation)
-        if gain < _IDLE:
+        if gain < _HELPS:
             continue
         once = float(one.found.staging_s)
         found.append(
-            f"Helps: {_done(read, one)}, utilisation {100 * float(one.found.utilisation):.0f} % "
-            f"instead of {100 * float(now.utilisation):.0f} %, then held by {one.found.bound}"
+            f"Helps: {_done(read, one)}, utilisation {100 * float(one.found.utilisation):.1f} % "
+            f"instead of {100 * float(now.utilisation):.1f} %, then held by {one.found.bound}"
             + (f"; the copy takes {format_seconds(once)} once." if once else ".")
         )
     left = [
@@ -265,5 +279,10 @@ def _unknown(read: _Read, now: InputTime) -> str:
     stages = f"Not counted, because {machine.name} states no rate of it: {', '.join(now.unknown)}"
     if system is None:
         return f"{stages}."
-    setting = f"file_systems.{machine.file_systems.index(system)}.bytes_per_s=100GB/s"
+    field = {
+        "file system": "bytes_per_s=100GB/s",
+        "storage targets": "num_targets=100",
+        "metadata": "opens_per_s=30000",
+    }[now.unknown[0]]
+    setting = f"file_systems.{machine.file_systems.index(system)}.{field}"
     return f"{stages} (file system {system.name}; state one, such as --set {setting})."

@@ -104,12 +104,14 @@ def input_time(
     first, later = kept_fraction(machine, nodes, dataset, loader, epochs)
     cold, warm = stage_times(*job, first), stage_times(*job, later)
     exposed = _exposed(warm, step, loader)
-    rate = node_read_rate(machine, nodes, file_system_of(machine, loader))
+    system = file_system_of(machine, loader)
+    rate = node_read_rate(machine, nodes, system)
+    staging = staging_time(machine, nodes, dataset, loader, rate)
     return InputTime(
         delivery_s=_longest(warm),
         exposed_s=exposed,
         first_epoch_exposed_s=_exposed(cold, step, loader),
-        staging_s=staging_time(machine, nodes, dataset, loader, rate),
+        staging_s=staging if system else 0 * staging,
         utilisation=step / (step + exposed),
         stages=warm,
         first_epoch_stages=cold,

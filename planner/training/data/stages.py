@@ -78,9 +78,13 @@ def stage_times(
     0.632
     """
     system = file_system_of(machine, loader)
-    fetched = samples_per_step * (1 - kept) if system else 0.0 * samples_per_step
+    missed, none = samples_per_step * (1 - kept), 0.0 * samples_per_step
+    fetched = missed if system else none
+    # without a shared file system the dataset lies on the local disk
+    from_disk = samples_per_step * kept if loader.staging == "local-disk" else none
+    from_disk = from_disk + (none if system else missed)
     found = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
-    found |= _on_node(machine, nodes, samples_per_step, dataset, loader, fetched)
+    found |= _on_node(machine, nodes, samples_per_step, dataset, from_disk)
     busy = _read_time(dataset, loader, system) * fetched + dataset.decode_s.value * samples_per_step
     found["workers"] = busy / (nodes * ranks_per_node * max(loader.workers, 1))
     rate = machine.node.host_link_bytes_per_s.value
@@ -132,15 +136,13 @@ def _on_node(
     nodes: Float,
     samples: Float,
     dataset: Dataset,
-    loader: Loader,
-    fetched: Float,
+    from_disk: Float,
 ) -> dict[str, Float]:
     """Stages that each node has to itself [s]."""
     node, size = machine.node, dataset.sample_bytes.value
     found = {}
-    if node.local_disk and loader.staging != "memory":
-        own = (samples - fetched) * size / nodes
-        found["local disk"] = own / node.local_disk.read_bytes_per_s.value
+    if node.local_disk and np.any(from_disk):
+        found["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
     passed = constants().host_copies.value * dataset.host_bytes + size
     found["host memory"] = samples * passed / nodes / node.host_memory_bytes_per_s.value
     found["cores"] = samples * dataset.decode_s.value / nodes / node.num_cores.value
