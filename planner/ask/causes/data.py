@@ -9,7 +9,7 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.fewest import doublings
 from planner.ask.option import Nodes, Option, checked
-from planner.ask.point import Point
+from planner.ask.point import Point, on_nodes
 from planner.ask.resources.nodes import MostNodes
 from planner.choose.job import check_nodes
 from planner.describe.catalogue import load_dataset
@@ -132,7 +132,11 @@ def data(
     }
     if isinstance(read, Point):
         return asked.answer(
-            "data", f"Nothing fits: {read.reason}.", [read.row()], found=False, **own
+            "data",
+            f"Nothing fits on {on_nodes(read)}: {read.reason}.",
+            [read.row()],
+            found=False,
+            **own,
         )
     rows = [_row(read, n, kept) for n in _counts(asked, most_nodes) for kept in _kept(read)]
     return asked.answer("data", _verdict(read), rows, notes=_notes(read), **own)
