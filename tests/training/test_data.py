@@ -39,7 +39,7 @@ def test_stages_are_what_one_works_out_by_hand() -> None:
     read = 100 * 28 * 146600628
     assert found.stages["file system"] == pytest.approx(read / 650e9)
     assert found.stages["interfaces"] == pytest.approx(28 * 146600628 / 14.7e9)
-    assert found.stages["metadata"] == pytest.approx(100 * 28 / 27e3)
+    assert found.stages["metadata"] == pytest.approx(100 * 28 / 62e3)
     # one target of 650 / 160 GB/s serves a volume, 16 workers of a node read 28 of them
     one = constants().open_s.value + 146600628 / (650e9 / 160)
     assert found.stages["workers"] == pytest.approx(28 * one / 16)
@@ -84,7 +84,9 @@ def test_tokens_are_cheap_until_they_are_made_or_lie_in_small_files() -> None:
     spread = input_time(POLARIS, many, 4, 256 * many, 0.3, small, Loader())
     packed = input_time(POLARIS, many, 4, 256 * many, 0.3, tokens, Loader())
     assert spread.bound == "metadata"
-    assert spread.utilisation < 0.1 < 0.99 < packed.utilisation
+    # 131,072 files of 62,000 a second
+    assert spread.exposed_s == pytest.approx(256 * many / 62e3 - 0.3)
+    assert spread.utilisation < 0.2 < 0.99 < packed.utilisation
 
 
 def test_prefetch_and_workers_hide_and_none_does_not() -> None:

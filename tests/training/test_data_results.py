@@ -34,6 +34,8 @@ def test_held_out_runs_of_mlperf_storage_are_within_ten_points(results: ModuleTy
     runs = results.held_out()
     off = np.array([estimate - run.utilisation for run, estimate in runs])
     assert len(runs) == 57
+    # what `planner ask data` says of its estimates
+    assert np.mean(off) == pytest.approx(0.04, abs=0.005)
     assert np.mean(np.abs(off)) < 0.05
     assert np.sum(np.abs(off) <= 0.10) >= 54
     assert np.max(np.abs(off)) < 0.115
