@@ -11,6 +11,7 @@ True
 
 from planner.ask.answer import Answer
 from planner.ask.causes.buckets import buckets
+from planner.ask.causes.data import data
 from planner.ask.causes.host import host
 from planner.ask.causes.memory import memory
 from planner.ask.causes.network import network
@@ -39,6 +40,7 @@ __all__ = [
     "change",
     "cheapest",
     "checkpoints",
+    "data",
     "deadline",
     "host",
     "largest_batch",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from planner.ask.answer import Answer
 from planner.ask.causes.buckets import buckets
+from planner.ask.causes.data import data
 from planner.ask.causes.host import host
 from planner.ask.causes.memory import memory
 from planner.ask.causes.network import network
@@ -48,6 +49,7 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "offload": offload,
     "buckets": buckets,
     "host": host,
+    "data": data,
     "network": network,
 }
 """Every question by its name, in the order in which they are offered."""

@@ -1,4 +1,4 @@
-"""Command line, catalogue: `planner models`, `machines`, `frameworks`, `show`."""
+"""Command line, catalogue: `planner models`, `machines`, `frameworks`, `datasets`, `show`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ import typer
 
 from planner.cli.options import AsJson, Overrides
 from planner.describe.base import Description
-from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
+from planner.describe.catalogue import (
+    aliases,
+    load_dataset,
+    load_framework,
+    load_machine,
+    load_model,
+    names,
+)
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import split_name
 from planner.errors import UnknownNameError
-from planner.units import format_count
+from planner.units import format_bytes, format_count
 
 __all__ = ["register"]
 
@@ -32,6 +39,7 @@ def register(app: typer.Typer) -> None:
     app.command("models")(models_command)
     app.command("machines")(machines_command)
     app.command("frameworks")(frameworks_command)
+    app.command("datasets")(datasets_command)
     app.command("show")(show_command)
 
 
@@ -105,6 +113,17 @@ def frameworks_command(as_json: AsJson = False) -> int:
     return 0
 
 
+def datasets_command(as_json: AsJson = False) -> int:
+    """List the datasets that are described (`planner ask data --dataset NAME`)."""
+    datasets = [load_dataset(name) for name in names("dataset")]
+    if as_json:
+        print(json.dumps([one.model_dump(mode="json") for one in datasets], indent=1))
+        return 0
+    for one in datasets:
+        print(f"{one.name:20} {format_bytes(one.total_bytes):>11}  {one.title}")
+    return 0
+
+
 def _kind_of_file(name: str) -> str | None:
     """What a path describes, by its form; None where the name is no path."""
     # unlike Path.is_dir this takes any text
@@ -130,6 +149,7 @@ def _show_constants(as_json: bool) -> int:
     from planner.training.checkpoints import constants as of_checkpoints
     from planner.training.failures import constants as of_failures
     from planner.training.start import constants as of_start
+    from planner.training.data.constants import constants as of_data
 
     found: dict[str, Description] = {
         "collectives": of_network(),
@@ -137,6 +157,7 @@ def _show_constants(as_json: bool) -> int:
         "start-up": of_start(),
         "checkpoints": of_checkpoints(),
         "failures": of_failures(),
+        "input": of_data(),
     }
     if as_json:
         print(json.dumps({key: value.model_dump(mode="json") for key, value in found.items()}))

@@ -143,7 +143,13 @@ FrameworkName = Literal[
 """A framework of the catalogue by its name."""
 
 DatasetName = Literal[
+    "bert",
+    "cosmoflow",
     "imagenet",
+    "imagenet-jpeg",
+    "megatron-tokens",
+    "openwebtext",
+    "openwebtext-text",
     "unet3d",
 ]
 """A dataset of the catalogue by its name."""

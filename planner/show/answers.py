@@ -28,7 +28,16 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("_elements", format_count),
 )
 """How numbers are written, by the end of their column's name."""
-_SHARES = ("mfu", "efficiency", "gain", "step_fraction", "step_change", "memory_change")
+_SHARES = (
+    "mfu",
+    "efficiency",
+    "utilisation",
+    "kept",
+    "gain",
+    "step_fraction",
+    "step_change",
+    "memory_change",
+)
 _SHARE = "_share"
 _SIGNED = ("gain", "step_change", "memory_change")
 _AMOUNTS = ("tokens_per_s", "node_hours", "days", "price")
@@ -49,6 +58,11 @@ _TITLES = {
     "memory_elasticity": "memory [% per %]",
     "bytes_per_s": "rate",
     "needed_bytes_per_s": "rate needed",
+    "first_epoch_exposed_s": "waits in epoch 1",
+    "exposed_s": "waits",
+    "utilisation": "AU",
+    "staging_s": "copied in",
+    "delivery_s": "arrives in",
 }
 _LEFT_OUT = (
     "framework",

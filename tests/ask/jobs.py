@@ -32,6 +32,7 @@ OWN: dict[str, dict[str, Any]] = {
     "buckets": {},
     "host": {},
     "memory": {},
+    "data": {"dataset": "unet3d", "step_seconds": 0.3, "most_nodes": 4},
     "network": {"nodes": 2},
 }
 """What each question is asked besides, of gpt2 on Polaris."""

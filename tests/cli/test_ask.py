@@ -41,6 +41,7 @@ FLAGS = {
     "sensitivity": "--replan 1",
     "zero": "--alone",
     "network": "-n 2",
+    "data": "--dataset unet3d --step-seconds 0.3 --most-nodes 4",
 }
 
 

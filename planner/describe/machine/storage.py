@@ -45,7 +45,8 @@ class FileSystem(Description):
     num_targets: Count | None = None
     """Storage targets (OSTs of Lustre) over which files are spread."""
     opens_per_s: OperationRate | None = None
-    """Files that its metadata servers open in a second, for all nodes together [1/s]."""
+    """Files of one directory that are opened in a second, by all nodes together; a directory lies
+    on one metadata server unless it was spread [1/s]."""
 
     @property
     def reading(self) -> Rate | None:

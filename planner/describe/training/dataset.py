@@ -50,6 +50,9 @@ class Dataset(Description):
     """Standard deviation of that; none where all are alike [B]."""
     samples_per_file: Samples
     """How many lie in one file; less than 1 where one is spread over several."""
+    order: Literal["random", "sequential"] = "random"
+    """How files are made to be read: any sample by itself, or one after the other, as the records
+    of TFRecord and WebDataset."""
     decoded_bytes: SampleBytes | None = None
     """What one takes once decoded, on its way to the device; as in the file if not stated [B]."""
     compressed: bool = False

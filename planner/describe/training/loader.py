@@ -22,9 +22,9 @@ class Loader(Description):
     its steps."""
     prefetch: int = Field(default=2, ge=0, le=10_000)
     """Batches that every worker has ready beforehand; 0: none, a step waits for its batch."""
-    order: Literal["random", "sequential"] = "random"
-    """How samples are read inside a file: each by itself, or one after the other, as those of a
-    record file (TFRecord, WebDataset)."""
+    order: Literal["random", "sequential"] | None = None
+    """How samples are read inside a file, each by itself or one after the other; as the dataset's
+    files are made for where it is not said."""
     sharded: bool = False
     """Whether a node reads the same part of the dataset in every epoch, and not any part of it."""
     staging: Staging = "none"
@@ -33,4 +33,4 @@ class Loader(Description):
     stripe_count: int = Field(default=1, ge=1, le=100_000)
     """Storage targets over which every file is spread."""
     file_system: str = Field(default="", max_length=100)
-    """Shared file system that the dataset lies on; the machine's fastest where it is not said."""
+    """Shared file system that the dataset lies on; the machine's first where it is not said."""

@@ -18,6 +18,10 @@ class DataConstants(Description):
     """Part of a node's memory that holds files which were read."""
     host_copies: Quantity
     """Times that the bytes of a sample pass the host's memory."""
+    open_s: Duration
+    """What one worker waits for a file of a shared file system to open [s]."""
+    random_read_s: Duration
+    """What one worker waits for a small read at a random place of an open file there [s]."""
     hand_over_s: Duration
     """What a step takes to fetch a batch that is ready [s]."""
 

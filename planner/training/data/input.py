@@ -75,7 +75,8 @@ def input_time(
     Left out: evaluation, other jobs on the file system, gradients on the same interfaces, samples
     of unlike size in one batch. `ranks_per_node` are those that load; `samples_per_step` those of
     the whole job that are unlike. Shapes: all broadcast.
-    Raises DescriptionError for a dataset of tokens that is not cut into sequences.
+    Raises DescriptionError for a dataset of tokens that is not cut into sequences, and for local
+    disks that are not there; UnknownNameError for a file system that the machine does not list.
     Source: method.md#input.
 
     >>> from planner.describe.catalogue import load_dataset, load_machine
@@ -88,6 +89,11 @@ def input_time(
         raise DescriptionError(
             f"{dataset.name} counts tokens: cut it into samples with dataset.of_sequences(length)"
         )
+    if loader.staging == "local-disk" and machine.node.local_disk is None:
+        raise DescriptionError(
+            f"staging = 'local-disk': nodes of {machine.name} have no disk of their own; "
+            "use none or memory"
+        )
     nodes, ranks, samples, step, epochs = np.broadcast_arrays(
         *(
             np.asarray(one, float)
@@ -98,12 +104,14 @@ def input_time(
     first, later = kept_fraction(machine, nodes, dataset, loader, epochs)
     cold, warm = stage_times(*job, first), stage_times(*job, later)
     exposed = _exposed(warm, step, loader)
-    rate = node_read_rate(machine, nodes, file_system_of(machine, loader))
+    system = file_system_of(machine, loader)
+    rate = node_read_rate(machine, nodes, system)
+    staging = staging_time(machine, nodes, dataset, loader, rate)
     return InputTime(
         delivery_s=_longest(warm),
         exposed_s=exposed,
         first_epoch_exposed_s=_exposed(cold, step, loader),
-        staging_s=staging_time(machine, nodes, dataset, loader, rate),
+        staging_s=staging if system else 0 * staging,
         utilisation=step / (step + exposed),
         stages=warm,
         first_epoch_stages=cold,

@@ -17,8 +17,8 @@ __all__ = ["file_system_of", "node_read_rate", "stage_times", "unknown_stages"]
 def file_system_of(machine: Machine, loader: Loader) -> FileSystem | None:
     """The shared file system that a dataset lies on; none where the machine has none.
 
-    Without a name it is the one that reads fastest. Raises UnknownNameError for a name that the
-    machine does not list.
+    Without a name it is the first of known bandwidth, else the first. Raises UnknownNameError for
+    a name that the machine does not list.
 
     >>> from planner.describe.catalogue import load_machine
     >>> file_system_of(load_machine("polaris"), Loader()).name
@@ -31,9 +31,7 @@ def file_system_of(machine: Machine, loader: Loader) -> FileSystem | None:
             raise UnknownNameError("file system", loader.file_system, known, listing)
         return known[loader.file_system]
     rated = [one for one in machine.file_systems if one.reading]
-    if rated:
-        return max(rated, key=lambda one: one.reading.value if one.reading else 0.0)
-    return next(iter(machine.file_systems), None)
+    return next(iter([*rated, *machine.file_systems]), None)
 
 
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
@@ -47,7 +45,7 @@ def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) ->
     >>> polaris = load_machine("polaris")
     >>> eagle = file_system_of(polaris, Loader())
     >>> [float(node_read_rate(polaris, np.array(n), eagle)) / 1e9 for n in (1, 100)]
-    [50.0, 6.5]
+    [14.7, 6.5]
     """
     nodes = np.asarray(nodes, float)
     rate = np.full(nodes.shape, machine.node_bytes_per_s or np.inf)
@@ -80,13 +78,15 @@ def stage_times(
     0.632
     """
     system = file_system_of(machine, loader)
-    fetched = samples_per_step * (1 - kept) if system else 0.0 * samples_per_step
+    missed, none = samples_per_step * (1 - kept), 0.0 * samples_per_step
+    fetched = missed if system else none
+    # without a shared file system the dataset lies on the local disk
+    from_disk = samples_per_step * kept if loader.staging == "local-disk" else none
+    from_disk = from_disk + (none if system else missed)
     found = _shared(machine, nodes, fetched, dataset, loader, system) if system else {}
-    found |= _on_node(machine, nodes, samples_per_step, dataset, loader, fetched)
-    reading = _reading_time(dataset, loader, system) * fetched + (
-        dataset.decode_s.value * samples_per_step
-    )
-    found["workers"] = reading / (nodes * ranks_per_node * max(loader.workers, 1))
+    found |= _on_node(machine, nodes, samples_per_step, dataset, from_disk)
+    busy = _read_time(dataset, loader, system) * fetched + dataset.decode_s.value * samples_per_step
+    found["workers"] = busy / (nodes * ranks_per_node * max(loader.workers, 1))
     rate = machine.node.host_link_bytes_per_s.value
     found["host link"] = samples_per_step * dataset.host_bytes / (nodes * ranks_per_node) / rate
     return found
@@ -136,15 +136,13 @@ def _on_node(
     nodes: Float,
     samples: Float,
     dataset: Dataset,
-    loader: Loader,
-    fetched: Float,
+    from_disk: Float,
 ) -> dict[str, Float]:
     """Stages that each node has to itself [s]."""
     node, size = machine.node, dataset.sample_bytes.value
     found = {}
-    if node.local_disk and loader.staging != "memory":
-        own = (samples - fetched) * size / nodes
-        found["local disk"] = own / node.local_disk.read_bytes_per_s.value
+    if node.local_disk and np.any(from_disk):
+        found["local disk"] = from_disk * size / nodes / node.local_disk.read_bytes_per_s.value
     passed = constants().host_copies.value * dataset.host_bytes + size
     found["host memory"] = samples * passed / nodes / node.host_memory_bytes_per_s.value
     found["cores"] = samples * dataset.decode_s.value / nodes / node.num_cores.value
@@ -162,7 +160,15 @@ def _target_rate(system: FileSystem) -> float:
     return 0.0
 
 
-def _reading_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> float:
+def _read_time(dataset: Dataset, loader: Loader, system: FileSystem | None) -> float:
     """What one worker waits for one sample from the shared file system [s]."""
-    rate = _target_rate(system) if system else 0.0
-    return dataset.sample_bytes.value / (loader.stripe_count * rate) if rate else 0.0
+    if system is None:
+        return 0.0
+    known, per_file = constants(), dataset.samples_per_file.value
+    rate = loader.stripe_count * _target_rate(system)
+    alone = per_file > 1 and (loader.order or dataset.order) == "random"
+    return (
+        known.open_s.value / per_file
+        + (known.random_read_s.value if alone else 0.0)
+        + (dataset.sample_bytes.value / rate if rate else 0.0)
+    )

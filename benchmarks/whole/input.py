@@ -1,0 +1,234 @@
+"""Utilisation of accelerators that wait for data: MLPerf Storage's results beside the planner's.
+
+python benchmarks/whole/input.py     # every row, and how far the held-out ones are off
+
+`storage_results.csv` holds every submission to the closed division of MLPerf Storage v1.0 with two
+or more runs of one workload on one system and number of hosts: system, dataset, simulated
+accelerator, hosts, accelerators, and the utilisation (mean of five runs) that its summary.json
+state. Of each such group the run that asks most of the storage gives the rate that the system
+delivers (fitted); the others are estimated with that rate (held out).
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.describe.catalogue import load_dataset, load_machine
+from planner.describe.machine import Machine
+from planner.describe.training.dataset import Dataset
+from planner.describe.training.loader import Loader, Staging
+from planner.training.data import input_time
+from planner.training.data.constants import constants
+
+__all__ = ["HAND_OVER", "Run", "groups", "held_out", "polaris", "rows"]
+
+RESULTS = "github mlcommons/storage_results_v1.0 @64c2ce48 (2024-09-25), Closed"
+FIRST_RESULTS = "github mlcommons/storage_results_v0.5 @92b88d78, closed/ANL/results"
+
+STEPS = {
+    ("unet3d", "v100"): (4, 1.3604),
+    ("bert", "v100"): (48, 0.968),
+    ("unet3d", "a100"): (7, 0.636),
+    ("unet3d", "h100"): (7, 0.323),
+    ("imagenet", "a100"): (400, 0.435),
+    ("imagenet", "h100"): (400, 0.224),
+    ("cosmoflow", "a100"): (1, 0.00551),
+    ("cosmoflow", "h100"): (1, 0.00350),
+}
+"""Batch of an accelerator and computing time of a step [s]: mlcommons/storage @caa90c9c,
+configs/dlio/workload; of the V100 argonne-lcf/dlio_benchmark @e1919d7b."""
+
+HAND_OVER = ("YanRongTech/F8000X_8x7000GiB_nvme_2xHDR200", 1)
+"""System and number of hosts whose runs of one accelerator gave the constant `hand_over_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row of the results."""
+
+    system: str
+    dataset: str
+    accelerator: str
+    hosts: int
+    accelerators: int
+    utilisation: float
+    """Mean of five runs, part of 1."""
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step of one accelerator."""
+        return STEPS[self.dataset, self.accelerator][0]
+
+    @property
+    def step_s(self) -> float:
+        """Computing time of a step [s]."""
+        return STEPS[self.dataset, self.accelerator][1]
+
+    @property
+    def step_bytes(self) -> float:
+        """What a step of all accelerators reads [B]."""
+        size = load_dataset(self.dataset).sample_bytes.value
+        return self.accelerators * self.batch * size
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        return f"{self.dataset}, {self.accelerators} {self.accelerator} on {self.hosts} hosts"
+
+
+def groups() -> Iterator[tuple[Run, list[Run]]]:
+    """The run that a rate is fitted on and those held out, of each system, dataset and hosts."""
+    path = Path(__file__).with_name("storage_results.csv")
+    with path.open(encoding="utf-8") as file:
+        runs = [
+            Run(
+                row["system"],
+                row["dataset"],
+                row["accelerator"],
+                int(row["hosts"]),
+                int(row["accelerators"]),
+                float(row["utilisation_percent"]) / 100,
+            )
+            for row in csv.DictReader(file)
+        ]
+    for _, some in itertools.groupby(runs, lambda run: (run.system, run.dataset, run.hosts)):
+        group = list(some)
+        most = max(group, key=lambda run: run.step_bytes / run.step_s)
+        yield most, [run for run in group if run is not most]
+
+
+def delivered_rate(run: Run) -> float:
+    """What the storage of a run delivered [B/s]: its steps took their time over the utilisation."""
+    return run.step_bytes / (run.step_s / run.utilisation)
+
+
+def estimated(run: Run, rate: float) -> float:
+    """Utilisation of a run on storage of some rate, with hosts that hold nothing up."""
+    found = input_time(
+        _clients(run.hosts, rate),
+        run.hosts,
+        run.accelerators / run.hosts,
+        run.accelerators * run.batch,
+        run.step_s,
+        _emulated(run.dataset),
+        Loader(),
+    )
+    return float(found.utilisation)
+
+
+def _clients(hosts: int, rate: float) -> Machine:
+    """Hosts that read from storage of a rate, with nothing slow of their own."""
+
+    def stated(value: float) -> dict[str, Any]:
+        return {"value": value, "kind": "assumed", "source": "a host that holds nothing up"}
+
+    machine = load_machine("dgx-h100")
+    node = machine.node.model_dump() | {
+        "nic_bytes_per_s": stated(1e13),
+        "host_memory_bytes_per_s": stated(1e15),
+        "host_link_bytes_per_s": stated(1e13),
+    }
+    system = {"name": "storage", "kind": "any", "bytes_per_s": stated(rate)}
+    return machine.replaced(node=node, file_systems=(system,), num_nodes=stated(float(hosts)))
+
+
+def _emulated(name: str) -> Dataset:
+    """A dataset as DLIO reads it, which decodes nothing."""
+    nothing = {"value": 0.0, "kind": "datasheet", "source": "DLIO decodes nothing"}
+    return load_dataset(name).replaced(decode_s=nothing)
+
+
+def held_out() -> list[tuple[Run, float]]:
+    """Runs that no rate and no constant was fitted on, and the utilisation estimated."""
+    return [
+        (run, estimated(run, delivered_rate(most)))
+        for most, others in groups()
+        for run in others
+        if not (run.accelerators == 1 and (run.system, run.hosts) == HAND_OVER)
+    ]
+
+
+def polaris() -> list[tuple[str, float, float, str]]:
+    """What ran on one Polaris node, its utilisation measured and estimated, and the source.
+
+    Nothing is fitted. Eight simulated V100 a node; utilisations of run1's summary.json.
+    """
+    machine = load_machine("polaris")
+    found = []
+    staged: dict[str, Staging] = {"lustre": "none", "nvme": "local-disk"}
+    for system, dataset, measured in (
+        ("lustre", "unet3d", 0.9967),
+        ("nvme", "unet3d", 0.9965),
+        ("lustre", "bert", 0.9952),
+    ):
+        batch, step_s = STEPS[dataset, "v100"]
+        job = machine, 1, 8, 8 * batch, step_s, _emulated(dataset)
+        time = input_time(*job, Loader(staging=staged[system]))
+        what = f"Accelerator utilisation, {dataset} on one Polaris node from {system}"
+        source = f"{FIRST_RESULTS}/polaris-{system}-Nacc8-Nhosts1/{dataset}; held out"
+        found.append((what, measured, float(time.utilisation), source))
+    return found
+
+
+def rows() -> list[tuple[str, str, float, float, str]]:
+    """What, unit, measured, estimate, source; a median stands for the 57 runs that are held out."""
+    runs = held_out()
+    by_dataset = {
+        name: [(run, one) for run, one in runs if run.dataset == name]
+        for name in ("unet3d", "imagenet", "cosmoflow")
+    }
+    listed = [
+        (
+            f"Accelerator utilisation, {name}: median of {len(some)} runs",
+            "%",
+            100 * float(np.median([run.utilisation for run, _ in some])),
+            100 * float(np.median([one for _, one in some])),
+            f"{RESULTS}; held out",
+        )
+        for name, some in by_dataset.items()
+    ]
+    listed += [(what, "%", 100 * m, 100 * e, source) for what, m, e, source in polaris()]
+    return [*listed, *_hand_over()]
+
+
+def _hand_over() -> list[tuple[str, str, float, float, str]]:
+    """The runs that the time to hand over a batch was fitted on."""
+    hand_over = constants().hand_over_s.value
+    return [
+        (
+            f"Accelerator utilisation: {run.name}, {run.system}",
+            "%",
+            100 * run.utilisation,
+            100 * run.step_s / (run.step_s + hand_over),
+            f"{RESULTS}/{run.system}; fitted",
+        )
+        for _, others in groups()
+        for run in others
+        if run.accelerators == 1 and (run.system, run.hosts) == HAND_OVER
+    ]
+
+
+def main() -> None:
+    """Print every held-out run and how far all of them are off."""
+    runs = held_out()
+    for run, one in runs:
+        print(f"{100 * run.utilisation:5.1f} {100 * one:5.1f}  {run.name}, {run.system}")
+    off = [100 * (one - run.utilisation) for run, one in runs]
+    within = sum(abs(each) <= 10 for each in off)
+    print(
+        f"{len(off)} held out: mean {np.mean(off):+.1f}, mean size {np.mean(np.abs(off)):.1f}, "
+        f"most {np.max(np.abs(off)):.1f} points; {within} within 10"
+    )
+    for row in rows():
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
