@@ -15,9 +15,9 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.training.checkpoints import Checkpoints
 from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
-from planner.training.checkpoints import checkpoint_of, constants, moving_s, saved_bytes
-from planner.training.failures import mean_time_between_failures_s, useful
-from planner.training.start import communicators_s, imports_s, restart_s, start_up
+from planner.training.resilience.checkpoints import checkpoint_of, constants, moving_s, saved_bytes
+from planner.training.resilience.failures import mean_time_between_failures_s, useful
+from planner.training.resilience.start import communicators_s, imports_s, restart_s, start_up
 
 __all__ = ["Row", "rows"]
 
@@ -26,7 +26,6 @@ Row = tuple[str, str, float, float, str]
 TIB, GIB = 2**40, 2**30
 BIGSCIENCE = "bigscience-workshop/bigscience@00327f8c train/tr11-176B-ml/README.md"
 SC21 = "Narayanan et al. 2021, arXiv:2104.04473, section 5.10"
-MEGASCALE = "MegaScale, arXiv:2402.15627, section 3.5"
 LLAMA = "Llama 3, arXiv:2407.21783, section 3.3"
 RSC = "Kokolis et al. 2024, arXiv:2410.21680"
 OPT = "OPT-175B, arXiv:2205.01068, section 2.5"
@@ -121,18 +120,9 @@ def _starting() -> Iterator[Row]:
     ):
         found = float(communicators_s(Layouts.of(Layout(dp=ranks))))
         yield f"a communicator of {ranks:,} ranks", "s", measured, found, f"{NCCL}, {source}"
-    for ranks, measured, bound in ((2048, 5.0, "less than"), (12_288, 30.0, "less than")):
-        layouts = Layouts.of(Layout(tp=8, pp=8, dp=ranks // 64))
-        found = float(communicators_s(layouts))
-        what = f"all communicators of {ranks:,} GPUs, {bound}"
-        yield what, "s", measured, found, f"{MEGASCALE} (12,288 for more than 10,000); held out"
     layouts = Layouts.of(Layout(tp=8, pp=8, dp=98_304 // 64))
     source = "NCCLX, arXiv:2510.20171: NCCL at 96k GPUs; its layout is not stated; held out"
     yield "all communicators of 98,304 GPUs", "s", 265, float(communicators_s(layouts)), source
-    layouts = Layouts.of(Layout(tp=8, pp=8, dp=32))
-    job = question("gpt3-175b", "selene", "megatron-lm-2021")
-    groups = float(start_up(job, layouts, StartUp(ordered_groups=False))["groups"])
-    yield "groups of 2,048 GPUs, TCPStore", "s", 1047, groups, f"{MEGASCALE}; fitted"
     parts = start_up(*wordplay())
     found = float(sum(part for name, part in parts.items() if name != "imports"))
     source = "log of wordplay, Startup time, without imports; building the model fitted"

@@ -1,4 +1,4 @@
-"""Whole trainings beside what they took: time, device-hours, energy, as their authors print them."""
+"""Whole trainings beside what they took, as their authors print it."""
 
 from __future__ import annotations
 

@@ -146,10 +146,10 @@ def _show_constants(as_json: bool) -> int:
     from planner.cost.network.constants import constants as of_network
     from planner.cost.step.constants import constants as of_step
     from planner.show.report import console, show_constants
-    from planner.training.checkpoints import constants as of_checkpoints
-    from planner.training.failures import constants as of_failures
-    from planner.training.start import constants as of_start
     from planner.training.data.constants import constants as of_data
+    from planner.training.resilience.checkpoints import constants as of_checkpoints
+    from planner.training.resilience.failures import constants as of_failures
+    from planner.training.resilience.start import constants as of_start
 
     found: dict[str, Description] = {
         "collectives": of_network(),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.one_layout import OneLayout
+from planner.cli.jobs.one_layout import OneLayout
+from planner.cli.jobs.training import TrainingOptions
 from planner.cli.options import (
     FITS,
     NOTHING_FITS,
@@ -22,7 +23,6 @@ from planner.cli.options import (
     share_of,
     spread,
 )
-from planner.cli.training import TrainingOptions
 from planner.describe.catalogue import load_framework
 
 if TYPE_CHECKING:

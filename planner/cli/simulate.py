@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.one_layout import OneLayout
+from planner.cli.jobs.one_layout import OneLayout
 from planner.cli.options import FITS, NOTHING_FITS, AsJson, experience_of, spread
 from planner.errors import PlannerError
 

@@ -12,11 +12,11 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Queue
 from planner.describe.training.training import Training
 from planner.training.answer import Amount, TrainingPart, WholeTraining, between, billed
-from planner.training.checkpoints import Checkpoint, checkpoint_of
 from planner.training.data.input import InputTime, input_time
 from planner.training.energy import NodePower, node_power
 from planner.training.evaluation import evaluation_s
-from planner.training.failures import (
+from planner.training.resilience.checkpoints import Checkpoint, checkpoint_of
+from planner.training.resilience.failures import (
     Jobs,
     Losses,
     daly_interval_s,
@@ -25,7 +25,7 @@ from planner.training.failures import (
     mean_time_between_failures_s,
     useful,
 )
-from planner.training.start import start_up
+from planner.training.resilience.start import start_up
 from planner.training.steps import training_time
 from planner.units import format_seconds
 

@@ -16,9 +16,9 @@ from planner.describe.training.checkpoints import Checkpoints
 from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
 from planner.errors import LayoutError
-from planner.training.checkpoints import checkpoint_of
-from planner.training.failures import mean_time_between_failures_s, useful
-from planner.training.start import restart_s, start_up
+from planner.training.resilience.checkpoints import checkpoint_of
+from planner.training.resilience.failures import mean_time_between_failures_s, useful
+from planner.training.resilience.start import restart_s, start_up
 from planner.units import format_seconds
 from tests.ask.jobs import SHORT
 

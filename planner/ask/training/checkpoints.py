@@ -19,7 +19,7 @@ from planner.describe.model.model import Model
 from planner.describe.training.checkpoints import Checkpoints
 from planner.describe.training.failures import Failures
 from planner.errors import LayoutError
-from planner.training.checkpoints import (
+from planner.training.resilience.checkpoints import (
     Checkpoint,
     bounds_s,
     checkpoint_of,
@@ -28,8 +28,13 @@ from planner.training.checkpoints import (
     nodes_of,
     saved_bytes,
 )
-from planner.training.failures import Losses, detection_s, mean_time_between_failures_s, useful
-from planner.training.start import restart_s
+from planner.training.resilience.failures import (
+    Losses,
+    detection_s,
+    mean_time_between_failures_s,
+    useful,
+)
+from planner.training.resilience.start import restart_s
 from planner.units import counted, format_bytes, format_rate, format_seconds
 
 __all__ = ["checkpoints"]

@@ -15,7 +15,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.training.start import Environment, Loading, StartUp
 from planner.errors import LayoutError
-from planner.training.start import START_PARTS, start_up
+from planner.training.resilience.start import START_PARTS, start_up
 from planner.units import counted, format_seconds
 
 __all__ = ["startup"]
@@ -180,7 +180,7 @@ def _advice(point: Point, start: StartUp) -> list[str]:
             lines.append(
                 f"Where all ranks wait for each other at every group that is made, as with "
                 f"torch's new_group without use_local_synchronization, the start takes "
-                f"{format_seconds(other)} {on}, by what MegaScale measured with torch of 2023; "
+                f"{format_seconds(other)} {on}, by an assumed time of such a wait; "
                 "device meshes make groups without."
             )
     return lines

@@ -16,8 +16,8 @@ from planner.describe.files import read_toml
 from planner.describe.training.checkpoints import Checkpoints
 from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
-from planner.training.checkpoints import loading_s, nodes_of
-from planner.training.failures import detection_s
+from planner.training.resilience.checkpoints import loading_s, nodes_of
+from planner.training.resilience.failures import detection_s
 
 __all__ = [
     "START_PARTS",

@@ -11,7 +11,7 @@ from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
 from planner.describe.training.checkpoints import Checkpoints
 from planner.errors import DescriptionError, UnknownNameError
-from planner.training.checkpoints import (
+from planner.training.resilience.checkpoints import (
     bounds_s,
     checkpoint_of,
     constants,

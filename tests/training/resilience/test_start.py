@@ -12,7 +12,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
 from planner.errors import DescriptionError
-from planner.training.start import (
+from planner.training.resilience.start import (
     START_PARTS,
     communicators_s,
     constants,
@@ -54,23 +54,15 @@ def test_communicators_take_as_long_as_nccl_says() -> None:
     assert whole(1) == 0
 
 
-def test_communicators_of_a_large_job_take_as_long_as_megascale_says() -> None:
-    # arXiv:2402.15627, section 3.5: less than 5 s on 2,048, less than 30 s on more than 10,000
-    for ranks, most in ((2048, 5), (12_288, 30)):
-        layouts = Layouts.of(Layout(tp=8, pp=8, dp=ranks // 64))
-        assert float(communicators_s(layouts)) < most
-
-
-def test_groups_of_all_ranks_take_as_long_as_megascale_says() -> None:
-    # the same: 1047 s on 2,048 with torch's TCPStore, which is where the constant is from; what
-    # it is for is that ordered groups take nothing, and that time grows with the ranks' square
+def test_groups_of_all_ranks_grow_with_the_ranks_square() -> None:
+    # the constant is no proof of anything: it is not read in a copy of its source. What it is for
+    # is that ordered groups take nothing, and that time grows with the ranks' square
     def groups(dp: int, *, ordered: bool) -> float:
         layouts = Layouts.of(Layout(tp=8, pp=8, dp=dp))
         return float(
             start_up(job("megatron-lm"), layouts, StartUp(ordered_groups=ordered))["groups"]
         )
 
-    assert groups(32, ordered=False) == pytest.approx(1047, rel=0.01)
     assert groups(64, ordered=False) > 3.5 * groups(32, ordered=False)
     assert groups(32, ordered=True) == 0
 

@@ -7,7 +7,7 @@ import pytest
 
 from planner.describe.training.failures import Failures
 from planner.errors import DescriptionError
-from planner.training.failures import (
+from planner.training.resilience.failures import (
     constants,
     daly_interval_s,
     detection_s,

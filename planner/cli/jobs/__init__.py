@@ -1,0 +1,1 @@
+"""Options that describe a layout and a whole training, shared by commands about them."""

@@ -1,0 +1,1 @@
+"""What a job takes to start, what it saves and when, and what interruptions cost."""
