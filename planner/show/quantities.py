@@ -34,6 +34,8 @@ def format_quantity(name: str, value: float) -> str:
 
     >>> format_quantity("device.memory_bytes", 2.0**30), format_quantity("network.latency_s", 3e-6)
     ('1.00 GiB', '3 us')
+    >>> format_quantity("file_systems[0].opens_per_s", 62e3)
+    '62,000/s'
     """
     last = name.rsplit(".", 1)[-1]
     if "flop_per_s" in name:
@@ -42,6 +44,8 @@ def format_quantity(name: str, value: float) -> str:
         return format_rate(value)
     if last.endswith("bytes"):
         return format_bytes(value)
+    if last.endswith("_per_s"):
+        return f"{value:,.0f}/s"
     if last.endswith("_s"):
         return format_seconds(value)
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
