@@ -49,6 +49,21 @@ HAND_OVER = ("YanRongTech/F8000X_8x7000GiB_nvme_2xHDR200", 1)
 """System and number of hosts whose runs of one accelerator gave the constant `hand_over_s`."""
 
 
+DATALOADER = (
+    (0, 0.080, 0.491),
+    (1, 0.020, 0.244),
+    (1, 0.080, 0.959),
+    (2, 0.020, 0.493),
+    (2, 0.060, 0.963),
+    (4, 0.010, 0.505),
+    (4, 0.030, 0.952),
+    (8, 0.005, 0.506),
+    (8, 0.020, 0.939),
+)
+"""Own measurement: workers, time of a step [s] and utilisation behind torch 2.13's DataLoader, with
+8 samples of 10 ms a batch; mean of two runs of loader.py on two shared cores, 2026-11."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One row of the results."""
@@ -177,6 +192,24 @@ def polaris() -> list[tuple[str, float, float, str]]:
     return found
 
 
+def dataloader() -> list[tuple[int, float, float, float]]:
+    """Workers, time of a step [s], utilisation measured and estimated. Nothing is fitted."""
+    ten_ms = {"value": 0.010, "kind": "assumed", "source": "what loader.py sleeps for a sample"}
+    dataset = load_dataset("imagenet").replaced(decode_s=ten_ms)
+    machine = _clients(1, 1e12)
+    return [
+        (
+            workers,
+            step_s,
+            measured,
+            float(
+                input_time(machine, 1, 1, 8, step_s, dataset, Loader(workers=workers)).utilisation
+            ),
+        )
+        for workers, step_s, measured in DATALOADER
+    ]
+
+
 def rows() -> list[tuple[str, str, float, float, str]]:
     """What, unit, measured, estimate, source; a median stands for the 57 runs that are held out."""
     runs = held_out()
@@ -195,6 +228,16 @@ def rows() -> list[tuple[str, str, float, float, str]]:
         for name, some in by_dataset.items()
     ]
     listed += [(what, "%", 100 * m, 100 * e, source) for what, m, e, source in polaris()]
+    listed += [
+        (
+            f"Utilisation, torch's DataLoader, {workers} workers, steps of {1000 * step_s:g} ms",
+            "%",
+            100 * measured,
+            100 * estimate,
+            "own measurement, benchmarks/whole/loader.py; held out",
+        )
+        for workers, step_s, measured, estimate in dataloader()
+    ]
     return [*listed, *_hand_over()]
 
 

@@ -34,6 +34,8 @@ def format_quantity(name: str, value: float) -> str:
 
     >>> format_quantity("device.memory_bytes", 2.0**30), format_quantity("network.latency_s", 3e-6)
     ('1.00 GiB', '3 us')
+    >>> format_quantity("file_systems[0].opens_per_s", 62e3)
+    '62,000/s'
     """
     last = name.rsplit(".", 1)[-1]
     if "flop_per_s" in name:

@@ -254,3 +254,15 @@ def test_published_sizes_of_the_datasets() -> None:
     imagenet = load_dataset("imagenet")
     assert imagenet.sample_bytes.value == pytest.approx(1448283629516 / 12811670, rel=0.02)
     assert imagenet.num_files == pytest.approx(1024, rel=0.001)
+
+
+def test_decoding_beforehand_trades_cores_for_bytes() -> None:
+    job = POLARIS, 64, 4, 64 * 2048, 0.2
+    dataset = load_dataset("imagenet")
+    now = input_time(*job, dataset, Loader())
+    [stored] = [each for each in changes(*job, dataset, Loader()) if each.name == "decoded"]
+    assert now.bound == "workers"
+    assert stored.found.stages["cores"] == 0
+    more = 150528 / 114660
+    assert stored.found.stages["file system"] == pytest.approx(more * now.stages["file system"])
+    assert not [c for c in changes(*job, UNET3D, Loader()) if c.name == "decoded"]

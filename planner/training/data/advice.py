@@ -18,7 +18,14 @@ from planner.training.data.stages import file_system_of
 __all__ = ["Change", "ChangeName", "changes"]
 
 ChangeName = Literal[
-    "workers", "prefetch", "larger files", "stripes", "shards", "local disk", "memory"
+    "workers",
+    "prefetch",
+    "decoded",
+    "larger files",
+    "stripes",
+    "shards",
+    "local disk",
+    "memory",
 ]
 
 _FILE_BYTES = 1e9
@@ -72,6 +79,8 @@ def _ways(
         yield "workers", dataset, loader.replaced(workers=workers, prefetch=hidden)
     if not loader.prefetch or not loader.workers:
         yield "prefetch", dataset, loader.replaced(workers=max(loader.workers, 1), prefetch=hidden)
+    if dataset.compressed and dataset.decode_s.value:
+        yield "decoded", _decoded(dataset), loader
     per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
     if per_file > dataset.samples_per_file.value:
         yield "larger files", _packed(dataset, per_file), loader.replaced(order="sequential")
@@ -79,6 +88,14 @@ def _ways(
     if system and system.num_targets and system.num_targets.value > loader.stripe_count:
         yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
     yield from _kept(machine, dataset, loader)
+
+
+def _decoded(dataset: Dataset) -> Dataset:
+    """The dataset stored as it is after decoding, which then takes nothing."""
+    size, said = dataset.host_bytes, {"kind": "assumed", "source": "stored decoded"}
+    return dataset.replaced(
+        sample_bytes={"value": size, **said}, decode_s={"value": 0.0, **said}, compressed=False
+    )
 
 
 def _packed(dataset: Dataset, per_file: int) -> Dataset:
