@@ -97,7 +97,7 @@ def test_a_job_has_the_network_of_its_framework_or_the_one_that_is_asked(capsys:
     for name in ("plugin", "plugin-staged", "sockets"):
         assert f"network {name} (--network {name}): " in shown
     rates = [
-        run(capsys, "collectives", "-m", "polaris", "-n", "8", *more)[1].splitlines()[1]
+        run(capsys, "collectives", "-m", "polaris", "-n", "8", *more)[1].splitlines()[3]
         for more in ([], ["--network", "sockets"])
     ]
     assert rates[0] != rates[1]
