@@ -50,6 +50,10 @@ class InSwitch(Description):
     """Latency of one [s]."""
     ahead_bytes: Quantity
     """What each device copies in and the switch adds before the first sum is copied out [B]."""
+    part_of_two: Quantity
+    """Part of the switch's rate that is reached beside a tree of two nodes."""
+    part_of_several: Quantity
+    """The same beside a tree of more."""
 
 
 class InNetwork(Description):

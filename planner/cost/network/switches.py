@@ -42,8 +42,8 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
     Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, what must be ahead
     in the pipeline, NCCL's latency of the switch; between nodes the buffer up and down the tree,
-    which passes the interfaces of one of two nodes only once, and the latency of its levels. Left
-    out: phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085;
+    which passes the interfaces of two nodes only once, the latency of its levels, and that the
+    switch is slower beside it. Left out: phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085;
     NVIDIA/nccl, src/graph/tuning.cc; method.md#switches-that-add-up.
 
     >>> from planner.cost.network.topology import group_view
@@ -54,8 +54,10 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not group.switch_part:
         return _never(group, size_bytes)
-    size_bytes, m = np.asarray(size_bytes, dtype=float), group.nodes
+    size_bytes, m, known = np.asarray(size_bytes, dtype=float), group.nodes, constants().in_switch
     start, inside = _through_switch_s(group, size_bytes)
+    part = np.where(m > 2, known.part_of_several.value, known.part_of_two.value)
+    inside = inside / np.where(m > 1, part, 1.0)
     piece = size_bytes / constants().inter_node.tree_pieces.value
     levels = 2 * np.log2(np.maximum(m, 1)) * inter_node_latency_s(group, piece)
     passes = np.where(m > 2, 2.0, m - 1)
