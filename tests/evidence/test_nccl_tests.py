@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.cost.network.table import OPERATIONS
+from planner.cost.network.topology import group_view
 from planner.describe.catalogue import load_machine
 from planner.errors import CatalogueError
 from planner.evidence.nccl_tests import published_for, read_measured, score
@@ -33,11 +35,15 @@ def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path
         ("all_reduce", 2, 2**20),
         ("all_reduce", 2, 2**30),
     ]
-    expected = float(OPERATIONS["all_reduce"](whole_nodes(polaris, 2), 2**30))  # type: ignore[arg-type]
+    # each rank has its own interface for itself: half of a node's two, whose share is a fourth
+    assert [row.ranks for row in rows] == [2, 2]
+    alone = group_view(polaris, 2, 4)
+    alone = replace(alone, network_bytes_per_s=2 * alone.network_bytes_per_s)
+    expected = float(OPERATIONS["all_reduce"](alone, 2**30))
     assert rows[1].estimated_s == expected
     assert rows[1].error == pytest.approx(expected / 0.052079 - 1)
     [(name, nodes, count, mean, median)] = score(rows)
-    assert (name, nodes, count) == ("all_reduce >= 1 MiB", 2, 2)
+    assert (name, nodes, count) == ("all_reduce >= 1 MiB, 2 ranks", 2, 2)
     assert mean == pytest.approx((abs(rows[0].error) + abs(rows[1].error)) / 2)
     assert median == pytest.approx((rows[0].error + rows[1].error) / 2)
 
@@ -45,7 +51,7 @@ def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path
 def test_rows_of_a_table_are_refused_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(
-        "collective,nodes,size_bytes,time_us\nAllGather,2,1024,30\nbroadcast,2,1024,30\n"
+        "collective,nodes,size_bytes,time_us\nAllGather,2,1024,30\nbarrier,2,1024,30\n"
         "allreduce,2,big,30\nallreduce,2,1024,0\n"
     )
     rows, refused = read_measured(path, load_machine("polaris"))

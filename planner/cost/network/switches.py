@@ -43,8 +43,9 @@ def switch_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     Counted: (1 + 1/g) of the buffer on the link of each of a node's g devices, what must be ahead
     in the pipeline, NCCL's latency of the switch; between nodes the buffer up and down the tree,
     which passes the interfaces of two nodes only once, the latency of its levels, and that the
-    switch is slower beside it. Left out: phases, registered buffers. Klenk et al. 2020, doi:10.1109/ISCA45697.2020.00085;
-    NVIDIA/nccl, src/graph/tuning.cc; method.md#switches-that-add-up.
+    switch is slower beside it. Left out: phases, registered buffers. Klenk et al. 2020,
+    doi:10.1109/ISCA45697.2020.00085; NVIDIA/nccl, src/graph/tuning.cc;
+    method.md#switches-that-add-up.
 
     >>> from planner.cost.network.topology import group_view
     >>> from planner.describe.catalogue import load_machine
