@@ -150,7 +150,7 @@ def collectives_command(
         int | None, typer.Option(help="So many devices instead, from the first of a node on.")
     ] = None,
     stride: Annotated[
-        int, typer.Option(help="With --ranks: every so many-th device; 1 fills nodes.")
+        int, typer.Option(help="With --ranks: so many devices apart; 1 fills nodes.")
     ] = 1,
     size: Annotated[str, typer.Option(help="Buffer size, such as 64MiB.")] = "64MiB",
     operation: Annotated[

@@ -54,9 +54,9 @@ class GroupView(Arrays):
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
     in_phases: Float
     """1 where collectives finish inside the nodes before they go on between them, else 0."""
-    switch_part: float = 0.0
+    switch_part: float | Float = 0.0
     """What a node's switch that adds up itself reaches of `local_bytes_per_s`; 0 without one."""
-    network_part: float = 0.0
+    network_part: float | Float = 0.0
     """What switches of the network that add up themselves reach of `network_bytes_per_s`."""
 
 
@@ -124,6 +124,7 @@ def group_view(
     local_rate, neighbour_rate = _local_rates(machine, local, stride)
     ring, pairwise = _between_sockets(machine, local, stride)
     network = _network(machine, size, stride, np.maximum(fewest, 1), nodes)
+    in_node, in_network = _switches(machine)
     return GroupView(
         size=size.astype(float),
         local=local.astype(float),
@@ -133,8 +134,9 @@ def group_view(
         neighbour_bytes_per_s=np.minimum(neighbour_rate, ring),
         local_latency_s=np.full(local.shape, machine.node.fabric.latency_s.value),
         in_phases=np.full(local.shape, float(machine.network.in_phases if machine.network else 0)),
+        switch_part=in_node,
+        network_part=in_network,
         **network,
-        **_switches(machine),
     )
 
 
@@ -152,14 +154,12 @@ def adding(group: GroupView) -> GroupView:
     return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
 
 
-def _switches(machine: Machine) -> dict[str, float]:
-    """What switches that add up themselves reach of the rates without them, or 0."""
+def _switches(machine: Machine) -> tuple[float, float]:
+    """What switches that add up themselves reach of the rates without them, or 0: a node's, the
+    network's; the same for all groups."""
     fabric, network = machine.node.fabric, machine.network
     own, between = fabric.switch_reduction, network.switch_reduction if network else None
-    return {
-        "switch_part": own.value / fabric.efficiency.value if own else 0.0,
-        "network_part": between.value if between else 0.0,
-    }
+    return own.value / fabric.efficiency.value if own else 0.0, between.value if between else 0.0
 
 
 def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:
