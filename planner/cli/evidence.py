@@ -20,6 +20,7 @@ from planner.cli.options import (
     FrameworkName,
     MachineName,
     NetworkName,
+    Overrides,
     machine_of,
     read_files,
 )
@@ -158,13 +159,14 @@ def collectives_command(
     ] = None,
     against: Annotated[Path | None, typer.Option(help="nccl-tests output or CSV to score.")] = None,
     network: NetworkName = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> int:
     """Time of every collective by algorithm, or its score against nccl-tests output."""
     from planner.show.collectives import collectives_text, score_text
 
     name = _one_machine(machine_name, machine)
-    place = machine_of(name, None, 0.0, None, nodes, network)
+    place = machine_of(name, overrides, 0.0, None, nodes, network)
     if against is not None:
         from planner.evidence.nccl_tests import read_measured, score
 

@@ -110,5 +110,5 @@ def _table(asked: _Asked, view: GroupView, size: int) -> None:
     else:
         st.caption(
             "No measured points for this choice; all-reduce on 8, 32 and 1,024 ranks of "
-            "Polaris has some."
+            "Polaris has some, and on all devices of a node of dgx-h200 or dgx-b200."
         )
