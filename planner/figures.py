@@ -52,7 +52,17 @@ __all__ = [
     "waterfall",
 ]
 
-Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+Operation = Literal[
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all-to-all",
+    "send",
+]
 """Collectives that are drawn."""
 
 _TEXT, _GRID = "#777777", "rgba(128, 128, 128, 0.25)"

@@ -152,8 +152,8 @@ def test_words_and_sizes_that_say_nothing_are_not_drawn(answer: planner.Plan) ->
         figures.rank_map(answer, axis="px")
     with pytest.raises(PlannerError, match=r"^what = 'cost' is not known; use time, efficiency or"):
         figures.scaling([answer], "cost")
-    with pytest.raises(PlannerError, match=r"^operation = 'gather' is not known"):
-        figures.data_picture("gather")
+    with pytest.raises(PlannerError, match=r"^operation = 'barrier' is not known"):
+        figures.data_picture("barrier")
 
 
 def test_without_plotly_one_sentence_says_what_to_install() -> None:

@@ -20,15 +20,19 @@ from planner.cli.options import (
     FrameworkName,
     MachineName,
     NetworkName,
+    Overrides,
     machine_of,
     read_files,
 )
 from planner.describe.workload import TrainingPrecision
-from planner.errors import PlannerError, shorten_path
-from planner.units import counted, format_bytes, format_rate, format_seconds, parse_quantity
+from planner.errors import PlannerError, UnknownNameError, shorten_path
+from planner.units import counted, parse_quantity
 from planner.validate.program import calibrate_command as measure_command
 
 if TYPE_CHECKING:
+    from planner.cost.network.table import Row
+    from planner.cost.network.topology import GroupView
+    from planner.describe.machine import Machine
     from planner.evidence.calibration import Calibration
 
 __all__ = ["register"]
@@ -134,46 +138,96 @@ def _calibrate_links(
 
 
 def collectives_command(
-    machine: MachineName,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="Nodes.")] = None,
+    machine_name: Annotated[
+        str | None, typer.Argument(metavar="[MACHINE]", help="Machine name or TOML file.")
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", "-m", help="The same, as an option.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="All devices of so many nodes.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="So many devices instead, from the first of a node on.")
+    ] = None,
+    stride: Annotated[
+        int, typer.Option(help="With --ranks: so many devices apart; 1 fills nodes.")
+    ] = 1,
     size: Annotated[str, typer.Option(help="Buffer size, such as 64MiB.")] = "64MiB",
+    operation: Annotated[
+        str | None, typer.Option(help="One operation alone, such as broadcast.")
+    ] = None,
     against: Annotated[Path | None, typer.Option(help="nccl-tests output or CSV to score.")] = None,
     network: NetworkName = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> int:
     """Time of every collective by algorithm, or its score against nccl-tests output."""
-    from planner.cost.network.table import table
-    from planner.evidence.nccl_tests import read_measured, score
+    from planner.show.collectives import collectives_text, score_text
 
-    place = machine_of(machine, None, 0.0, None, nodes, network)
+    name = _one_machine(machine_name, machine)
+    place = machine_of(name, overrides, 0.0, None, nodes, network)
     if against is not None:
+        from planner.evidence.nccl_tests import read_measured, score
+
+        if ranks is not None or stride != 1 or operation is not None:
+            raise PlannerError(
+                "--against reads operations and ranks from the file; leave --ranks, --stride and "
+                "--operation out"
+            )
         measured, refused = read_measured(against, place, nodes)
-        groups = score(measured)
         if as_json:
             scored = [{**asdict(item), "error": item.error} for item in measured]
             print(json.dumps({"rows": scored, "refused": refused}, indent=1))
         else:
-            for name, count, runs, mean, median in groups:
-                print(
-                    f"{name:26} {count:>4} nodes {runs:>4} runs  mean |error| {100 * mean:5.1f} %"
-                    f"  median {100 * median:+6.1f} %"
-                )
-            for reason in refused[:10]:
-                print(f"refused: {reason}")
+            print(score_text(score(measured), refused))
         return REFUSED_ROWS if refused else FITS
-    count = 1 if nodes is None else nodes
-    rows = table(place, count, parse_quantity(size))
+    group, rows = _collectives(place, nodes, ranks, stride, parse_quantity(size), operation)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
-        return 0
-    print(f"{format_bytes(parse_quantity(size))} over {count * place.node.num_devices} devices")
-    for row in rows:
-        mark = "used" if row.used else ""
-        print(
-            f"{row.operation:16} {row.algorithm:14} {format_seconds(row.time_s):>10} "
-            f"{format_rate(row.bus_bytes_per_s):>12}  {mark}"
+    else:
+        print(collectives_text(place, group, rows, parse_quantity(size), stride))
+    return FITS
+
+
+def _one_machine(argument: str | None, option: str | None) -> str:
+    """The machine, from the argument or the option."""
+    if argument and option and argument != option:
+        raise PlannerError(f"{argument} and --machine {option} are two machines; name one")
+    name = argument or option
+    if not name:
+        raise PlannerError("no machine is named; `planner machines` lists them")
+    return name
+
+
+def _collectives(
+    place: Machine,
+    nodes: int | None,
+    ranks: int | None,
+    stride: int,
+    size_bytes: float,
+    operation: str | None,
+) -> tuple[GroupView, list[Row]]:
+    """The group that was asked for, and the times of its collectives."""
+    from planner.cost.network.table import OPERATIONS, group_of, table, whole_nodes
+
+    if ranks is None and stride != 1:
+        raise PlannerError(f"--stride {stride} goes with --ranks: of how many ranks is the group?")
+    if ranks is not None and nodes is not None:
+        raise PlannerError(
+            "--nodes takes all devices of nodes, --ranks a group of any size; give one of them"
         )
-    return 0
+    if operation is not None:
+        plain = operation.replace("-", "_")
+        if plain not in OPERATIONS:
+            raise UnknownNameError("operation", operation, OPERATIONS, "nccl-tests' names")
+        operation = plain
+    if ranks is None:
+        group = whole_nodes(place, 1 if nodes is None else nodes)
+    else:
+        group = group_of(place, ranks, stride)
+    rows = table(group, size_bytes)
+    return group, [row for row in rows if operation in (None, row.operation)]
 
 
 def compare_command(

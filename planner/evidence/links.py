@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import tomlkit
 
-from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.cost.network.table import OPERATIONS
 from planner.describe.catalogue import folder
 from planner.describe.files import write_atomically
 from planner.describe.machine import Machine
 from planner.errors import CatalogueError
-from planner.evidence.nccl_tests import Measured, read_measured
+from planner.evidence.nccl_tests import Measured, measured_group, read_measured
 
 __all__ = ["Links", "fit_links", "write_links"]
 
@@ -97,7 +97,7 @@ def _mean(rows: Sequence[Measured]) -> float:
 
 
 def _estimated(machine: Machine, row: Measured) -> float:
-    group = whole_nodes(machine, row.nodes)
+    group = measured_group(machine, row.nodes, row.ranks)
     return float(np.asarray(OPERATIONS[row.operation](group, row.size_bytes)))
 
 

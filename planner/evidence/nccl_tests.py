@@ -1,7 +1,8 @@
 """Measured collectives: the output of nccl-tests beside the model, and what was published.
 
-Reads the output of nccl-tests (and of RCCL's and oneCCL's versions of it) or a CSV with the
-columns `collective`, `nodes`, `size_bytes` and `time_us`. Published times stand in
+Reads the output of nccl-tests (and of RCCL's and oneCCL's versions of it), of one test or of
+several after each other, or a CSV with the columns `collective`, `nodes`, `size_bytes` and
+`time_us`, and `ranks` where they are not all devices of the nodes. Published times stand in
 `collectives.toml`.
 """
 
@@ -20,12 +21,22 @@ import numpy as np
 from pydantic import Field
 
 from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.cost.network.topology import GroupView
 from planner.describe.base import Description
 from planner.describe.files import read_text, read_toml
 from planner.describe.machine import Machine
-from planner.errors import CatalogueError, shorten, shorten_path
+from planner.errors import CatalogueError, LayoutError, shorten, shorten_path
+from planner.units import counted
 
-__all__ = ["Measured", "Published", "SizeClass", "published_for", "read_measured", "score"]
+__all__ = [
+    "Measured",
+    "Published",
+    "SizeClass",
+    "measured_group",
+    "published_for",
+    "read_measured",
+    "score",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,8 @@ class Measured:
     size_bytes: float
     time_s: float
     estimated_s: float
+    ranks: int | None = None
+    """Ranks where they are not all devices of the nodes."""
 
     @property
     def error(self) -> float:
@@ -50,11 +63,17 @@ _SPELLINGS = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
+    "broadcast": "broadcast",
+    "scatter": "scatter",
+    "gather": "gather",
+    "reduce": "reduce",
 }
+"""Names without signs, longer ones before those that they contain."""
 _NUMBER = r"\d+(?:\.\d*)?"
 _TEST_LINE = re.compile(
     rf"\s*(\d{{1,18}})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+({_NUMBER})\s+{_NUMBER}\s+{_NUMBER}(?:\s|$)"
 )
+_IS_NUMBER = re.compile(_NUMBER)
 _COLUMNS = ("collective", "size_bytes", "time_us")
 _MAX_FILE_BYTES = 10_000_000
 _MAX_NODES = 1_000_000
@@ -91,15 +110,78 @@ def read_measured(
             "with collective, nodes, size_bytes and time_us"
             + (f" ({refused[0]})" if refused else "")
         )
-    found = []
-    for operation, count, size, time in rows:
-        group = whole_nodes(machine, count)
-        estimated = float(np.asarray(OPERATIONS[operation](group, size)))
-        found.append(Measured(operation, count, size, time, estimated))
-    return found, refused
+    found: list[Measured] = []
+    groups: dict[tuple[int, int | None], GroupView | LayoutError] = {}
+    for row in rows:
+        key = row.nodes, row.ranks
+        if key not in groups:
+            groups[key] = _group_or_error(machine, *key)
+        group = groups[key]
+        if isinstance(group, LayoutError):
+            refused.append(str(group))
+            continue
+        estimated = float(np.asarray(OPERATIONS[row.operation](group, row.size_bytes)))
+        whole = row.ranks in (None, row.nodes * machine.node.num_devices)
+        ranks = None if whole else row.ranks
+        found.append(
+            Measured(row.operation, row.nodes, row.size_bytes, row.time_s, estimated, ranks)
+        )
+    if not found:
+        raise CatalogueError(f"{shorten_path(path)}: {refused[0]}")
+    return found, list(dict.fromkeys(refused))
 
 
-_RawRow = tuple[str, int, float, float]
+def _group_or_error(machine: Machine, nodes: int, ranks: int | None) -> GroupView | LayoutError:
+    try:
+        return measured_group(machine, nodes, ranks)
+    except LayoutError as error:
+        return error
+
+
+def measured_group(machine: Machine, nodes: int, ranks: int | None) -> GroupView:
+    """The group of a measurement, which has the nodes for itself: as many devices of each.
+
+    LayoutError where they are not as many, and where the machine has no such nodes.
+    """
+    per_node = machine.node.num_devices
+    if ranks is None or ranks == nodes * per_node:
+        return whole_nodes(machine, nodes)
+    if ranks % nodes or ranks < max(nodes, 2) or ranks > nodes * per_node:
+        raise LayoutError(
+            f"{ranks} ranks are not as many on each of {counted(nodes, 'node')} of {per_node} "
+            "devices; measure on the same number of each"
+        )
+    return whole_nodes(_with_devices(machine, ranks // nodes), nodes)
+
+
+def _with_devices(machine: Machine, count: int) -> Machine:
+    """The machine as a run sees it that has the first devices of every node for itself."""
+    node = machine.node
+    nics = sorted(set(node.nic_of_device[:count]))
+    fields = node.model_dump()
+    fields["fabric"]["wires"] = [
+        wire.model_dump() for wire in node.fabric.wires if max(wire.devices) < count
+    ]
+    per_socket = -(-node.num_devices // node.num_sockets)
+    return machine.replaced(
+        node={
+            **fields,
+            "num_devices": count,
+            "num_sockets": -(-count // per_socket),
+            "num_nics": len(nics),
+            "nic_of_device": [nics.index(nic) for nic in node.nic_of_device[:count]],
+        }
+    )
+
+
+class _RawRow(NamedTuple):
+    """A measurement as a file has it."""
+
+    operation: str
+    nodes: int
+    ranks: int | None
+    size_bytes: float
+    time_s: float
 
 
 def _from_csv(text: str, header: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
@@ -127,36 +209,65 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> _RawRow | str:
     operation = _operation(label)
     try:
         count = int(cells.get("nodes") or nodes or 0)
+        ranks = int(cells.get("ranks") or 0) or None
         size, time = float(cells["size_bytes"] or ""), float(cells["time_us"] or "") * 1e-6
     except ValueError:
-        return "nodes, size_bytes or time_us is no number"
+        return "nodes, ranks, size_bytes or time_us is no number"
     if operation is None:
         return f"collective {shorten(label)!r} is not known"
     # a size of 0 measures the launch, not the operation
-    if not (1 <= count <= _MAX_NODES and 1 <= size <= _MAX_SIZE_BYTES and 0 < time <= _MAX_TIME_S):
+    if not (
+        1 <= count <= _MAX_NODES
+        and (ranks is None or ranks > 1)
+        and 1 <= size <= _MAX_SIZE_BYTES
+        and 0 < time <= _MAX_TIME_S
+    ):
         return "nodes, size and time must be above 0, and no more than a machine can have"
-    return operation, count, size, time
+    return _RawRow(operation, count, ranks, size, time)
 
 
 def _from_nccl_tests(text: str, nodes: int | None) -> tuple[list[_RawRow], list[str]]:
-    """Lines of nccl-tests: size, count, type, operation, root, time [us], ..."""
-    operation, rows, hosts = None, [], set()
-    for line in text.splitlines():
+    """Lines of nccl-tests: size, count, type, operation, root, time [us], ...
+
+    Older versions print no root or operation; the line above the table says where the time is.
+    """
+    operation, place, rows, ranks = None, None, [], set()
+    for line in (line[:1000] for line in text.splitlines()):
         if line.startswith("#"):
-            operation = operation or _operation(line[:1000])
-            if found := re.search(r"Rank\s+\d+.*? on\s+(\S+)", line[:1000]):
-                hosts.add(found[1])
-        elif found := _TEST_LINE.match(line[:1000]):
-            rows.append((float(found[1]), float(found[2]) * 1e-6))
-    count = nodes or len(hosts)
-    if rows and not count:
+            if operation is None or "starting" in line:
+                operation = _operation(line) or operation
+            if found := re.search(r"Rank\s+(\d+).*? on\s+(\S+)", line):
+                ranks.add(found.groups())
+            place = _place_of_time(line) or place
+        elif measured := _size_and_time(line, place):
+            rows.append((operation or "all_reduce", *measured))
+    hosts = len({host for _, host in ranks})
+    if rows and not (nodes or hosts):
         return [], ["the output names no hosts: add --nodes"]
-    name = operation or "all_reduce"
+    count = len(ranks) if hosts and nodes in (None, hosts) else None
     return [
-        (name, count, size, time)
-        for size, time in rows
+        _RawRow(name, nodes or hosts, count, size, time)
+        for name, size, time in rows
         if 1 <= size <= _MAX_SIZE_BYTES and 0 < time <= _MAX_TIME_S
     ], []
+
+
+def _place_of_time(line: str) -> int | None:
+    """In which column the time out of place stands, where a line is the table's first."""
+    words = line.strip("# ").split()
+    return words.index("time") if words[:2] == ["size", "count"] and "time" in words else None
+
+
+def _size_and_time(line: str, place: int | None) -> tuple[float, float] | None:
+    """Size [B] and time [s] of a line of the table."""
+    if place is None:
+        found = _TEST_LINE.match(line)
+        return (float(found[1]), float(found[2]) * 1e-6) if found else None
+    cells = line.split()
+    numbers = len(cells) > place + 2 and cells[0].isdecimal() and len(cells[0]) <= 18
+    if not numbers or not all(_IS_NUMBER.fullmatch(cell) for cell in cells[place : place + 3]):
+        return None
+    return float(cells[0]), float(cells[place]) * 1e-6
 
 
 class SizeClass(NamedTuple):
@@ -175,6 +286,7 @@ def score(measured: list[Measured]) -> list[SizeClass]:
     groups: dict[tuple[str, int], list[float]] = {}
     for item in measured:
         label = f"{item.operation} {'>= 1 MiB' if item.size_bytes >= 2**20 else '< 1 MiB'}"
+        label += f", {item.ranks} ranks" if item.ranks else ""
         groups.setdefault((label, item.nodes), []).append(item.error)
     return [
         SizeClass(name, nodes, len(e), float(np.mean(np.abs(e))), float(np.median(e)))

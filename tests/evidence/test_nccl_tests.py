@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from planner.cost.network.table import OPERATIONS, whole_nodes
+from planner.cost.network.table import OPERATIONS, group_of
+from planner.cost.network.topology import group_view
 from planner.describe.catalogue import load_machine
 from planner.errors import CatalogueError
 from planner.evidence.nccl_tests import published_for, read_measured, score
@@ -33,11 +35,15 @@ def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path
         ("all_reduce", 2, 2**20),
         ("all_reduce", 2, 2**30),
     ]
-    expected = float(OPERATIONS["all_reduce"](whole_nodes(polaris, 2), 2**30))  # type: ignore[arg-type]
+    # each rank has its own interface for itself: half of a node's two, whose share is a fourth
+    assert [row.ranks for row in rows] == [2, 2]
+    alone = group_view(polaris, 2, 4)
+    alone = replace(alone, network_bytes_per_s=2 * alone.network_bytes_per_s)
+    expected = float(OPERATIONS["all_reduce"](alone, 2**30))
     assert rows[1].estimated_s == expected
     assert rows[1].error == pytest.approx(expected / 0.052079 - 1)
     [(name, nodes, count, mean, median)] = score(rows)
-    assert (name, nodes, count) == ("all_reduce >= 1 MiB", 2, 2)
+    assert (name, nodes, count) == ("all_reduce >= 1 MiB, 2 ranks", 2, 2)
     assert mean == pytest.approx((abs(rows[0].error) + abs(rows[1].error)) / 2)
     assert median == pytest.approx((rows[0].error + rows[1].error) / 2)
 
@@ -45,7 +51,7 @@ def test_output_of_nccl_tests_is_scored_on_as_many_nodes_as_hosts(tmp_path: Path
 def test_rows_of_a_table_are_refused_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(
-        "collective,nodes,size_bytes,time_us\nAllGather,2,1024,30\nbroadcast,2,1024,30\n"
+        "collective,nodes,size_bytes,time_us\nAllGather,2,1024,30\nbarrier,2,1024,30\n"
         "allreduce,2,big,30\nallreduce,2,1024,0\n"
     )
     rows, refused = read_measured(path, load_machine("polaris"))
@@ -54,6 +60,60 @@ def test_rows_of_a_table_are_refused_one_by_one(tmp_path: Path) -> None:
     path.write_text("nothing of the kind")
     with pytest.raises(CatalogueError, match="holds no measured collective"):
         read_measured(path, load_machine("polaris"))
+
+
+SEVERAL = """\
+# Collective test starting: broadcast_perf
+#  Rank  0 Group  0 Pid  1 on  n1 device  0 [0x07] NVIDIA H200
+#  Rank  1 Group  0 Pid  2 on  n1 device  1 [0x07] NVIDIA H200
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time
+     1048576        262144     float    none       0    30.00   34.95   34.95      0    31.00
+# Collective test concluded: broadcast_perf
+# Collective test starting: reduce_perf
+#  Rank  0 Group  0 Pid  1 on  n1 device  0 [0x07] NVIDIA H200
+#  Rank  1 Group  0 Pid  2 on  n1 device  1 [0x07] NVIDIA H200
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time
+     2097152        524288     float     sum       0    40.00   52.43   52.43      0    41.00
+# Collective test starting: gather_perf
+#       size         count      type   root     time   algbw   busbw  error     time   algbw
+     4194304        524288     float      0       70   59.92   29.96  0e+00       71   59.10
+# Collective test starting: all_gather_perf
+#       size         count      type     time   algbw   busbw  error     time   algbw   busbw
+     8388608       1048576     float    12345    0.68    0.34  0e+00    12346    0.68    0.34
+"""
+
+
+def test_several_tests_of_any_operation_and_age_stand_in_one_file(tmp_path: Path) -> None:
+    """Two devices of a node of eight; older tests print no root, or no operation."""
+    path = tmp_path / "all.txt"
+    path.write_text(SEVERAL)
+    h200 = load_machine("dgx-h200")
+    rows, refused = read_measured(path, h200)
+    assert refused == []
+    assert [(row.operation, row.size_bytes, row.time_s, row.ranks) for row in rows] == [
+        ("broadcast", 2**20, pytest.approx(30e-6), 2),
+        ("reduce", 2**21, pytest.approx(40e-6), 2),
+        ("gather", 2**22, pytest.approx(70e-6), 2),
+        ("all_gather", 2**23, pytest.approx(12345e-6), 2),
+    ]
+    two = group_of(h200, 2)
+    for row in rows:
+        assert row.estimated_s == float(OPERATIONS[row.operation](two, row.size_bytes))
+
+
+def test_a_table_may_say_how_many_devices_took_part(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "collective,nodes,ranks,size_bytes,time_us\nscatter,1,4,1e6,30\nscatter,1,,1e6,30\n"
+        "reduce,2,16,1e6,30\nreduce,2,3,1e6,30\nreduce,1,9,1e6,30\nreduce,1,1,1e6,30\n"
+    )
+    rows, refused = read_measured(path, load_machine("dgx-h200"))
+    assert [(row.nodes, row.ranks) for row in rows] == [(1, 4), (1, None), (2, None)]
+    assert rows[0].estimated_s < rows[1].estimated_s
+    assert len(refused) == 3
+    assert all(
+        any(word in reason for reason in refused) for word in ("above 0", "3 ranks", "9 ranks")
+    )
 
 
 def test_published_times_belong_to_machine_and_ranks() -> None:

@@ -365,6 +365,27 @@ def test_data_pictures_say_what_the_operation_does() -> None:
     assert list(after[0]) == ["A0", "B0", "C0", "D0"]
     scattered = collectives.data_picture("reduce-scatter").figure.data[1].text
     assert [[cell for cell in row if cell] for row in scattered] == [[f"sum {i}"] for i in range(4)]
+    # what is rooted has all of it at rank 0, before a scatter and after a gather
+    before, after = (trace.text for trace in collectives.data_picture("scatter").figure.data)
+    assert [list(row) for row in before[1:]] == [[""] * 4] * 3
+    assert [[cell for cell in row if cell] for row in after] == [[f"A{i}"] for i in range(4)]
+    gathered = collectives.data_picture("gather").figure.data[1].text
+    assert [list(row) for row in gathered] == [["A0", "B1", "C2", "D3"], *[[""] * 4] * 3]
+    reduced = collectives.data_picture("reduce").figure.data[1].text
+    assert [bool(row[0]) for row in reduced] == [True, False, False, False]
+    received = collectives.data_picture("broadcast").figure.data[1].text
+    assert [list(row) for row in received] == [["A0", "A1", "A2", "A3"]] * 4
+
+
+def test_switches_are_drawn_where_they_add_up() -> None:
+    def drawn(name: str, ranks: int) -> list[str]:
+        figure = collectives.times(load_machine(name), "all-reduce", ranks, 1, 2**30).figure
+        return [trace.name for trace in figure.data]
+
+    assert "switches (NVLS)" in drawn("dgx-h200", 8)
+    assert "switches (NVLS)" not in drawn("selene", 8)
+    solid = collectives.times(load_machine("dgx-h200"), "all-reduce", 8, 1, 2**30).figure.data
+    assert [line.name for line in solid if line.line.dash == "solid"] == ["the library's choice"]
 
 
 def test_comparisons(plan: Plan) -> None:

@@ -11,12 +11,14 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import machine_box
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.cost.network.topology import GroupView, group_view
+from planner.cost.network.table import group_of
+from planner.cost.network.topology import GroupView
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine
 from planner.evidence.nccl_tests import published_for
+from planner.show.collectives import seen_text
 from planner.show.figures import collectives as figures
-from planner.units import format_bytes, format_rate, format_seconds
+from planner.units import format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]
 
@@ -66,8 +68,8 @@ def page(job_asked: Asked) -> None:
     st.header("What it does to each rank's data", anchor=False)
     draw(drawing, key="picture")
     st.caption(escape(drawing.alt))
-    view = group_view(machine, asked.ranks, asked.stride)
-    st.caption(escape(_seen(view)))
+    view = group_of(machine, asked.ranks, asked.stride)
+    st.caption(escape(f"The group spans {seen_text(view)}."))
     left, right = st.columns(2)
     with left:
         st.header("Time against size", anchor=False)
@@ -94,22 +96,11 @@ def _controls(machine: Machine) -> tuple[_Asked, int]:
     return _Asked(machine, operation, int(ranks), int(stride)), _BYTES[size]
 
 
-def _seen(view: GroupView) -> str:
-    """What the group has at its disposal."""
-    text = f"The group spans {int(view.nodes)} nodes with {int(view.local)} ranks on each"
-    if view.local > 1:
-        text += f"; inside a node {format_rate(float(view.local_bytes_per_s))} per rank"
-    if view.nodes > 1:
-        rate = format_rate(float(view.network_bytes_per_s))
-        text += f"; its share of a node's interfaces is {rate}"
-    return text + ", per direction."
-
-
 def _table(asked: _Asked, view: GroupView, size: int) -> None:
     column = f"time for {format_bytes(size)}"
     rows = [
         {"algorithm": name, column: format_seconds(float(timer(view, size)))}
-        for name, timer in figures.OPERATIONS[asked.operation].items()
+        for name, timer in figures.algorithms_of(asked.operation, view).items()
     ]
     st.dataframe(rows, hide_index=True, key="algorithms", alt="Time by algorithm.")
     per_node = asked.machine.node.num_devices
@@ -119,5 +110,5 @@ def _table(asked: _Asked, view: GroupView, size: int) -> None:
     else:
         st.caption(
             "No measured points for this choice; all-reduce on 8, 32 and 1,024 ranks of "
-            "Polaris has some."
+            "Polaris has some, and on all devices of a node of dgx-h200 or dgx-b200."
         )

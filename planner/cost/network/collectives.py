@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.constants import ProtocolConstants, constants
-from planner.cost.network.topology import GroupView
+from planner.cost.network.constants import constants
+from planner.cost.network.messages import PROTOCOLS, SIMPLE, Protocol, inter_node_latency_s
+from planner.cost.network.switches import network_all_reduce_s, switch_all_reduce_s
+from planner.cost.network.topology import GroupView, adding
 
 __all__ = [
-    "LOW_LATENCY",
-    "PROTOCOLS",
-    "SIMPLE",
-    "Protocol",
     "all_gather_s",
     "all_reduce_s",
     "all_to_all_s",
     "forwarded_all_to_all_s",
     "hand_on_s",
     "hierarchical_all_reduce_s",
-    "inter_node_latency_s",
     "phased_all_to_all_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
@@ -37,59 +33,6 @@ __all__ = [
 ]
 
 Float = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """How a library moves the pieces of a collective: latency against bandwidth.
-
-    Inside a node a step takes a multiple of the fabric's latency, which is one step of a ring
-    between devices.
-    """
-
-    name: str
-    ring_inside: float
-    tree_inside: float
-    rate: float
-    """Part of the bandwidth it reaches."""
-    base_s: float
-    """What every operation costs, however small and few its ranks [s]."""
-
-    @classmethod
-    def of(cls, name: str, known: ProtocolConstants) -> Protocol:
-        """A protocol from its constants."""
-        reference_s = constants().reference_step_s.value
-        return cls(
-            name,
-            ring_inside=known.ring_step_s.value / reference_s,
-            tree_inside=known.tree_step_s.value / reference_s,
-            rate=known.rate_fraction.value,
-            base_s=known.base_s.value,
-        )
-
-
-LOW_LATENCY = Protocol.of("LL", constants().low_latency)
-SIMPLE = Protocol.of("Simple", constants().simple)
-PROTOCOLS = (LOW_LATENCY, SIMPLE)
-
-
-def inter_node_latency_s(group: GroupView, message_bytes: ArrayLike) -> Float:
-    """Latency of handing one message of a collective from node to node [s].
-
-    Counted: half the latency of a doubling (up and down a tree) for the smallest messages; that of
-    a large one, which waits for a rendezvous and for the copy of a whole slice, from 512 KiB on;
-    between them the cube root of the size. Left out: the transfer itself. method.md#algorithms;
-    fitted as `constants.toml` says.
-
-    >>> from planner.cost.network.topology import group_view
-    >>> from planner.describe.catalogue import load_machine
-    >>> pair = group_view(load_machine("polaris"), 8, 1)        # 160 us for a large message
-    >>> [round(1e6 * float(inter_node_latency_s(pair, size))) for size in (2**16, 2**19, 2**30)]
-    [80, 160, 160]
-    """
-    large_bytes = constants().inter_node.large_message_bytes.value
-    part = np.minimum(np.cbrt(np.asarray(message_bytes) / large_bytes), 1.0)
-    return np.maximum(group.large_message_latency_s * part, 0.5 * group.network_latency_s)
 
 
 def _ring_rate(group: GroupView) -> Float:
@@ -166,16 +109,26 @@ def tree_all_reduce_s(
     >>> round(float(tree_all_reduce_s(unit_view(8), 8.0)), 3)   # 8 bytes up and down at 1 B/s
     16.0
     """
+    (time,) = _tree_s(group, size_bytes, (protocol,))
+    return time
+
+
+def _tree_s(group: GroupView, size_bytes: ArrayLike, protocols: Sequence[Protocol]) -> list[Float]:
+    """Up and down the tree, in every protocol [s]."""
     size_bytes = np.asarray(size_bytes, dtype=float)
     levels = np.log2(np.maximum(group.nodes, 1))
-    chain = 2 * (group.local - 1) * protocol.tree_inside * group.local_latency_s
+    chain = 2 * (group.local - 1) * group.local_latency_s
     piece = size_bytes / constants().inter_node.tree_pieces.value
-    latency = chain + 2 * levels * inter_node_latency_s(group, piece)
+    between_nodes = 2 * levels * inter_node_latency_s(group, piece)
     inside = np.where(group.local > 1, 2 * size_bytes / group.local_bytes_per_s, 0.0)
     # the buffer passes up and down through every node's interfaces
     between = np.where(group.nodes > 1, 2 * size_bytes / group.network_bytes_per_s, 0.0)
     both = np.where(group.in_phases > 0, inside + between, np.maximum(inside, between))
-    return protocol.base_s + np.hypot(latency, both / protocol.rate)
+    return [
+        protocol.base_s
+        + np.hypot(chain * protocol.tree_inside + between_nodes, both / protocol.rate)
+        for protocol in protocols
+    ]
 
 
 def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
@@ -202,10 +155,11 @@ def hierarchical_all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
 
 
 def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
-    """All-reduce by the fastest of ring and tree in either protocol, as NCCL chooses [s].
+    """All-reduce by the fastest of ring and tree in either protocol, and of switches that add up
+    where there are such, as NCCL chooses [s].
 
-    Counted: latency, transfer and base of each; 0 for one rank. Left out: LL128, in-network
-    reduction, congestion. NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
+    Counted: latency, transfer and base of each; 0 for one rank. Left out: LL128, congestion.
+    NVIDIA/nccl, src/graph/tuning.cc; method.md#algorithms.
 
     >>> from planner.describe.catalogue import load_machine
     >>> from planner.cost.network.topology import group_view
@@ -215,10 +169,14 @@ def all_reduce_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     """
     if not np.any(group.size > 1):
         return _nothing(group, size_bytes)
-    adding = _adding(group)
-    rings = _ring_s(adding, size_bytes, PROTOCOLS)
+    group = adding(group)
+    rings = _ring_s(group, size_bytes, PROTOCOLS)
     times = [2 * once - each.base_s for once, each in zip(rings, PROTOCOLS, strict=True)]
-    times += [tree_all_reduce_s(adding, size_bytes, each) for each in PROTOCOLS]
+    times += _tree_s(group, size_bytes, PROTOCOLS)
+    if group.switch_part:
+        times.append(switch_all_reduce_s(group, size_bytes))
+    if group.network_part:
+        times.append(network_all_reduce_s(group, size_bytes))
     return np.where(group.size > 1, functools.reduce(np.minimum, times), 0.0)
 
 
@@ -249,17 +207,12 @@ def reduce_scatter_s(group: GroupView, size_bytes: ArrayLike) -> Float:
     >>> round(float(reduce_scatter_s(unit_view(8), 8.0)), 3)    # 7/8 of 8 bytes at 1 B/s
     7.0
     """
-    return all_gather_s(_adding(group), size_bytes)
+    return all_gather_s(adding(group), size_bytes)
 
 
 def _nothing(group: GroupView, size_bytes: ArrayLike) -> Float:
     """What groups of one rank take for their collectives [s]."""
     return np.zeros(np.broadcast_shapes(np.shape(group.size), np.shape(size_bytes)))
-
-
-def _adding(group: GroupView) -> GroupView:
-    """The group as a collective sees it that adds up what arrives from other nodes."""
-    return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
 
 
 def all_to_all_s(group: GroupView, size_bytes: ArrayLike) -> Float:

@@ -8,7 +8,14 @@ from pathlib import Path
 from planner.cost.constants import load
 from planner.describe.base import Description, Quantity
 
-__all__ = ["InterNode", "NetworkConstants", "ProtocolConstants", "constants"]
+__all__ = [
+    "InNetwork",
+    "InSwitch",
+    "InterNode",
+    "NetworkConstants",
+    "ProtocolConstants",
+    "constants",
+]
 
 
 class ProtocolConstants(Description):
@@ -36,6 +43,30 @@ class InterNode(Description):
     """Pieces in which a tree passes a buffer on."""
 
 
+class InSwitch(Description):
+    """All-reduces by the switch of a node."""
+
+    step_s: Quantity
+    """Latency of one [s]."""
+    ahead_bytes: Quantity
+    """What each device copies in and the switch adds before the first sum is copied out [B]."""
+    part_of_two: Quantity
+    """Part of the switch's rate that is reached beside a tree of two nodes."""
+    part_of_several: Quantity
+    """The same beside a tree of more."""
+
+
+class InNetwork(Description):
+    """All-reduces by the switches of a network."""
+
+    switch_s: Quantity
+    """Latency where the switch of each node adds up too [s]."""
+    chain_s: Quantity
+    """Latency where the devices of a node form a chain [s]."""
+    chain_step_s: Quantity
+    """One step of that chain, where `reference_step_s` is the fabric's latency [s]."""
+
+
 class NetworkConstants(Description):
     """Everything that `constants.toml` states."""
 
@@ -44,6 +75,8 @@ class NetworkConstants(Description):
     low_latency: ProtocolConstants
     simple: ProtocolConstants
     inter_node: InterNode
+    in_switch: InSwitch
+    in_network: InNetwork
 
 
 @functools.cache

@@ -7,7 +7,7 @@ how many groups share the interfaces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,7 @@ from planner.cost.network.constants import constants
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.machine import Curve, Machine
 
-__all__ = ["GroupView", "group_view", "unit_view"]
+__all__ = ["GroupView", "adding", "group_view", "unit_view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,10 @@ class GroupView(Arrays):
     """Rate between two neighbours of the group inside a node, efficiency included [B/s]."""
     in_phases: Float
     """1 where collectives finish inside the nodes before they go on between them, else 0."""
+    switch_part: float | Float = 0.0
+    """What a node's switch that adds up itself reaches of `local_bytes_per_s`; 0 without one."""
+    network_part: float | Float = 0.0
+    """What switches of the network that add up themselves reach of `network_bytes_per_s`."""
 
 
 def unit_view(size: ArrayLike) -> GroupView:
@@ -86,12 +90,15 @@ def unit_view(size: ArrayLike) -> GroupView:
     )
 
 
-def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupView:
+def group_view(
+    machine: Machine, size: ArrayLike, stride: ArrayLike, *, first: bool = False
+) -> GroupView:
     """What a group of `size` ranks, `stride` apart, sees when all such groups are busy.
 
     Counted: the groups of the axis run the same collective at once, so those that pass through one
-    node share its interfaces; groups that straddle a node boundary at their worst. Left out: other
-    jobs, routing, near and far interfaces of a device. method.md#what-a-group-sees.
+    node share its interfaces; groups that straddle a node boundary at their worst, or the `first`
+    of them alone, which begins a node. Left out: other jobs, routing, near and far interfaces of a
+    device. method.md#what-a-group-sees.
 
     >>> from planner.describe.catalogue import load_machine
     >>> view = group_view(load_machine("polaris"), 8, 4)     # one rank on each of 8 nodes
@@ -105,9 +112,11 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
         np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     )
     span = size * stride
-    inside = np.where(per_node % np.maximum(span, 1) == 0, size, np.gcd(span, per_node) // stride)
+    whole = per_node % np.maximum(span, 1) == 0
+    inside = np.where(whole | first, size, np.gcd(span, per_node) // stride)
     across = np.where(per_node % stride == 0, per_node // stride, per_node // np.maximum(stride, 1))
-    local = np.clip(np.where(span <= per_node, inside, across), 1, size)
+    fits = (size - 1) * stride < per_node if first else span <= per_node
+    local = np.clip(np.where(fits, inside, across), 1, size)
     nodes = -(-size // local)
     # a group of many nodes that ends within one: its fewest ranks on a node pass all of the ring
     ends = (span > per_node) & (per_node % stride == 0)
@@ -115,6 +124,7 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
     local_rate, neighbour_rate = _local_rates(machine, local, stride)
     ring, pairwise = _between_sockets(machine, local, stride)
     network = _network(machine, size, stride, np.maximum(fewest, 1), nodes)
+    in_node, in_network = _switches(machine)
     return GroupView(
         size=size.astype(float),
         local=local.astype(float),
@@ -124,8 +134,32 @@ def group_view(machine: Machine, size: ArrayLike, stride: ArrayLike) -> GroupVie
         neighbour_bytes_per_s=np.minimum(neighbour_rate, ring),
         local_latency_s=np.full(local.shape, machine.node.fabric.latency_s.value),
         in_phases=np.full(local.shape, float(machine.network.in_phases if machine.network else 0)),
+        switch_part=in_node,
+        network_part=in_network,
         **network,
     )
+
+
+def adding(group: GroupView) -> GroupView:
+    """The rates [B/s] of a group in a collective that adds up what arrives from other nodes.
+
+    Counted: the part of the rate between nodes that reductions reach. Left out: additions inside a
+    node. method.md#algorithms.
+
+    >>> from planner.describe.catalogue import load_machine
+    >>> both = group_view(load_machine("aurora"), 3072, 1)       # 256 nodes of 12
+    >>> round(float(both.network_bytes_per_s / adding(both).network_bytes_per_s), 1)
+    13.3
+    """
+    return replace(group, network_bytes_per_s=group.reducing_part * group.network_bytes_per_s)
+
+
+def _switches(machine: Machine) -> tuple[float, float]:
+    """What switches that add up themselves reach of the rates without them, or 0: a node's, the
+    network's; the same for all groups."""
+    fabric, network = machine.node.fabric, machine.network
+    own, between = fabric.switch_reduction, network.switch_reduction if network else None
+    return own.value / fabric.efficiency.value if own else 0.0, between.value if between else 0.0
 
 
 def _local_rates(machine: Machine, local: Int, stride: Int) -> tuple[Float, Float]:

@@ -14,7 +14,7 @@ NetworkKind = Literal["infiniband", "roce", "slingshot", "omni-path", "efa", "et
 
 Nodes = Annotated[int, Field(ge=1, le=1_000_000)]
 OfInjection = Annotated[float, Field(ge=1e-6, le=2)]
-"""Bus bandwidth over a node's injection rate: above 1 where the network itself reduces."""
+"""Bus bandwidth over a node's injection rate: above 1 where a tree of two nodes was measured."""
 Wait = Annotated[float, Field(ge=0, le=60)]
 """What one transfer waits on top of its own time [s]."""
 
@@ -89,6 +89,9 @@ class Network(Description):
     pairwise_fraction: Fraction | None = None
     """Part of a ring's rate between nodes that all-to-alls reach; all of it where nothing is
     known."""
+    switch_reduction: Fraction | None = None
+    """Part of a ring's rate between nodes at which the network's switches add up all-reduces
+    themselves (SHARP), so that a node sends its buffer once; absent where they do not."""
     efficiency: Curve
     """Fraction of the node's injection rate that large collectives reach, by node count."""
     reducing: Curve | None = None

@@ -45,6 +45,9 @@ class Fabric(Description):
     """Fraction of the link rate that large collectives reach (bus bandwidth / link rate)."""
     latency_s: Duration
     """Latency of one collective step between two devices of the node [s]."""
+    switch_reduction: Fraction | None = None
+    """Fraction of the link rate at which all-reduces pass through a switch that adds up itself
+    and hands out the sum (NVLink SHARP); absent where it does not."""
 
     @property
     def wired(self) -> bool:
@@ -57,6 +60,10 @@ class Fabric(Description):
             raise ValueError("a fabric of kind 'mesh' needs pair_bytes_per_s; add it")
         if self.kind == "switch" and not (self.pair_bytes_per_s or self.device_bytes_per_s):
             raise ValueError("a fabric of kind 'switch' needs device_bytes_per_s; add it")
+        if self.switch_reduction and self.kind != "switch":
+            raise ValueError(
+                f"a fabric of kind {self.kind!r} has no switch; leave switch_reduction out"
+            )
         return self
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.network import collectives
-from planner.cost.network.table import bus_factor
-from planner.cost.network.topology import GroupView, group_view
+from planner.cost.network.table import ALGORITHMS, bus_factor, group_of
+from planner.cost.network.table import OPERATIONS as ESTIMATED
+from planner.cost.network.topology import GroupView
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.evidence.nccl_tests import Published, published_for
@@ -18,35 +18,47 @@ from planner.show.figures.frame import Drawing, check_word, framed
 from planner.show.figures.palette import HUES
 from planner.units import counted, format_bytes, format_seconds
 
-__all__ = ["OPERATIONS", "bandwidth", "data_picture", "ranks_of", "times"]
+__all__ = ["OPERATIONS", "algorithms_of", "bandwidth", "data_picture", "ranks_of", "times"]
 
 Timer = Callable[[GroupView, Any], Any]
 
-OPERATIONS: dict[str, dict[str, Timer]] = {
-    "all-reduce": {
-        "ring": collectives.ring_all_reduce_s,
-        "tree": collectives.tree_all_reduce_s,
-        "hierarchical": collectives.hierarchical_all_reduce_s,
-        "the library's choice": collectives.all_reduce_s,
-    },
-    "all-gather": {"ring": collectives.all_gather_s},
-    "reduce-scatter": {"ring": collectives.reduce_scatter_s},
-    "all-to-all": {"pairwise": collectives.all_to_all_s},
-    "send": {"one link": collectives.send_s},
-}
+
+def _modelled() -> dict[str, dict[str, Timer]]:
+    """What is drawn of each operation: algorithms for large buffers, and what libraries take."""
+    found: dict[str, dict[str, Timer]] = {}
+    for name, algorithms in ALGORITHMS.items():
+        ways = {_plain(way): timer for way, timer in algorithms.items() if not way.endswith(" LL")}
+        if len(ways) > 1:
+            ways["the library's choice"] = ESTIMATED[name]
+        found[_WORDS.get(name, name.replace("_", "-"))] = ways
+    return found
+
+
+def _plain(way: str) -> str:
+    return way.removesuffix(", Simple")
+
+
+_WORDS = {"send_recv": "send"}
+"""Operations whose word is not nccl-tests' with a hyphen."""
+
+OPERATIONS: dict[str, dict[str, Timer]] = _modelled()
 """Operations with the algorithms that are modelled."""
 
 _NAMES = {
     **{name: name.replace("-", "_") for name in OPERATIONS},
-    "send": "send_recv",
+    **{word: name for name, word in _WORDS.items()},
 }
 """Operations as nccl-tests names them."""
 
-_DASHES = ("dash", "dashdot", "dot", "solid")
+_DASHES = ("dash", "dashdot", "dot", "longdash", "longdashdot")
 _WHAT = {
     "all-reduce": "every rank ends with the sum over all ranks",
     "all-gather": "every rank ends with the parts of all",
     "reduce-scatter": "every rank ends with one part of the sum over all ranks",
+    "broadcast": "every rank ends with what the root has",
+    "reduce": "the root ends with the sum over all ranks",
+    "scatter": "the root gives one part to each rank",
+    "gather": "the root ends with the parts of all",
     "all-to-all": "every rank gives one part to each other rank",
     "send": "each rank gives its buffer to the next",
 }
@@ -77,23 +89,37 @@ def ranks_of(machine: Machine, ranks: int | None, stride: int) -> int:
     return found
 
 
+def algorithms_of(operation: str, group: GroupView) -> dict[str, Timer]:
+    """The algorithms of an operation that a group's machine has."""
+    return {
+        name: timer
+        for name, timer in OPERATIONS[operation].items()
+        if np.isfinite(timer(group, 2.0**20))
+    }
+
+
+def _dash(name: str, number: int) -> str:
+    """How the line of an algorithm is drawn; solid is what the library takes."""
+    return "solid" if name == "the library's choice" else _DASHES[number]
+
+
 def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes: float) -> Drawing:
     """Time against size of every algorithm, with what was measured."""
     check_word("operation", operation, OPERATIONS)
     if not 0 < size_bytes < math.inf:
         raise PlannerError(f"size_bytes = {size_bytes:g} is no size; give more than 0 bytes")
     figure = framed(height=420, x="size of the full buffer", y="time")
-    group = group_view(machine, ranks, stride)
+    group = group_of(machine, ranks, stride)
     sizes = 2.0 ** np.arange(3, 33)
     said = []
-    for number, (name, timer) in enumerate(OPERATIONS[operation].items()):
+    for number, (name, timer) in enumerate(algorithms_of(operation, group).items()):
         seconds = np.asarray(timer(group, sizes))
         figure.add_scatter(
             x=sizes,
             y=seconds,
             name=name,
             mode="lines",
-            line={"color": HUES[number], "width": 2, "dash": _DASHES[number]},
+            line={"color": HUES[number], "width": 2, "dash": _dash(name, number)},
             customdata=[
                 f"{format_bytes(s)}: {format_seconds(t)}"
                 for s, t in zip(sizes, seconds, strict=True)
@@ -121,10 +147,10 @@ def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Draw
     """Bus bandwidth, as nccl-tests defines it, against size."""
     check_word("operation", operation, OPERATIONS)
     figure = framed(height=420, x="size of the full buffer", y="bus bandwidth [GB/s]")
-    group = group_view(machine, ranks, stride)
+    group = group_of(machine, ranks, stride)
     sizes, factor = 2.0 ** np.arange(3, 33), bus_factor(_NAMES[operation], ranks)
     best = 0.0
-    for number, (name, timer) in enumerate(OPERATIONS[operation].items()):
+    for number, (name, timer) in enumerate(algorithms_of(operation, group).items()):
         rate = factor * sizes / np.asarray(timer(group, sizes)) / 1e9
         best = max(best, float(rate.max()))
         figure.add_scatter(
@@ -132,7 +158,7 @@ def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Draw
             y=rate,
             name=name,
             mode="lines",
-            line={"color": HUES[number], "width": 2, "dash": _DASHES[number]},
+            line={"color": HUES[number], "width": 2, "dash": _dash(name, number)},
             hovertemplate=name + ": %{y:.3g} GB/s<extra></extra>",
         )
     row = published_for(machine.name, operation, ranks, machine.node.num_devices)
@@ -165,23 +191,7 @@ def data_picture(operation: str, ranks: int = 4) -> Drawing:
     """What each rank holds before and after; a letter is where the data came from."""
     check_word("operation", operation, OPERATIONS)
     letters = "ABCD"[:ranks]
-    before = [[f"{letter}{i}" for i in range(ranks)] for letter in letters]
-    columns: list[list[str]] = [[f"{letter}{i}" for letter in letters] for i in range(ranks)]
-    sums = [f"sum {i}" for i in range(ranks)]
-    if operation == "all-gather":
-        before = [
-            [f"{letter}{i}" if i == r else "" for i in range(ranks)]
-            for r, letter in enumerate(letters)
-        ]
-        after = [[f"{letters[i]}{i}" for i in range(ranks)] for _ in range(ranks)]
-    elif operation == "reduce-scatter":
-        after = [[sums[i] if i == r else "" for i in range(ranks)] for r in range(ranks)]
-    elif operation == "all-to-all":
-        after = columns
-    elif operation == "send":
-        after = [before[r - 1] for r in range(ranks)]
-    else:
-        after = [sums for _ in range(ranks)]
+    before, after = _before_and_after(operation, letters)
     figure = framed(height=250, legend=False)
     figure.set_subplots(1, 2, subplot_titles=("before", "after"), horizontal_spacing=0.06)
     for place, table in ((1, before), (2, after)):
@@ -190,6 +200,31 @@ def data_picture(operation: str, ranks: int = 4) -> Drawing:
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_yaxes(visible=False, row=1, col=2)
     return Drawing(figure, f"{operation}: {_WHAT[operation]}.")
+
+
+def _before_and_after(operation: str, letters: str) -> tuple[list[list[str]], list[list[str]]]:
+    """What each rank holds before and after, part by part; rank 0 is the root."""
+    places = range(len(letters))
+    own = [[f"{letter}{i}" for i in places] for letter in letters]
+    sums, none = [f"sum {i}" for i in places], [""] * len(letters)
+    parts = [[f"{letters[i]}{i}" if i == r else "" for i in places] for r in places]
+    gathered = [f"{letters[i]}{i}" for i in places]
+
+    def root(held: list[str]) -> list[list[str]]:
+        return [held, *(none for _ in places[1:])]
+
+    changes = {
+        "all-reduce": (own, [sums for _ in places]),
+        "all-gather": (parts, [gathered for _ in places]),
+        "reduce-scatter": (own, [[sums[i] if i == r else "" for i in places] for r in places]),
+        "broadcast": (root(own[0]), [own[0] for _ in places]),
+        "reduce": (own, root(sums)),
+        "scatter": (root(own[0]), [[own[0][i] if i == r else "" for i in places] for r in places]),
+        "gather": (parts, root(gathered)),
+        "all-to-all": (own, [[f"{letter}{i}" for letter in letters] for i in places]),
+        "send": (own, [own[r - 1] for r in places]),
+    }
+    return changes[operation]
 
 
 def _blocks(table: list[list[str]], letters: str) -> dict[str, Any]:

@@ -326,9 +326,9 @@ def measure_collectives(
 
 def collectives_csv(result: dict[str, Any]) -> str:
     """The operations that estimates know as a table that `planner calibrate` reads."""
-    lines = ["collective,nodes,size_bytes,time_us"]
+    lines = ["collective,nodes,ranks,size_bytes,time_us"]
     lines += [
-        f"{row['name']},{result['nodes']},{row['bytes']},{1e6 * row['time_s']:.3f}"
+        f"{row['name']},{result['nodes']},{row['ranks']},{row['bytes']},{1e6 * row['time_s']:.3f}"
         for row in result["rows"]
         if row["name"] in ESTIMATED
     ]

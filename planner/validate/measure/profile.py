@@ -192,7 +192,8 @@ def _miss(rows: list[dict[str, Any]], latency: Any, rate: Any) -> Any:
 
 def on_one_node(size: Any, bytes_per_s: Any, latency_s: Any) -> GroupView:
     """What groups see whose ranks are the devices of one node; nothing lies between nodes."""
-    nothing = dict.fromkeys((field.name for field in fields(GroupView)), np.zeros_like(size))
+    names = [field.name for field in fields(GroupView) if not field.name.endswith("_part")]
+    nothing = dict.fromkeys(names, np.zeros_like(size))
     inside = {
         "size": size,
         "local": size,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from planner.cost.constants import load
-from planner.cost.network.collectives import PROTOCOLS
 from planner.cost.network.constants import InterNode, constants
+from planner.cost.network.messages import PROTOCOLS
 from planner.errors import DescriptionError
 
 METHOD = Path(__file__).parents[3] / "docs" / "method.md"

@@ -1,0 +1,90 @@
+"""Collectives for people: what a group is, how long each operation takes, and how far that is
+from what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planner.cost.network.table import Row, bus_factor
+from planner.cost.network.topology import GroupView
+from planner.describe.machine import Machine
+from planner.units import counted, format_bytes, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from planner.evidence.nccl_tests import SizeClass
+
+__all__ = ["collectives_text", "score_text", "seen_text"]
+
+_COLUMNS = ("operation", "algorithm", "time", "bus bandwidth")
+
+
+def seen_text(group: GroupView) -> str:
+    """What a group has at its disposal, in one sentence."""
+    local, nodes = int(group.local), int(group.nodes)
+    text = f"{counted(nodes, 'node')}, {counted(local, 'rank')} on each"
+    if nodes > 1 and local * nodes != int(group.size):
+        text = f"{nodes} nodes, up to {counted(local, 'rank')} on each"
+    if local > 1:
+        text += f"; inside a node {format_rate(float(group.local_bytes_per_s))} per rank"
+    if nodes > 1:
+        rate = format_rate(float(group.network_bytes_per_s))
+        text += f"; its share of a node's interfaces is {rate}"
+    return text + ", per direction"
+
+
+def collectives_text(
+    machine: Machine, group: GroupView, rows: Sequence[Row], size_bytes: float, apart: int = 1
+) -> str:
+    """Every operation of a group as a table, what the library takes marked."""
+    size = int(group.size)
+    every = "" if apart == 1 else f", every {apart}th device" if apart > 3 else _EVERY[apart]
+    lines = [
+        f"{format_bytes(size_bytes)} over {counted(size, 'device')} of {machine.name}{every}: "
+        f"{seen_text(group)}.",
+        "",
+        f"{_COLUMNS[0]:15} {_COLUMNS[1]:18} {_COLUMNS[2]:>10} {_COLUMNS[3]:>14}",
+    ]
+    for row in rows:
+        mark = "<- taken" if row.used and _has_choice(rows, row.operation) else ""
+        lines.append(
+            f"{row.operation:15} {row.algorithm:18} {format_seconds(row.time_s):>10} "
+            f"{format_rate(row.bus_bytes_per_s):>14}  {mark}".rstrip()
+        )
+    return "\n".join([*lines, "", *_explained(rows, size)])
+
+
+_EVERY = {2: ", every second device", 3: ", every third device"}
+
+
+def _has_choice(rows: Sequence[Row], operation: str) -> bool:
+    return sum(row.operation == operation for row in rows) > 1
+
+
+def _explained(rows: Sequence[Row], size: int) -> list[str]:
+    """What the table says of buffers, bandwidth and what is not taken."""
+    factors: dict[str, list[str]] = {}
+    for name in dict.fromkeys(row.operation for row in rows):
+        factor = bus_factor(name, size)
+        factors.setdefault("1" if math.isclose(factor, 1) else f"{factor:.4g}", []).append(name)
+    parts = "; ".join(f"{factor} in {', '.join(names)}" for factor, names in factors.items())
+    said = [
+        "Sizes are of the full buffer, as in nccl-tests: what a rank holds in an all-reduce, what",
+        "the root holds in a scatter. Bus bandwidth is size / time times what a rank of a ring",
+        f"sends of it: {parts}.",
+    ]
+    shown = {row.algorithm for row in rows}
+    if shown & {"hierarchical", "binary tree"}:
+        said.append("Hierarchical and binary trees are other libraries' ways, for comparison.")
+    return said
+
+
+def score_text(groups: Sequence[SizeClass], refused: Sequence[str]) -> str:
+    """Errors by operation and class of sizes, and why rows were refused."""
+    lines = [
+        f"{name:26} {count:>4} nodes {runs:>4} runs  mean |error| {100 * mean:5.1f} %"
+        f"  median {100 * median:+6.1f} %"
+        for name, count, runs, mean, median in groups
+    ]
+    return "\n".join([*lines, *(f"refused: {reason}" for reason in refused[:10])])
