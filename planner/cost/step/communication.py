@@ -19,6 +19,7 @@ from planner.cost.network.collectives import (
     all_reduce_s,
     all_to_all_s,
     hand_on_s,
+    hierarchical_all_reduce_s,
     phased_all_to_all_s,
     reduce_scatter_s,
     send_s,
@@ -414,6 +415,8 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     often = often if rules.replicas_once else np.ones_like(often)
     alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
+    phased = stages.question.framework.reduction.hierarchical
+    reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
 
     def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
         """Each rank sums up its shard, and what replicas have of it."""
@@ -433,7 +436,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         if not np.any(part):
             continue
         size = amount * part
-        whole = functools.partial(_times, count, all_reduce_s, every, size)
+        whole = functools.partial(_times, count, reduce_s, every, size)
         split = functools.partial(in_parts, size, shard, replica)
         found = found + _where(~scattered, whole) + _where(scattered, split)
     return found
