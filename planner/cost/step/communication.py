@@ -334,7 +334,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, rules = question.framework.buffers, question.framework.communication
-    buckets = _pieces(stages, buffers.reduce_bucket_elements)
+    buckets = _pieces(stages, buffers.reduce_bucket_elements) + _first_bucket(stages)
     gradients = _reduced_s(stages, groups, buckets)
     first, units = (groups.shard, groups.expert_shard), num_units(stages)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
@@ -450,3 +450,10 @@ def _pieces(stages: Stages, bucket: float) -> Float:
     alone = stages.question.framework.communication.every_layer_alone
     by_layer = stages.layouts.shards_weights | alone
     return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
+
+
+def _first_bucket(stages: Stages) -> Float:
+    """A collective more where the first bucket of gradients closes before others do [1]."""
+    first = stages.question.framework.reduction.first_bucket_elements
+    more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
+    return np.where(more, 1.0, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from planner.describe.base import Description, ZeroStage
+from planner.describe.base import Description, Elements, ZeroStage
 
 __all__ = ["Reduction"]
 
@@ -16,6 +16,9 @@ class Reduction(Description):
     after_backward: tuple[ZeroStage, ...] = ()
     """ZeRO stages at which gradients are reduced when the backward pass is over, behind nothing,
     where others overlap (DeepSpeed's stage 0)."""
+    first_bucket_elements: Elements = 0
+    """Elements at which the first bucket of a pass closes, so that its reduction starts early; 0:
+    it is as large as others."""
     cycle_s: float = Field(default=0, ge=0, le=1)
     """How often a thread looks which gradients every rank has, before it reduces them (Horovod);
     0: they are sent as they get ready [s]."""
