@@ -144,7 +144,8 @@ def _notes(asked: Asked, warm: int | None) -> list[str]:
     """Where rules come from, where they end, and what was published of the model."""
     notes = [
         "Linear, of SGD: Goyal et al. 2017 (arXiv:1706.02677, section 2.1); square root, usual "
-        "with Adam and LAMB: Krizhevsky 2014 (arXiv:1404.5997, section 5). Both are starts.",
+        "with Adam and LAMB: Krizhevsky 2014 (arXiv:1404.5997, section 5). Both are where tuning "
+        "starts.",
         "No rule holds for every batch: how far more samples a step save steps differs widely "
         "between models and data (Shallue et al. 2018, arXiv:1811.03600), as far as the gradient's "
         "noise scale (McCandlish et al. 2018, arXiv:1812.06162).",
