@@ -44,8 +44,11 @@ def gemm_s(
     element_bytes: float = 2,
     output_bytes: float = 2,
     batch: ArrayLike = 1,
+    spared_bytes: ArrayLike = 0,
 ) -> Float:
     """Time of `batch` products (m, k) x (k, n) [s].
+
+    `spared_bytes`: of operands and result, those that are moved once for several rows.
 
     Counted: roofline of the rate that the best library product sustains and the memory bandwidth;
     tiles that run in waves of `num_units`, of which the last may be part empty, unless the inner
@@ -75,7 +78,7 @@ def gemm_s(
         seconds /= unit_rate * tile.reach.value
         np.minimum(every, seconds, out=every)
     best = np.min(every, axis=0)
-    moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
+    moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n) - spared_bytes
     return np.maximum(best, moved / bytes_per_s)
 
 
@@ -104,6 +107,7 @@ class _Rates:
 
     gemm: float
     grouped: float
+    convolution: float
     head: float
     attention: float
     uneven_context: bool
@@ -124,6 +128,7 @@ class _Rates:
         return cls(
             gemm=best,
             grouped=best * device.grouped_gemm_fraction.value,
+            convolution=best * device.convolution_fraction.value,
             head=best_base,
             attention=machine.peak(base)
             * device.attention_efficiency.value
@@ -231,13 +236,15 @@ def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product (m, k) x (k, n) on one rank, `batch` of them, and the rate that they reach."""
+    """A product (m, k) x (k, n) on one rank, `batch` of them, the rate that they reach, and the
+    bytes of the (m, k) operand that its rows share."""
 
     m: Float
     n: Float
     k: Float
     batch: Float
     rate: ArrayLike
+    spared: Float
 
     @classmethod
     def of(
@@ -248,16 +255,20 @@ class _Product:
         n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
         k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
         batch: Float = np.ones_like(tokens)
-        m = tokens
+        m = tokens * gemm.rows
         if gemm.experts:
             batch = np.maximum(gemm.experts / layouts.ep, 1.0)
-            m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
+            m = m * gemm.top_k / split_over("dispatched", layouts) / batch
             m = m * expert_load(question.workload, layouts)
         rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+        if gemm.convolution:
+            rate = rates.convolution
         if gemm.experts:
             # one expert alone is an ordinary product
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
-        return cls(m / gemm.pieces, n, k, batch, rate)
+        shared = np.maximum(gemm.rows * k - gemm.inputs, 0.0) if gemm.inputs else np.zeros_like(k)
+        spared = rates.element * tokens * shared / gemm.pieces
+        return cls(m / gemm.pieces, n, k, batch, rate, spared)
 
 
 def _gemm_times(
@@ -276,9 +287,9 @@ def _gemm_times(
         side
         for p in found
         for side in (
-            (p.m, p.n, p.k, p.batch, p.rate, element),
-            (p.m, p.k, p.n, p.batch, p.rate, element),
-            (p.n, p.m, p.k, p.batch, p.rate, added if fused else element),
+            (p.m, p.n, p.k, p.batch, p.rate, p.spared, element),
+            (p.m, p.k, p.n, p.batch, p.rate, p.spared, element),
+            (p.n, p.m, p.k, p.batch, p.rate, p.spared, added if fused else element),
         )
     ]
     # recompute, and how norms are split, change no product
@@ -286,7 +297,7 @@ def _gemm_times(
     table = _stacked(sides, tokens.shape)
     if len(first) < tokens.size:
         table = table.reshape(*table.shape[:2], -1)[..., first]
-    m, n, k, batch, rate, output = table
+    m, n, k, batch, rate, spared, output = table
     seconds = gemm_s(
         m,
         n,
@@ -297,6 +308,7 @@ def _gemm_times(
         element_bytes=rates.element,
         output_bytes=output,
         batch=batch,
+        spared_bytes=spared,
     )
     if len(first) < tokens.size:
         seconds = seconds[:, which]

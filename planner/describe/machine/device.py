@@ -46,6 +46,10 @@ class Device(Description):
     suit the library less, other kernels between."""
     grouped_gemm_fraction: Fraction
     """Rate of grouped products of experts relative to one large product."""
+    convolution_fraction: Fraction = Fraction(
+        value=1.0, kind="assumed", source="general knowledge: that of one large product"
+    )
+    """Rate of convolutions relative to one large product."""
     attention_efficiency: Fraction
     """Fraction of the 16-bit peak that fused attention forward sustains on long sequences."""
     memory_efficiency: Fraction
