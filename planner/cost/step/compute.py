@@ -45,10 +45,12 @@ def gemm_s(
     output_bytes: float = 2,
     batch: ArrayLike = 1,
     spared_bytes: ArrayLike = 0,
+    overlapped: ArrayLike = False,
 ) -> Float:
     """Time of `batch` products (m, k) x (k, n) [s].
 
-    `spared_bytes`: of operands and result, those that are moved once for several rows.
+    `spared_bytes`: of operands and result, those that are moved once for several rows;
+    `overlapped`: products of so many tiles that the start of one runs beside the end of another.
 
     Counted: roofline of the rate that the best library product sustains and the memory bandwidth;
     tiles that run in waves of `num_units`, of which the last may be part empty, unless the inner
@@ -63,7 +65,7 @@ def gemm_s(
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
     found = constants().gemm
-    overhead = found.tile_overhead.value
+    overhead = np.where(overlapped, 0.0, found.tile_overhead.value)
     # every way to split the inner dimension at once, on an axis of its own
     splits = _SPLITS.reshape(-1, *[1] * m.ndim)
     depth = k / splits + overhead + (splits > 1) * overhead
@@ -108,6 +110,7 @@ class _Rates:
     gemm: float
     grouped: float
     convolution: float
+    winograd: float
     head: float
     attention: float
     uneven_context: bool
@@ -124,11 +127,12 @@ class _Rates:
             machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
             for name in (precision, base)
         )
-        uneven = framework.kernels.uneven_context
+        uneven, vectors = framework.kernels.uneven_context, precision == "fp32"
         return cls(
             gemm=best,
             grouped=best * device.grouped_gemm_fraction.value,
-            convolution=best * device.convolution_fraction.value,
+            convolution=best * (1.0 if vectors else device.convolution_fraction.value),
+            winograd=constants().convolution.winograd_ratio.value if vectors else 1.0,
             head=best_base,
             attention=machine.peak(base)
             * device.attention_efficiency.value
@@ -236,15 +240,13 @@ def _selective_s(framework: Framework, forward: Float, core: Float) -> Float:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product (m, k) x (k, n) on one rank, `batch` of them, the rate that they reach, and the
-    bytes of the (m, k) operand that its rows share."""
+    """A product (m, k) x (k, n) on one rank, `batch` of them, and the rate that they reach."""
 
     m: Float
     n: Float
     k: Float
     batch: Float
     rate: ArrayLike
-    spared: Float
 
     @classmethod
     def of(
@@ -262,13 +264,11 @@ class _Product:
             m = m * expert_load(question.workload, layouts)
         rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
         if gemm.convolution:
-            rate = rates.convolution
+            rate = rates.convolution * (rates.winograd if gemm.small_kernel else 1.0)
         if gemm.experts:
             # one expert alone is an ordinary product
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
-        shared = np.maximum(gemm.rows * k - gemm.inputs, 0.0) if gemm.inputs else np.zeros_like(k)
-        spared = rates.element * tokens * shared / gemm.pieces
-        return cls(m / gemm.pieces, n, k, batch, rate, spared)
+        return cls(m / gemm.pieces, n, k, batch, rate)
 
 
 def _gemm_times(
@@ -285,11 +285,11 @@ def _gemm_times(
     found = [_Product.of(question, gemm, tokens, layouts, rates) for gemm in gemms]
     sides = [
         side
-        for p in found
+        for p, whole in zip(found, (fused and not g.convolution for g in gemms), strict=True)
         for side in (
-            (p.m, p.n, p.k, p.batch, p.rate, p.spared, element),
-            (p.m, p.k, p.n, p.batch, p.rate, p.spared, element),
-            (p.n, p.m, p.k, p.batch, p.rate, p.spared, added if fused else element),
+            (p.m, p.n, p.k, p.batch, p.rate, element),
+            (p.m, p.k, p.n, p.batch, p.rate, element),
+            (p.n, p.m, p.k, p.batch, p.rate, added if whole else element),
         )
     ]
     # recompute, and how norms are split, change no product
@@ -297,7 +297,7 @@ def _gemm_times(
     table = _stacked(sides, tokens.shape)
     if len(first) < tokens.size:
         table = table.reshape(*table.shape[:2], -1)[..., first]
-    m, n, k, batch, rate, spared, output = table
+    m, n, k, batch, rate, output = table
     seconds = gemm_s(
         m,
         n,
@@ -308,7 +308,7 @@ def _gemm_times(
         element_bytes=rates.element,
         output_bytes=output,
         batch=batch,
-        spared_bytes=spared,
+        **_of_convolutions(gemms, m, k, rates.element),
     )
     if len(first) < tokens.size:
         seconds = seconds[:, which]
@@ -316,6 +316,23 @@ def _gemm_times(
         _with_kernels(question, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added)
         for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))
     ]
+
+
+def _of_convolutions(
+    gemms: tuple[Gemm, ...], m: Float, k: Float, element: float
+) -> dict[str, ArrayLike]:
+    """What convolutions among products spare: bytes of what rows share, starts of tiles."""
+    if not any(gemm.convolution or gemm.inputs for gemm in gemms):
+        return {}
+    # the operand (m, k) of the forward product is in the two others too
+    operand = np.repeat(m[::3] * k[::3], 3, axis=0)
+    shared = [1 - min(g.inputs / (g.rows * g.k), 1.0) if g.inputs else 0.0 for g in gemms]
+    whole = [gemm.convolution for gemm in gemms]
+    shape = (-1, *[1] * (m.ndim - 1))
+    return {
+        "spared_bytes": element * operand * np.repeat(shared, 3).reshape(shape),
+        "overlapped": np.repeat(whole, 3).reshape(shape),
+    }
 
 
 def _stacked(rows: Sequence[Sequence[ArrayLike]], shape: tuple[int, ...]) -> Float:

@@ -47,9 +47,9 @@ class Device(Description):
     grouped_gemm_fraction: Fraction
     """Rate of grouped products of experts relative to one large product."""
     convolution_fraction: Fraction = Fraction(
-        value=1.0, kind="assumed", source="general knowledge: that of one large product"
+        value=0.65, kind="assumed", source="as calibrated on A100"
     )
-    """Rate of convolutions relative to one large product."""
+    """Rate of convolutions on matrix units relative to one large product."""
     attention_efficiency: Fraction
     """Fraction of the 16-bit peak that fused attention forward sustains on long sequences."""
     memory_efficiency: Fraction

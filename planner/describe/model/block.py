@@ -121,7 +121,9 @@ class Gemm:
     inputs: float = 0.0
     """Elements of one token's input where its rows share them; 0 where they do not: rows * k."""
     convolution: bool = False
-    """Whether it runs at the rate of convolutions."""
+    """Whether it runs at the rate of convolutions, in tiles that run beside each other."""
+    small_kernel: bool = False
+    """Whether it is a kernel of 3 x 3 that moves by one place, which Winograd's algorithm suits."""
 
 
 @dataclass(frozen=True, slots=True)

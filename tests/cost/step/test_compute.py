@@ -245,12 +245,16 @@ def test_what_rows_share_is_moved_once() -> None:
 
 
 def test_convolutions_run_at_a_rate_of_their_own() -> None:
+    """On matrix units a fraction of a product's, on vector units that of a product."""
     q = question(sequence_length=1)
     device = q.machine.device
-    half = device.convolution_fraction.replaced(value=0.5)
-    q = replace(q, machine=q.machine.replaced(device=device.replaced(convolution_fraction=half)))
     layouts, wide = Layouts.of(Layout(micro_batch=256)), Gemm("wide", 2048, 4096, rows=1024)
-    plain, conv = (
-        block_time(q, _alone(g), layouts).forward_s for g in (wide, replace(wide, convolution=True))
-    )
-    assert float(conv) == pytest.approx(2 * float(plain))
+    times = {}
+    for precision, fraction in [(p, f) for p in ("bf16", "fp32") for f in (0.25, 0.5)]:
+        part = device.convolution_fraction.replaced(value=fraction)
+        changed = q.machine.replaced(device=device.replaced(convolution_fraction=part).model_dump())
+        asked = question(sequence_length=1, precision=precision, machine=changed)
+        time = block_time(asked, _alone(replace(wide, convolution=True)), layouts)
+        times[precision, fraction] = float(time.forward_s)
+    assert times["bf16", 0.25] == pytest.approx(2 * times["bf16", 0.5])
+    assert times["fp32", 0.25] == times["fp32", 0.5]
