@@ -192,7 +192,9 @@ def utilisation(question: Question, answer: Estimate) -> list[str]:
     return lines
 
 
-def learning_rate_note(global_batch: int, reference_batch: int = 256) -> str:
+def learning_rate_note(
+    global_batch: int, reference_batch: int = 256, unit: str = "sequences"
+) -> str:
     """How the learning rate is usually scaled from a reference batch, with warm-up.
 
     Linear: Goyal et al. 2017, arXiv:1706.02677 (SGD). Square root: Krizhevsky 2014,
@@ -203,7 +205,7 @@ def learning_rate_note(global_batch: int, reference_batch: int = 256) -> str:
     """
     linear, root = (scaled_rate(1, reference_batch, global_batch, p) for p in (LINEAR, SQUARE_ROOT))
     return (
-        f"Learning rate for a global batch of {global_batch} sequences, from one tuned at "
+        f"Learning rate for a global batch of {global_batch} {unit}, from one tuned at "
         f"{reference_batch}: linear rule x{linear:.3g} (SGD), square-root rule "
         f"x{root:.3g} (Adam); warm up over the first steps, longer the larger the "
         "factor."
