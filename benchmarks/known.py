@@ -51,6 +51,11 @@ FITTED = (
         lambda r: int(r.row_id.removeprefix("amp-")) % 2 == 0,
     ),
     (
+        "DeepLearningExamples ResNet-50",
+        "convolution_fraction (every second row: fp16)",
+        lambda r: _even(r),
+    ),
+    (
         "ml-engineering torch.compile",
         "dispatch_ratio of eager PyTorch",
         lambda r: r.row_id == "R03310",

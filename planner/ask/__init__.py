@@ -21,6 +21,7 @@ from planner.ask.facts.change import change
 from planner.ask.facts.sensitivity import sensitivity
 from planner.ask.limits.batch import batch
 from planner.ask.limits.largest_batch import largest_batch
+from planner.ask.limits.learning_rate import learning_rate
 from planner.ask.limits.model import model
 from planner.ask.limits.sequence import sequence
 from planner.ask.questions import QUESTIONS
@@ -44,6 +45,7 @@ __all__ = [
     "deadline",
     "host",
     "largest_batch",
+    "learning_rate",
     "machine",
     "memory",
     "model",

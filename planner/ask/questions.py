@@ -18,6 +18,7 @@ from planner.ask.facts.change import change
 from planner.ask.facts.sensitivity import sensitivity
 from planner.ask.limits.batch import batch
 from planner.ask.limits.largest_batch import largest_batch
+from planner.ask.limits.learning_rate import learning_rate
 from planner.ask.limits.model import model
 from planner.ask.limits.sequence import sequence
 from planner.ask.resources.cheapest import cheapest
@@ -42,6 +43,7 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "sequence": sequence,
     "batch": batch,
     "largest-batch": largest_batch,
+    "learning-rate": learning_rate,
     "change": change,
     "sensitivity": sensitivity,
     "memory": memory,

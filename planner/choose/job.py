@@ -9,7 +9,6 @@ from planner.cost.question import Question
 from planner.describe.base import shown
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
-from planner.describe.model.weights import weight_blocks
 from planner.describe.workload import Workload, parse_ramp
 from planner.errors import DescriptionError, LayoutError, shorten
 from planner.units import counted
@@ -62,12 +61,33 @@ def check_sequence(question: Question) -> None:
     """Raise LayoutError where the model's position table is shorter than the sequence."""
     model, length = question.model, question.workload.sequence_length
     if model.convolutional is not None:
-        weight_blocks(model)  # says that only transformers can be planned
+        _check_samples(question)
+        return
     rows = model.max_sequence_length or model.num_position_rows
     if model.position == "learned" and model.kind != "vision" and rows and length > rows:
         raise LayoutError(
             f"sequence length {length} exceeds the {rows} learned positions of {model.name}; "
             f"use a sequence of {rows} or less"
+        )
+
+
+def _check_samples(question: Question) -> None:
+    """Raise LayoutError where a workload says of samples what sequences alone have."""
+    model, workload = question.model, question.workload
+    if (length := workload.sequence_length) != 1:
+        raise LayoutError(
+            f"sequence length {length}: a sample of {model.name} is a picture and no sequence; "
+            "use sequence_length = 1, its default"
+        )
+    if workload.precision == "fp8":
+        raise LayoutError(
+            f"precision = fp8: {model.name} has convolutions, which run in 16 bits or more; use "
+            "bf16 or fp16"
+        )
+    if workload.lora_rank:
+        raise LayoutError(
+            f"lora_rank = {workload.lora_rank}: {model.name} has no matrices that LoRA adapts; "
+            "leave it out"
         )
 
 

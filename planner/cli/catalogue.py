@@ -22,6 +22,8 @@ from planner.describe.catalogue import (
 )
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import split_name
+from planner.describe.model.model import Model
+from planner.describe.model.weights import weight_blocks
 from planner.errors import UnknownNameError
 from planner.units import format_bytes, format_count
 
@@ -138,7 +140,8 @@ def _kind_of_file(name: str) -> str | None:
     content = read_toml(Path(name))
     if "device" in content:
         return "machine"
-    return "model" if "num_layers" in content or "hidden_size" in content else "framework"
+    shapes = {"num_layers", "hidden_size", "convolutional"}
+    return "model" if shapes & set(content) else "framework"
 
 
 def _show_constants(as_json: bool) -> int:
@@ -206,8 +209,21 @@ def show_command(
 
         show_framework(described, console())
     else:
-        for field, value in described.model_dump(exclude_defaults=True).items():
-            print(f"{field}: {value}")
-        if hasattr(described, "num_params"):
-            print(f"num_params: {described.num_params:,}")
+        _show_model(described)
     return 0
+
+
+def _show_model(model: Model) -> None:
+    """Print the fields of a model that are not as usual, and its stages where it has any."""
+    net = model.convolutional
+    for field, value in model.model_dump(exclude_defaults=True).items():
+        if field != "convolutional":
+            print(f"{field}: {value}")
+    print(f"num_params: {model.num_params:,}")
+    for stage, block in zip(net.placed() if net else (), weight_blocks(model), strict=False):
+        shapes = [(stage.in_channels, stage.in_places), (stage.out_channels, stage.out_places)]
+        sizes = [" x ".join(map(str, (channels, *places))) for channels, places in shapes]
+        times = f"{stage.stage.count} times " * (stage.stage.count > 1)
+        print(f"{block.name}: {times}{' -> '.join(sizes)}, {block.num_params:,} parameters")
+    for number, dense in enumerate(net.dense if net else ()):
+        print(f"dense {number + 1}: {dense.outputs:,} outputs")

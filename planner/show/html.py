@@ -136,7 +136,7 @@ def estimate(value: Estimate) -> str:
     said = (
         f"{value.layout} [{value.framework}]: step {format_seconds(value.step_time_s)} "
         f"({words.interval(value)}), MFU {100 * value.mfu:.1f} %, "
-        f"{format_amount(value.tokens_per_s)} tokens/s"
+        f"{format_amount(value.tokens_per_s)} {words.rate_unit(value)}/s"
     )
     kinds = (
         ("step time", value.step_time_parts_s, format_seconds),

@@ -47,7 +47,7 @@ def format_quantity(name: str, value: float) -> str:
     if last.endswith("_watts"):
         return f"{value:,.0f} W"
     if last.endswith("_per_s"):
-        return format_rate(value, "/s")
+        return f"{value:,.0f}/s" if value < 1e6 else format_rate(value, "/s")
     if last.endswith("_s"):
         return format_seconds(value)
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"

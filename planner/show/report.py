@@ -73,7 +73,8 @@ def verdict(plan: Plan) -> Text:
     amount, duration, node_hours = words.cost(plan, found)
     lines.append(
         f"  step {format_seconds(found.step_time_s)} ({words.interval(found)})   "
-        f"MFU {100 * found.mfu:.1f} %   {format_amount(found.tokens_per_s)} tokens/s "
+        f"MFU {100 * found.mfu:.1f} %   "
+        f"{format_amount(found.tokens_per_s)} {words.rate_unit(found)}/s "
         f"({format_amount(found.tokens_per_s / plan.num_devices)} per device)   "
         f"{format_bytes(device)} per device, {format_bytes(host)} per host\n"
         + f"  {amount}: {duration}, {node_hours}. {words.queues(plan, found)}".rstrip()
@@ -218,7 +219,8 @@ def show_estimate(
     out.print(Text.assemble(head, f": {estimate.layout} [{estimate.framework}]"))
     out.print(
         f"step {format_seconds(estimate.step_time_s)} ({words.interval(estimate)}), "
-        f"MFU {100 * estimate.mfu:.1f} %, {format_amount(estimate.tokens_per_s)} tokens/s",
+        f"MFU {100 * estimate.mfu:.1f} %, "
+        f"{format_amount(estimate.tokens_per_s)} {words.rate_unit(estimate)}/s",
         highlight=False,
     )
     out.print(_parts("Step time", estimate.step_time_parts_s, format_seconds))

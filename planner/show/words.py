@@ -10,6 +10,7 @@ from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.workload import Workload
 from planner.errors import shorten
 from planner.units import counted, either, format_amount, format_bytes, format_count, format_seconds
 
@@ -32,6 +33,7 @@ __all__ = [
     "other_batches",
     "probability",
     "queues",
+    "rate_unit",
     "strategies",
     "verdict",
     "waiting",
@@ -124,9 +126,26 @@ def job(plan: Plan) -> str:
     workload = plan.workload
     return (
         f"{plan.model} ({format_count(plan.num_params)} parameters) on {_place(plan)}, "
-        f"{workload.global_batch:,} x {workload.sequence_length:,} tokens per step, "
+        f"{_batch(workload)} per step, "
         f"{workload.precision}"
     )
+
+
+def _batch(workload: Workload) -> str:
+    """What a step trains on."""
+    length = "" if workload.unit == "samples" else f" x {workload.sequence_length:,}"
+    return f"{workload.global_batch:,}{length} {workload.unit}"
+
+
+def rate_unit(found: Estimate) -> str:
+    """What is counted by the second: tokens, or samples where each is a token alone.
+
+    >>> from planner.choose.planning import estimate
+    >>> rate_unit(estimate("cosmoflow", "polaris", Layout(dp=4)))
+    'samples'
+    """
+    tokens = found.tokens_per_s * found.step_time_s
+    return "samples" if round(tokens) == found.layout.global_batch else "tokens"
 
 
 def verdict(plan: Plan) -> str:
@@ -147,8 +166,8 @@ def instead(plan: Plan) -> str:
     if plan.asked_batch in (0, plan.workload.global_batch):
         return ""
     return (
-        f"This is for {plan.workload.global_batch:,} sequences a step: no layout that one would "
-        f"run, and that files can be written for, shares {plan.asked_batch:,}."
+        f"This is for {plan.workload.global_batch:,} {plan.workload.batch_unit} a step: no layout "
+        f"that one would run, and that files can be written for, shares {plan.asked_batch:,}."
     )
 
 
@@ -183,7 +202,7 @@ def other_batches(plan: Plan) -> str:
         for offer in others
     )
     asked = plan.asked_batch or plan.workload.global_batch
-    return f"{asked:,} sequences do not divide evenly: {offers}."
+    return f"{asked:,} {plan.workload.batch_unit} do not divide evenly: {offers}."
 
 
 def _rate(speedup: float | None) -> str:
@@ -365,7 +384,7 @@ def alternative(estimate: Estimate, better: Estimate | None) -> str:
 def cost(plan: Plan, estimate: Estimate) -> tuple[str, str, str]:
     """What of the training is counted, how long that takes, and its node-hours."""
     tokens, node_hours = plan.workload.all_tokens, plan.node_hours(estimate)
-    amount = f"steps of {format_count(tokens)} tokens" if tokens else "1,000 steps"
+    amount = f"steps of {format_count(tokens)} {plan.workload.unit}" if tokens else "1,000 steps"
     duration_s = plan.duration_s(estimate) if tokens else 1000 * estimate.step_time_s
     return amount, format_seconds(duration_s), f"{format_amount(node_hours)} node-hours"
 
@@ -400,7 +419,7 @@ def metrics(plan: Plan, estimate: Estimate, limit_bytes: float) -> list[tuple[st
     return [
         ("step time", format_seconds(estimate.step_time_s), interval(estimate)),
         (
-            "tokens per second",
+            f"{rate_unit(estimate)} per second",
             format_amount(estimate.tokens_per_s),
             f"{format_amount(per_device)} per device",
         ),

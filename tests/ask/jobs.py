@@ -25,6 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
     "sequence": {},
     "batch": {"nodes": 3},
     "largest-batch": {},
+    "learning-rate": {"base_batch": 16, "base_rate": 1e-3, "critical_batch": 32.0},
     "change": {"also": ("device.launch_s=1us",)},
     "sensitivity": {"replan": 1},
     "zero": {"alone": True},

@@ -15,7 +15,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
-from planner.errors import DescriptionError, LayoutError
+from planner.errors import LayoutError
 from tests.descriptions import question
 
 LEGAL = Layout(dp=4, tp=4, zero_stage=1, micro_batch=2, grad_accumulation=8)
@@ -269,9 +269,29 @@ def test_each_rule_has_its_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_convolutional_network_is_counted_but_not_planned() -> None:
-    with pytest.raises(DescriptionError, match="only transformers"):
-        check(question("resnet-50"), LEGAL)
+@pytest.mark.parametrize("axis", ["tp", "pp", "cp", "ep"])
+def test_a_convolutional_network_is_spread_by_data_parallelism_alone(axis: str) -> None:
+    q = question("resnet-50", "megatron-deepspeed", sequence_length=1, global_batch=64)
+    with pytest.raises(LayoutError, match=f"{axis} = 2: .*"):
+        check(q, Layout(dp=4, micro_batch=16, **{axis: 2}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sequence_length": 128}, "sequence length 128: a sample of resnet-50 is a picture"),
+        ({"precision": "fp8"}, "precision = fp8: resnet-50 has convolutions"),
+        ({"lora_rank": 8}, "lora_rank = 8: resnet-50 has no matrices"),
+    ],
+)
+def test_what_sequences_alone_have_is_refused_for_samples(
+    fields: dict[str, Any], message: str
+) -> None:
+    q = question(
+        "resnet-50", "ddp", "dgx-h100", **{"sequence_length": 1, "global_batch": 64} | fields
+    )
+    with pytest.raises(LayoutError, match=message):
+        check(q, Layout(dp=4, micro_batch=16))
 
 
 def test_three_heads_over_two_ranks() -> None:

@@ -170,9 +170,12 @@ def test_precision_that_the_device_lacks() -> None:
         plan("gpt2", "polaris", nodes=1, workload=SMALL.replaced(precision="fp8"))
 
 
-def test_convolutional_models_are_refused_in_one_sentence() -> None:
-    with pytest.raises(DescriptionError, match="only transformers"):
+def test_samples_of_a_convolutional_model_are_no_sequences() -> None:
+    with pytest.raises(LayoutError, match="use sequence_length = 1, its default"):
         plan("resnet-50", "polaris", nodes=1, workload=SMALL)
+    found = plan("resnet-50", "polaris", nodes=1).recommended
+    assert found is not None
+    assert found.layout.world == found.layout.dp == 4
 
 
 def test_estimate_takes_the_first_framework_that_allows_the_layout() -> None:

@@ -30,6 +30,11 @@ from planner.errors import DescriptionError, UnknownNameError
 
 MACHINES = names("machine")
 EXPECTED = [
+    "abci",
+    "big-basin",
+    "mn-1",
+    "theta",
+    "vsc-5-cpu",
     "a100-40gb-roce",
     "a100-80gb-roce",
     "a100-pcie-node",
@@ -155,7 +160,9 @@ def test_every_number_has_a_source(name: str) -> None:
 def test_plausible(name: str) -> None:
     machine = load_machine(name)
     device, node, fabric = machine.device, machine.node, machine.node.fabric
-    assert 1 * GIB <= device.memory_bytes.value <= 300 * GIB
+    # the device of a CPU machine is a whole node
+    most = 600 if device.runtime == "cpu" else 300
+    assert 1 * GIB <= device.memory_bytes.value <= most * GIB
     assert 0.1 * GIB <= device.context_bytes.value <= 4 * GIB
     assert 1e6 <= device.communicator_bytes.value <= 1 * GIB
     assert 20e9 <= device.memory_bytes_per_s.value <= 10e12
@@ -266,6 +273,35 @@ def test_vsc_5() -> None:
     assert a40.peak("bf16") == 149.7e12
     assert queue(a100, "zen3_0512_a100x2") == (1, 61, 72)
     assert queue(a40, "zen2_0256_a40x2") == (1, 45, 72)
+
+
+def test_cpu_nodes_are_whole_devices() -> None:
+    """A rank a node, for arithmetic in fp32."""
+    theta, vsc = load_machine("theta"), load_machine("vsc-5-cpu")
+    assert (theta.num_nodes.value, vsc.num_nodes.value) == (4392, 638 + 136 + 20)
+    # 11.69 PF of the Top500's peak
+    assert theta.peak("fp64") * 4392 == pytest.approx(11.69e15, rel=0.001)
+    for machine in (theta, vsc):
+        assert machine.node.num_devices == 1
+        assert set(machine.device.peak_flop_per_s) == {"fp64", "fp32"}
+    assert queue(vsc, "zen3_0512") == (1, 638, 72)
+    assert queue(vsc, "zen3_1024") == (1, 136, 72)
+    assert queue(vsc, "zen3_2048") == (1, 20, 72)
+    assert queue(theta, "default (128+)") == (128, 255, 3)
+    assert queue(theta, "default (802+)") == (802, 4392, 24)
+
+
+def test_machines_of_records() -> None:
+    """Those of Goyal 2017 (32 servers of 8 P100, 50 Gb/s), Akiba 2017 (1,024 P100) and ABCI."""
+    basin, mn, abci = (load_machine(name) for name in ("big-basin", "mn-1", "abci"))
+    assert basin.num_nodes.value * basin.node.num_devices == 256
+    assert basin.node_bytes_per_s == 6.25e9
+    assert (basin.peak("fp32"), basin.peak("fp16")) == (10.6e12, 21.2e12)
+    assert mn.num_nodes.value * mn.node.num_devices == 1024
+    assert abci.num_nodes.value * abci.node.num_devices >= 3456
+    # four links a device, three in its quad and one to the other
+    for device in range(8):
+        assert sum(device in wire.devices for wire in basin.node.fabric.wires) == 4
 
 
 @pytest.mark.parametrize("name", ["frontier", "lumi-g"])

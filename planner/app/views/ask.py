@@ -27,7 +27,12 @@ __all__ = ["TITLE", "page"]
 TITLE = "Questions"
 _QUESTION, _TASK = "question", "ask_task"
 _FIRST = next(iter(QUESTIONS))
-_USUAL: dict[str, Any] = {"days": 30.0, "against": "dgx-h100"}
+_USUAL: dict[str, Any] = {
+    "days": 30.0,
+    "against": "dgx-h100",
+    "base_batch": 256,
+    "base_rate": 1e-4,
+}
 """What is asked where a question needs a value and has none of its own."""
 _MOST = 1e9
 _COLUMNS = 4

@@ -7,7 +7,7 @@ from typing import Annotated, Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
-from planner.ask.point import DAY_S, Point, in_days, no_point, on_nodes
+from planner.ask.point import DAY_S, Point, in_days, on_nodes
 from planner.describe.catalogue import load_model, names
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -93,9 +93,6 @@ def _some(asked: Asked, family: str | None, among: tuple[str, ...]) -> list[Mode
 
 
 def _on(asked: Asked, one: Model, nodes: int) -> Point:
-    if one.convolutional is not None:
-        reason = "only transformers can be planned"
-        return no_point(nodes, asked.machine, asked.workload, reason)
     return asked.at(model=one).tried_on(nodes)
 
 

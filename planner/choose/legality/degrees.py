@@ -47,7 +47,7 @@ def _kv_heads(q: Question, x: Layouts) -> Mask:
     divides = kv % x.tp == 0
     if q.model.latent_attention is not None:
         return np.ones_like(divides)
-    return divides | (q.framework.replicates_kv_heads & (x.tp % kv == 0))
+    return divides | (q.framework.replicates_kv_heads & (x.tp % max(kv, 1) == 0))
 
 
 def _ffn_width(q: Question) -> int:
@@ -86,7 +86,21 @@ def _ramp(q: Question, x: Layouts) -> Mask:
     return np.all([size % at_once == 0 for size in sizes], axis=0) | np.zeros_like(at_once, bool)
 
 
-AXES: tuple[Rule, ...] = tuple(_axis(name) for name in ("tp", "pp", "cp", "ep"))
+def _whole(name: str) -> Rule:
+    return Rule(
+        f"a convolutional network is not split over {name}",
+        (name,),
+        lambda q, x: (getattr(x, name) == 1) | (q.model.convolutional is None),
+        lambda q, x: (
+            f"{name} = {getattr(x, name)}: {q.model.name} is convolutional, which data parallelism "
+            f"alone spreads here; use {name} = 1"
+        ),
+    )
+
+
+_DEGREES = ("tp", "pp", "cp", "ep")
+
+AXES: tuple[Rule, ...] = (*map(_axis, _DEGREES), *map(_whole, _DEGREES))
 
 DIVISIONS: tuple[Rule, ...] = (
     Rule(

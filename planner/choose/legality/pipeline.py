@@ -19,7 +19,7 @@ __all__ = ["SCHEDULED", "STAGES"]
 
 
 def _num_layers(q: Question) -> int:
-    return q.model.num_layers + q.model.num_decoder_layers
+    return q.model.depth
 
 
 def _stages(q: Question, x: Layouts) -> Mask:

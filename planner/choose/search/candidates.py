@@ -20,6 +20,8 @@ from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 __all__ = ["FULLEST_CHUNK", "candidates"]
 
 _MAX_MICRO_BATCH = 64
+_MAX_SAMPLES = 1024
+"""The same of samples that are no sequences, such as pictures."""
 FULLEST_CHUNK = 1.05
 """Layers of the fullest chunk over their mean: what interleaving saves is lost where it is more."""
 _LEAST_CONTEXT_TOKENS = 1024
@@ -54,7 +56,7 @@ def _degrees(grid: Grid, world: int) -> None:
     ways = divisors(world)
     grid.columns = {"tp": np.asarray(ways if "tp" in framework.axes else [1], dtype=np.int64)}
     grid.apply("tp")
-    layers = model.num_layers + model.num_decoder_layers
+    layers = model.depth
     grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
     _context(grid, ways)
     # where heads are all that it exchanges; other kinds are tried on what these candidates leave
@@ -99,7 +101,8 @@ def _context(grid: Grid, ways: list[int]) -> None:
 
 def _batches(grid: Grid) -> None:
     batch = grid.question.workload.global_batch
-    grid.cross("micro_batch", [d for d in divisors(batch) if d <= _MAX_MICRO_BATCH])
+    most = _MAX_SAMPLES if grid.question.model.convolutional else _MAX_MICRO_BATCH
+    grid.cross("micro_batch", [d for d in divisors(batch) if d <= most])
     columns = grid.columns
     per_replica = batch // columns["dp"]
     grid.filter(per_replica % columns["micro_batch"] == 0)
@@ -152,7 +155,7 @@ def _chunks(grid: Grid) -> None:
     """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
     schedule as many as its layers make even."""
     model, layouts = grid.question.model, grid.layouts()
-    layers, pp = model.num_layers + model.num_decoder_layers, layouts.pp
+    layers, pp = model.depth, layouts.pp
     several, turned = interleaved(layouts), layouts.v_shaped
     rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
     for count in range(2, layers // 2 + 1):

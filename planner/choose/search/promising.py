@@ -89,7 +89,7 @@ class Sieve:
         """By which part of the device layouts exceed it at least, be it with ends as layers."""
         question, least = self.question, least_memory_bytes(self.question, layouts)
         if question.framework.deals_as_told:
-            layers = question.model.num_layers + question.model.num_decoder_layers
+            layers = question.model.depth
             each = np.maximum(layers // layouts.pp, 2)
             least = least * np.where(layouts.piped, 1 - 1 / each, 1.0)
         return np.maximum(least / max(question.machine.device.memory_bytes.value, 1.0) - 1, 0.0)

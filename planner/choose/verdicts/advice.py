@@ -5,7 +5,6 @@ Every reason is read off the estimates and the verdicts; nothing is said that th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
 from planner.cost.shards.split import kept_share
 from planner.describe.layout import Layout
+from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate
 from planner.units import either, format_rate, format_seconds
 
 __all__ = ["learning_rate_note", "notes", "utilisation"]
@@ -192,7 +192,9 @@ def utilisation(question: Question, answer: Estimate) -> list[str]:
     return lines
 
 
-def learning_rate_note(global_batch: int, reference_batch: int = 256) -> str:
+def learning_rate_note(
+    global_batch: int, reference_batch: int = 256, unit: str = "sequences"
+) -> str:
     """How the learning rate is usually scaled from a reference batch, with warm-up.
 
     Linear: Goyal et al. 2017, arXiv:1706.02677 (SGD). Square root: Krizhevsky 2014,
@@ -201,10 +203,10 @@ def learning_rate_note(global_batch: int, reference_batch: int = 256) -> str:
     >>> learning_rate_note(1024)[:58]
     'Learning rate for a global batch of 1024 sequences, from o'
     """
-    ratio = global_batch / reference_batch
+    linear, root = (scaled_rate(1, reference_batch, global_batch, p) for p in (LINEAR, SQUARE_ROOT))
     return (
-        f"Learning rate for a global batch of {global_batch} sequences, from one tuned at "
-        f"{reference_batch}: linear rule x{ratio:.3g} (SGD), square-root rule "
-        f"x{math.sqrt(ratio):.3g} (Adam); warm up over the first steps, longer the larger the "
+        f"Learning rate for a global batch of {global_batch} {unit}, from one tuned at "
+        f"{reference_batch}: linear rule x{linear:.3g} (SGD), square-root rule "
+        f"x{root:.3g} (Adam); warm up over the first steps, longer the larger the "
         "factor."
     )

@@ -100,8 +100,8 @@ def guide(questions: Sequence[Question], nodes: int) -> tuple[Advice, str]:
     limit = format_bytes(taken.device_limit_bytes)
     total, states = float(taken.memory_bytes[0]), _state_bytes(taken)
     size = (
-        f"{format_bytes(total)} with micro-batches of one sequence, {format_bytes(states)} of them "
-        f"weights, gradients and optimizer states"
+        f"{format_bytes(total)} with micro-batches of one {_one(question)}, "
+        f"{format_bytes(states)} of them weights, gradients and optimizer states"
     )
     one_device = nodes * machine.node.num_devices == 1
     if taken.fits_device[0]:
@@ -115,6 +115,11 @@ def guide(questions: Sequence[Question], nodes: int) -> tuple[Advice, str]:
         found, where = _spread(machine, nodes)
         why = f"the model does not fit one device of {limit} ({size}){where}"
     return found, f"{why}: {found.value.text}"
+
+
+def _one(question: Question) -> str:
+    """What a batch has several of."""
+    return question.workload.batch_unit.removesuffix("s")
 
 
 def _spread(machine: Machine, nodes: int) -> tuple[Advice, str]:
@@ -167,6 +172,6 @@ def _layer(question: Question) -> tuple[float, str]:
     activations = float(np.max(layer.kept + layer.working))
     parts = (
         f"{format_bytes(weights)} of weights, {format_bytes(gradient)} for the gradient of its "
-        f"largest matrix, {format_bytes(activations)} of activations of one sequence"
+        f"largest matrix, {format_bytes(activations)} of activations of one {_one(question)}"
     )
     return weights + gradient + activations, parts

@@ -198,7 +198,7 @@ def deferred(sizes: Sizes, gemms: tuple[Gemm, ...], norms: int) -> tuple[Saved, 
     results = tuple(
         Saved(
             f"gradient.{gemm.name}",
-            float(sizes.product_input * gemm.n * max(gemm.top_k, 1)),
+            float(sizes.product_input * gemm.rows * gemm.n * max(gemm.top_k, 1)),
             _split_of(gemm),
         )
         for gemm in gemms

@@ -1,4 +1,4 @@
-"""Blocks: operators and saved tensors of each distinct layer of a transformer.
+"""Blocks: operators and saved tensors of each distinct layer of a model.
 
 The inventory of saved tensors follows what autograd keeps, operator by operator: Korthikanti
 et al. 2022 (arXiv:2205.05198, section 4) for the GPT layer, and the same counting for gated,
@@ -21,6 +21,7 @@ from planner.cost.operators.backward import (
     repeating,
     working,
 )
+from planner.cost.operators.convolutions import stages
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.cost.question import Question
@@ -63,6 +64,9 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     8030261248
     """
     sizes = Sizes(model, workload, framework)
+    if model.convolutional is not None:
+        made = stages(sizes, model.convolutional)
+        return tuple(trained(block, workload, framework.kernels) for block in made)
     first, *layers, last = weight_blocks(model)
     kinds = layer_kinds(model)
     complete = (

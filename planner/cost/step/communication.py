@@ -19,6 +19,7 @@ from planner.cost.network.collectives import (
     all_reduce_s,
     all_to_all_s,
     hand_on_s,
+    hierarchical_all_reduce_s,
     phased_all_to_all_s,
     reduce_scatter_s,
     send_s,
@@ -333,7 +334,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
     """
     question, params, layouts = stages.question, stages.params, stages.layouts
     buffers, rules = question.framework.buffers, question.framework.communication
-    buckets = _pieces(stages, buffers.reduce_bucket_elements)
+    buckets = _pieces(stages, buffers.reduce_bucket_elements) + _first_bucket(stages)
     gradients = _reduced_s(stages, groups, buckets)
     first, units = (groups.shard, groups.expert_shard), num_units(stages)
     by_layer = layouts.gathers_updates & rules.every_layer_alone
@@ -414,6 +415,8 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     often = often if rules.replicas_once else np.ones_like(often)
     alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
+    phased = stages.question.framework.reduction.hierarchical
+    reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
 
     def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
         """Each rank sums up its shard, and what replicas have of it."""
@@ -433,7 +436,7 @@ def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
         if not np.any(part):
             continue
         size = amount * part
-        whole = functools.partial(_times, count, all_reduce_s, every, size)
+        whole = functools.partial(_times, count, reduce_s, every, size)
         split = functools.partial(in_parts, size, shard, replica)
         found = found + _where(~scattered, whole) + _where(scattered, split)
     return found
@@ -447,3 +450,10 @@ def _pieces(stages: Stages, bucket: float) -> Float:
     alone = stages.question.framework.communication.every_layer_alone
     by_layer = stages.layouts.shards_weights | alone
     return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
+
+
+def _first_bucket(stages: Stages) -> Float:
+    """A collective more where the first bucket of gradients closes before others do [1]."""
+    first = stages.question.framework.reduction.first_bucket_elements
+    more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
+    return np.where(more, 1.0, 0.0)

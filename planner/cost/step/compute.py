@@ -44,8 +44,13 @@ def gemm_s(
     element_bytes: float = 2,
     output_bytes: float = 2,
     batch: ArrayLike = 1,
+    spared_bytes: ArrayLike = 0,
+    overlapped: ArrayLike = False,
 ) -> Float:
     """Time of `batch` products (m, k) x (k, n) [s].
+
+    `spared_bytes`: of operands and result, those that are moved once for several rows;
+    `overlapped`: products of so many tiles that the start of one runs beside the end of another.
 
     Counted: roofline of the rate that the best library product sustains and the memory bandwidth;
     tiles that run in waves of `num_units`, of which the last may be part empty, unless the inner
@@ -60,7 +65,7 @@ def gemm_s(
     m, n, k, batch = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(m, n, k, batch))
     unit_rate = np.asarray(flop_per_s, dtype=float) / num_units
     found = constants().gemm
-    overhead = found.tile_overhead.value
+    overhead = np.where(overlapped, 0.0, found.tile_overhead.value)
     # every way to split the inner dimension at once, on an axis of its own
     splits = _SPLITS.reshape(-1, *[1] * m.ndim)
     depth = k / splits + overhead + (splits > 1) * overhead
@@ -75,7 +80,7 @@ def gemm_s(
         seconds /= unit_rate * tile.reach.value
         np.minimum(every, seconds, out=every)
     best = np.min(every, axis=0)
-    moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n)
+    moved = batch * (element_bytes * (m * k + k * n) + output_bytes * m * n) - spared_bytes
     return np.maximum(best, moved / bytes_per_s)
 
 
@@ -104,6 +109,8 @@ class _Rates:
 
     gemm: float
     grouped: float
+    convolution: float
+    winograd: float
     head: float
     attention: float
     uneven_context: bool
@@ -120,10 +127,12 @@ class _Rates:
             machine.peak(name) * device.best_product(name) * device.sustained_fraction.value
             for name in (precision, base)
         )
-        uneven = framework.kernels.uneven_context
+        uneven, vectors = framework.kernels.uneven_context, precision == "fp32"
         return cls(
             gemm=best,
             grouped=best * device.grouped_gemm_fraction.value,
+            convolution=best * (1.0 if vectors else device.convolution_fraction.value),
+            winograd=constants().convolution.winograd_ratio.value if vectors else 1.0,
             head=best_base,
             attention=machine.peak(base)
             * device.attention_efficiency.value
@@ -248,12 +257,14 @@ class _Product:
         n = gemm.n / tp if gemm.split == "column" else np.full(tokens.shape, float(gemm.n))
         k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
         batch: Float = np.ones_like(tokens)
-        m = tokens
+        m = tokens * gemm.rows
         if gemm.experts:
             batch = np.maximum(gemm.experts / layouts.ep, 1.0)
-            m = tokens * gemm.top_k / split_over("dispatched", layouts) / batch
+            m = m * gemm.top_k / split_over("dispatched", layouts) / batch
             m = m * expert_load(question.workload, layouts)
         rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
+        if gemm.convolution:
+            rate = rates.convolution * (rates.winograd if gemm.small_kernel else 1.0)
         if gemm.experts:
             # one expert alone is an ordinary product
             rate = np.where(batch > 1, rates.grouped, rates.gemm)
@@ -274,11 +285,11 @@ def _gemm_times(
     found = [_Product.of(question, gemm, tokens, layouts, rates) for gemm in gemms]
     sides = [
         side
-        for p in found
+        for p, whole in zip(found, (fused and not g.convolution for g in gemms), strict=True)
         for side in (
             (p.m, p.n, p.k, p.batch, p.rate, element),
             (p.m, p.k, p.n, p.batch, p.rate, element),
-            (p.n, p.m, p.k, p.batch, p.rate, added if fused else element),
+            (p.n, p.m, p.k, p.batch, p.rate, added if whole else element),
         )
     ]
     # recompute, and how norms are split, change no product
@@ -297,6 +308,7 @@ def _gemm_times(
         element_bytes=rates.element,
         output_bytes=output,
         batch=batch,
+        **_of_convolutions(gemms, m, k, rates.element),
     )
     if len(first) < tokens.size:
         seconds = seconds[:, which]
@@ -304,6 +316,23 @@ def _gemm_times(
         _with_kernels(question, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added)
         for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))
     ]
+
+
+def _of_convolutions(
+    gemms: tuple[Gemm, ...], m: Float, k: Float, element: float
+) -> dict[str, ArrayLike]:
+    """What convolutions among products spare: bytes of what rows share, starts of tiles."""
+    if not any(gemm.convolution or gemm.inputs for gemm in gemms):
+        return {}
+    # the operand (m, k) of the forward product is in the two others too
+    operand = np.repeat(m[::3] * k[::3], 3, axis=0)
+    shared = [1 - min(g.inputs / (g.rows * g.k), 1.0) if g.inputs else 0.0 for g in gemms]
+    whole = [gemm.convolution for gemm in gemms]
+    shape = (-1, *[1] * (m.ndim - 1))
+    return {
+        "spared_bytes": element * operand * np.repeat(shared, 3).reshape(shape),
+        "overlapped": np.repeat(whole, 3).reshape(shape),
+    }
 
 
 def _stacked(rows: Sequence[Sequence[ArrayLike]], shape: tuple[int, ...]) -> Float:

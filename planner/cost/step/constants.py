@@ -10,6 +10,7 @@ from planner.describe.base import Description, Quantity
 
 __all__ = [
     "AttentionConstants",
+    "ConvolutionConstants",
     "GemmConstants",
     "OptimizerConstants",
     "RecomputeConstants",
@@ -57,6 +58,14 @@ class AttentionConstants(Description):
     """What matrix units read at a time [B]."""
 
 
+class ConvolutionConstants(Description):
+    """Convolutions."""
+
+    winograd_ratio: Quantity
+    """Multiplications of a kernel of 3 x 3 that moves by one place, over those of Winograd's
+    algorithm."""
+
+
 class RecomputeConstants(Description):
     """What selective recompute repeats, by policy."""
 
@@ -82,6 +91,7 @@ class StepConstants(Description):
 
     gemm: GemmConstants
     attention: AttentionConstants
+    convolution: ConvolutionConstants
     recompute: RecomputeConstants
     optimizer: OptimizerConstants
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.arrays import Arrays, Float
+from planner.cost.arrays import Arrays, Float, among
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import DataTraffic
 from planner.cost.step.offload import offload_pass_s
@@ -44,8 +44,9 @@ def exposed_traffic(
 ) -> Exposed:
     """What is left of a stage's traffic beside one micro-batch's computation on it [s].
 
-    Counted: contention of what is hidden, what has nothing to hide behind, quantising. Left out:
-    traffic of layers and between stages. method.md#traffic-per-axis-and-overlap.
+    Counted: contention of what is hidden, what has nothing to hide behind, half a cycle of a thread
+    that looks for gradients, quantising. Left out: traffic of layers and between stages, what ranks
+    tell each other before they reduce. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.question import Question
@@ -134,11 +135,16 @@ def _quantising_s(stages: Stages) -> Float:
 def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float) -> Float:
     """What one reduction of the gradients adds to a backward pass [s]."""
     framework = stages.question.framework
+    rules, contention = framework.reduction, framework.communication.contention.value
+    # the last gradient comes half a cycle before somebody looks for it
+    awaited = np.where(traffic_s > 0, 0.5 * rules.cycle_s, 0.0)
     if not framework.communication.overlap_gradients:
-        return traffic_s
+        return traffic_s + awaited
     hidden = backward_s * (1 - tail)
     left = np.maximum(traffic_s - hidden, traffic_s * tail)
-    return left + framework.communication.contention.value * np.minimum(traffic_s, hidden)
+    behind = left + contention * np.minimum(traffic_s, hidden)
+    after = among(stages.layouts.zero_stage, rules.after_backward)
+    return np.where(after, traffic_s, behind) + awaited
 
 
 def _behind(traffic_s: Float, compute_s: Float, first: Float, contention: float) -> Float:

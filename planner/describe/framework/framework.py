@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from planner.describe.base import Description, ZeroStage
 from planner.describe.framework.code import Code
+from planner.describe.framework.reduction import Reduction
 from planner.describe.framework.switches import (
     Switch,
     check_path,
@@ -156,6 +157,8 @@ class Framework(Description):
     """Fixed buffers."""
     communication: Communication
     """Overlap and synchronisation."""
+    reduction: Reduction = Reduction()
+    """How and when replicas sum up whole gradients."""
     offloading: Offloading = Offloading()
     """What offloading moves and holds."""
     code: Code = Code()

@@ -180,6 +180,9 @@ class Kernels(Description):
     that of FlashAttention-2)."""
     fused_optimizer: bool
     """One pass over states and weights (else one kernel per operation)."""
+    channels_last: bool = False
+    """Whether convolutions find their channels side by side in memory, as matrix units read them
+    (torch.channels_last); else operands and results are turned around every product."""
     optimizer_in_backward: bool = False
     """Whether a weight is updated as soon as its gradient is there, which is gone then: gradients
     of one group of weights exist at a time."""

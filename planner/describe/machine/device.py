@@ -55,6 +55,10 @@ class Device(Description):
     suit the library less, other kernels between."""
     grouped_gemm_fraction: Fraction
     """Rate of grouped products of experts relative to one large product."""
+    convolution_fraction: Fraction = Fraction(
+        value=0.65, kind="assumed", source="as calibrated on A100"
+    )
+    """Rate of convolutions on matrix units relative to one large product."""
     attention_efficiency: Fraction
     """Fraction of the 16-bit peak that fused attention forward sustains on long sequences."""
     memory_efficiency: Fraction

@@ -92,7 +92,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A matrix product (tokens, k) x (k, n) and its two backward products."""
+    """A matrix product (tokens * rows, k) x (k, n) and its two backward products."""
 
     name: str
     n: int
@@ -116,6 +116,14 @@ class Gemm:
     """Bytes moved per element of its weights to unpack them, before each product with them."""
     norm_bytes: float = 0.0
     """Bytes moved per element of its weights to take their norms, before the forward product."""
+    rows: int = 1
+    """Rows of it that one token has (places of a picture to which a kernel is applied)."""
+    inputs: float = 0.0
+    """Elements of one token's input where its rows share them; 0 where they do not: rows * k."""
+    convolution: bool = False
+    """Whether it runs at the rate of convolutions, in tiles that run beside each other."""
+    small_kernel: bool = False
+    """Whether it is a kernel of 3 x 3 that moves by one place, which Winograd's algorithm suits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,22 @@ class Model(Shapes):
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of its longest sequence: its positions, or an image's patches; 0 without limit."""
+        """Tokens of its longest sequence: its positions, or an image's patches; 0 without limit.
+
+        Of a convolutional network a token is a sample, and a sequence is one.
+        """
+        if self.convolutional is not None:
+            return 1
         if self.vision is not None:
             return (self.vision.image_size // self.vision.patch_size) ** 2 + 1
         return self.max_sequence_length
+
+    @property
+    def depth(self) -> int:
+        """Layers of both stacks; blocks of a convolutional network."""
+        if self.convolutional is not None:
+            return sum(stage.count for stage in self.convolutional.stages)
+        return self.num_layers + self.num_decoder_layers
 
     @property
     def default_sequence_length(self) -> int:
@@ -47,6 +59,4 @@ class Model(Shapes):
         ...       gated_mlp=True, activation="silu").num_params
         1704
         """
-        if self.convolutional is not None:
-            return self.convolutional.num_params
         return num_params(self)

@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description, Width
+from planner.describe.model.convolutional import Convolutional
 
-__all__ = ["ConvStage", "Convolutional", "Experts", "LatentAttention", "Shapes", "Vision"]
+__all__ = ["Experts", "LatentAttention", "Shapes", "Vision", "Written"]
 
 _MAX_ROWS = 1_000_000_000
 
@@ -96,46 +97,6 @@ class Written(Description):
     """Whether queries, keys and values are views of one product (GPT-NeoX, Phi-3)."""
     joined_rotary: bool = False
     """Whether rotated and other parts of queries are joined, in another memory order."""
-
-
-class ConvStage(Description):
-    """`count` equal convolutions with their normalisation (their bias where they have one)."""
-
-    in_channels: Width = Field(ge=1)
-    """Input channels."""
-    out_channels: Width = Field(ge=1)
-    """Output channels."""
-    kernel: int = Field(ge=1, le=1000)
-    """Kernel edge."""
-    count: int = Field(default=1, ge=1, le=100_000)
-    """How many such convolutions."""
-    bias: bool = False
-    """Whether the convolution has a bias."""
-    norm: bool = True
-    """Whether a normalisation with scale and shift follows."""
-
-
-class Convolutional(Description):
-    """A convolutional network as a list of stages; parameters only, for now."""
-
-    dimensions: Literal[2, 3]
-    """Spatial dimensions of the kernels."""
-    stages: tuple[ConvStage, ...] = Field(min_length=1, max_length=10_000)
-    """Convolutions in order."""
-    head_in: Width = 0
-    """Inputs of the final fully connected layer; 0 where there is none."""
-    head_out: Width = 0
-    """Outputs of the final fully connected layer."""
-
-    @property
-    def num_params(self) -> int:
-        """Learned parameters: kernels, biases, normalisation, classifier."""
-        total = self.head_out * (self.head_in + 1) if self.head_in else 0
-        for stage in self.stages:
-            kernel = stage.in_channels * stage.out_channels * stage.kernel**self.dimensions
-            extra = stage.out_channels * (stage.bias + 2 * stage.norm)
-            total += stage.count * (kernel + extra)
-        return total
 
 
 class Shapes(Description):

@@ -1,21 +1,31 @@
-"""Weights of a transformer: every parameter tensor of every distinct layer.
+"""Weights of a model: every parameter tensor of every distinct layer or stage.
 
-Counted: matrices, biases, norms, embeddings, routers, the pooler. Left out: buffers, padding of
-the vocabulary, multi-token-prediction modules.
+Counted: matrices, kernels, biases, norms, embeddings, routers, the pooler. Left out: buffers (also
+the running statistics of batch norms), padding of the vocabulary, multi-token-prediction modules.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from planner.describe.model.block import Block, Matrix, Part, Weight
+from planner.describe.model.convolutional import Convolutional, Placed, PlacedStage
 from planner.describe.model.shapes import Experts, Shapes
-from planner.errors import DescriptionError
 
 Split = Literal["column", "row", "replicated"]
+Kind = Literal["embedding", "layer", "head"]
 
-__all__ = ["LayerKind", "adapted", "layer_kinds", "num_params", "shared_size", "weight_blocks"]
+__all__ = [
+    "LayerKind",
+    "adapted",
+    "dense_widths",
+    "layer_kinds",
+    "num_params",
+    "shared_size",
+    "weight_blocks",
+]
 
 
 def _norm(
@@ -267,13 +277,51 @@ def _head_weights(model: Shapes) -> tuple[Weight, ...]:
     return weights
 
 
-def weight_blocks(model: Shapes) -> tuple[Block, ...]:
-    """Blocks that hold weights only: embedding, each distinct layer, head."""
-    if model.convolutional is not None:
-        raise DescriptionError(
-            f"{model.name} is convolutional: its parameters are counted, but only transformers "
-            "can be planned; choose a transformer"
+def _convolution_weights(placed: Placed) -> tuple[Weight, ...]:
+    """A kernel with its bias, and the scale and shift of the norm behind it."""
+    of = placed.of
+    weights: tuple[Weight, ...] = (
+        Weight(placed.name, of.out_channels, placed.fan_in, part="feed_forward"),
+    )
+    if of.bias:
+        weights += (Weight(f"{placed.name}.bias", of.out_channels, part="feed_forward"),)
+    if of.norm != "none":
+        weights += (Weight(f"{placed.name}.norm", of.out_channels, copies=2, part="norm"),)
+    return weights
+
+
+def dense_widths(net: Convolutional, last: PlacedStage) -> tuple[tuple[int, int], ...]:
+    """Inputs and outputs of the fully connected layers behind the last stage."""
+    widths = (last.out_channels if net.pooled else last.outputs, *(d.outputs for d in net.dense))
+    return tuple(itertools.pairwise(widths))
+
+
+def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
+    """Blocks of a convolutional network: its first stage stands for the embedding, its fully
+    connected layers, or else its last stage, for the head."""
+    stages = tuple(net.placed())
+    blocks = []
+    for number, placed in enumerate(stages):
+        last = number == len(stages) - 1 and not net.dense
+        kind: Kind = "embedding" if number == 0 else "head" if last else "layer"
+        weights = tuple(w for conv in placed.convolutions for w in _convolution_weights(conv))
+        stage = placed.stage
+        blocks.append(Block(stage.name, kind, stage.count, weights, width=placed.inputs))
+    if net.dense:
+        widths = enumerate(dense_widths(net, stages[-1]))
+        weights = tuple(
+            weight
+            for number, (inputs, outputs) in widths
+            for weight in _linear(Weight(f"dense.{number + 1}", outputs, inputs, part="head"), True)
         )
+        blocks.append(Block("head", "head", 1, weights, width=stages[-1].outputs))
+    return tuple(blocks)
+
+
+def weight_blocks(model: Shapes) -> tuple[Block, ...]:
+    """Blocks that hold weights only: embedding, each distinct layer or stage, head."""
+    if model.convolutional is not None:
+        return _stage_blocks(model.convolutional)
     width = model.hidden_size
     return (
         Block("embedding", "embedding", 1, _embedding_weights(model), width=width),

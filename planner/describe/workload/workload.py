@@ -216,6 +216,20 @@ class Workload(Description):
         return documents_in(self.document_lengths, self.sequence_length, self.packing)
 
     @property
+    def unit(self) -> str:
+        """What is counted by the second: tokens, or samples that are no sequences.
+
+        >>> Workload(sequence_length=1).unit
+        'samples'
+        """
+        return "samples" if self.sequence_length == 1 else "tokens"
+
+    @property
+    def batch_unit(self) -> str:
+        """What a batch is made of: sequences, or samples that are none."""
+        return "samples" if self.sequence_length == 1 else "sequences"
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of one optimizer step that are trained on: padding does not count.
 

@@ -137,7 +137,8 @@ def _expect(job: BatchJob) -> str:
         "",
         f"- a step takes {format_seconds(estimate.step_time_s)} (90 % of comparable runs lay "
         f"between {low} and {high})",
-        f"- {estimate.tokens_per_s:,.0f} tokens/s, {100 * estimate.mfu:.1f} % of the peak (MFU)",
+        f"- {estimate.tokens_per_s:,.0f} {job.workload.unit}/s, "
+        f"{100 * estimate.mfu:.1f} % of the peak (MFU)",
         f"- the fullest rank is on stage {estimate.worst_stage}; its peak falls in "
         f"{estimate.peak_moment.replace('_', ' ')}",
         "",

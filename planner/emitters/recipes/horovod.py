@@ -14,8 +14,6 @@ __all__ = ["SAYS", "recipe"]
 
 SAYS = Says()
 _PRECISIONS = Words("precision", "Horovod", TORCH_DTYPES)
-_CYCLE_MS = "1"
-"""Horovod's own since 0.21."""
 _COMPRESSION = {4: "none", 2: "fp16"}
 """By the bytes of an element that is reduced."""
 _MODULE = '''\
@@ -73,7 +71,7 @@ def recipe(job: BatchJob) -> Recipe:
         launcher="horovod",
         environment={
             "HOROVOD_FUSION_THRESHOLD": f"{threshold:.0f}",
-            "HOROVOD_CYCLE_TIME": _CYCLE_MS,
+            "HOROVOD_CYCLE_TIME": f"{1e3 * framework.reduction.cycle_s:g}",
         },
         notes=tuple(notes),
     )

@@ -100,7 +100,8 @@ def switches_of(cells: Cells, compiled: bool) -> tuple[str, ...]:
     on = ["compile"] if compiled else []
     for noted in known_labels().switches:
         text = normalised(cells.text(noted.column))
-        if any(word in text for word in noted.words):
+        notes = normalised(cells.text("notes"))
+        if any(word in text for word in noted.words) and noted.noted in notes:
             on.append(noted.name)
     return tuple(on)
 

@@ -157,6 +157,15 @@ class Usual(Known):
     configuration says otherwise; None: as described [B]."""
 
 
+class MicroBatch(Description):
+    """Samples at a time that scripts set for a precision."""
+
+    precision: TrainingPrecision
+    """The precision."""
+    size: int = Field(ge=1)
+    """Samples."""
+
+
 class Software(Known):
     """What a label of software stands for, and what such runs do where a row does not say."""
 
@@ -185,6 +194,8 @@ class Software(Known):
     single sequences."""
     micro_batch: int | None = Field(default=None, ge=1)
     """Sequences at a time that its scripts set without a pipeline; None: as tuned."""
+    micro_batches: tuple[MicroBatch, ...] = ()
+    """The same by training precision, where a row states no batch at all."""
     plain_bf16: bool = False
     """Whether its scripts leave bf16 gradients in 16 bit where there is no pipeline."""
     awaits_kernels: bool = False
@@ -220,6 +231,8 @@ class Noted(Known):
     """The column."""
     words: tuple[str, ...]
     """Words, one of which is there."""
+    noted: str = ""
+    """What the notes hold besides, in words as those of labels; empty: anything."""
 
 
 class Labels(Description):

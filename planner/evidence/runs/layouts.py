@@ -14,7 +14,7 @@ from planner.describe.layout import Layout
 from planner.errors import PlannerError, shorten
 from planner.evidence.runs.cells import Cells
 from planner.evidence.runs.frameworks import usual
-from planner.evidence.runs.labels import Software, known_labels, normalised
+from planner.evidence.runs.labels import Software, known_labels, normalised, precision_of
 from planner.evidence.runs.reading import Note, Reading, assumed, stated, together
 
 __all__ = ["StatedLayout", "layout_is_stated", "layout_of", "usual_batch"]
@@ -141,6 +141,11 @@ def _batches(cells: Cells, software: Software, dp: int, pp: int) -> Reading[Batc
     is_open = not micro and not accumulation
     if micro is None and accumulation and batch and batch % (dp * accumulation) == 0:
         micro = batch // (dp * accumulation)
+    if micro is None and batch is None and (sizes := software.micro_batches):
+        precision = precision_of(cells.text("precision"))
+        micro = next((one.size for one in sizes if one.precision == precision), sizes[0].size)
+        notes = (Note(f"micro_batch missing: {micro}, as its scripts set it"),)
+        is_open = False
     rate_only = cells.number("step_time_s") is None and _rate_is_stated(cells)
     if batch is None and accumulation is None and (pp > 1 or (micro is None and rate_only)):
         usually = usual_batch(cells, dp * (micro or 1))

@@ -113,8 +113,8 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
     for name in sorted(names("model"), key=lambda name: (-len(name), name)):
         total = re.sub(r"-a\d+b$", "", name)
         parts = re.findall(r"[a-z]+|[0-9.]+", total)
-        # "gpt2" must not match "gpt-20b": what follows a number is no digit
-        text = r"[^a-z0-9.]*".join(map(re.escape, parts)) + r"(?![0-9])"
+        # "gpt2" must not match "gpt-20b", nor "v1" "v1.5": what follows a number is no digit
+        text = r"[^a-z0-9.]*".join(map(re.escape, parts)) + r"(?!\.?[0-9])"
         # parameters in use per token are often left out of a name
         text += "" if total == name else rf"(?:[^a-z0-9.]*{name.rsplit('-', 1)[1]})?"
         pairs.append((re.compile(text), name))

@@ -17,7 +17,7 @@ from planner.cost.shards.split import split_over
 from planner.cost.step.compute import block_time, gemm_s
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.model.block import Attention
+from planner.describe.model.block import Attention, Block, Gemm
 from tests import descriptions
 
 RATES = {"flop_per_s": 271e12, "bytes_per_s": 1.3e12, "num_units": 108}
@@ -212,3 +212,49 @@ def test_gradients_are_added_in_their_own_width() -> None:
         spent = float(more.weight_gradient_s - once.weight_gradient_s)
         added[precision] = spent * rate / sum(gemm.n * gemm.k for gemm in layer.gemms)
     assert added == pytest.approx({"fp16": 2 + 2 * 2, "bf16": 2 + 2 * 4})
+
+
+def _alone(gemm: Gemm) -> Block:
+    return Block("alone", "layer", 1, (), gemms=(gemm,))
+
+
+def test_rows_of_a_token_are_as_so_many_tokens() -> None:
+    q, layouts = question(sequence_length=2), [Layouts.of(Layout(micro_batch=b)) for b in (1, 64)]
+    rows, tokens = (
+        block_time(q, _alone(gemm), layout)
+        for gemm, layout in zip(
+            (Gemm("a", 512, 256, rows=64), Gemm("b", 512, 256)), layouts, strict=True
+        )
+    )
+    assert float(rows.forward_s) == float(tokens.forward_s)
+    assert float(rows.backward_s) == float(tokens.backward_s)
+    one = model_flop((_alone(Gemm("a", 512, 256, rows=64)),), q.workload)
+    assert float(one) == 6 * 512 * 256 * 64 * q.workload.tokens_per_step
+
+
+def test_what_rows_share_is_moved_once() -> None:
+    """A 3 x 3 kernel uses each place nine times and reads it once: apart it is memory-bound."""
+    q, layouts = question(sequence_length=1), Layouts.of(Layout(micro_batch=256))
+    apart = Gemm("apart", 64, 9 * 64, rows=56 * 56)
+    shared = replace(apart, inputs=64 * 56 * 56)
+    rate = q.machine.device.memory_bytes_per_s.value * q.machine.device.memory_efficiency.value
+    rows = 256 * 56 * 56
+    once, often = (float(block_time(q, _alone(g), layouts).forward_s) for g in (shared, apart))
+    assert often == pytest.approx(2 * (rows * 10 * 64 + 9 * 64 * 64) / rate)
+    assert 2 * (rows * 2 * 64 + 9 * 64 * 64) / rate <= once < often
+
+
+def test_convolutions_run_at_a_rate_of_their_own() -> None:
+    """On matrix units a fraction of a product's, on vector units that of a product."""
+    q = question(sequence_length=1)
+    device = q.machine.device
+    layouts, wide = Layouts.of(Layout(micro_batch=256)), Gemm("wide", 2048, 4096, rows=1024)
+    times = {}
+    for precision, fraction in [(p, f) for p in ("bf16", "fp32") for f in (0.25, 0.5)]:
+        part = device.convolution_fraction.replaced(value=fraction)
+        changed = q.machine.replaced(device=device.replaced(convolution_fraction=part).model_dump())
+        asked = question(sequence_length=1, precision=precision, machine=changed)
+        time = block_time(asked, _alone(replace(wide, convolution=True)), layouts)
+        times[precision, fraction] = float(time.forward_s)
+    assert times["bf16", 0.25] == pytest.approx(2 * times["bf16", 0.5])
+    assert times["fp32", 0.25] == times["fp32", 0.5]

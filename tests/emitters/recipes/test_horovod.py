@@ -40,10 +40,19 @@ def test_every_device_gets_a_process(machine: str, start: str) -> None:
 
 
 def test_the_fusion_buffer_is_the_one_that_is_counted() -> None:
-    """128 MiB since Horovod 0.21, though its page on tensor fusion says 64 MB."""
+    """128 MiB since Horovod 0.21."""
     script = files_of("gpt2", "polaris", 2, LAYOUT, "horovod")["job.sh"]
     assert "export HOROVOD_FUSION_THRESHOLD=134217728\n" in script
     assert "export HOROVOD_CYCLE_TIME=1\n" in script
+
+
+def test_switches_are_written() -> None:
+    """Fusion threshold in bytes, cycle in ms: horovod @2626dc87, common/operations.cc."""
+    chosen = "horovod+bucket=16777216+cycle=5ms+fp16-compression+hierarchical"
+    files = files_of("gpt2", "polaris", 2, LAYOUT, chosen)
+    for line in ("FUSION_THRESHOLD=33554432", "CYCLE_TIME=5", "HIERARCHICAL_ALLREDUCE=1"):
+        assert f"export HOROVOD_{line}\n" in files["job.sh"]
+    assert "COMPRESSION = hvd.Compression.fp16\n" in files["horovod_plan.py"]
 
 
 def test_the_module_wraps_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def _is_even(chunks: Int, slots: int) -> Mask:
 
 
 def _num_layers(question: Question) -> int:
-    return question.model.num_layers + question.model.num_decoder_layers
+    return question.model.depth
 
 
 def _interleaved(question: Question, piped: Layouts) -> list[Layouts]:

@@ -106,7 +106,7 @@ def _fewest_layers(question: Question, short: _Asked, name: str) -> Layouts:
     column, layouts = f"recompute_{name}", short.layouts
     if name not in question.framework.recompute_by or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
-    layers = question.model.num_layers + question.model.num_decoder_layers
+    layers = question.model.depth
     # of the fullest chunk, where both ends may count as layers
     deep = -(-(layers + 2) // (layouts.pp * layouts.vpp))
     # of n layers more are more recompute, of every n-th fewer: `met` suffices, `missed` does not

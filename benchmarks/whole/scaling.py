@@ -1,0 +1,147 @@
+"""Data parallelism at scale: CosmoFlow on Polaris, ResNet-50 on P100 and its records.
+
+CosmoFlow: the logs of argonne-lcf/dl_scaling @f09626e, cosmoflow_pytorch/results, of July and
+August 2023; the median over epochs of an epoch's time over its steps. Steps are those that the loop
+counted, which the logs' throughput tells: the loader hands out whole batches of 16 samples, so that
+a rank of 1,024 takes 32 steps an epoch and not the 20.5 of its samples. Polaris had Slingshot 10
+then, two ports of 100 Gb/s (argonne-lcf/user-guides @c67aea4c). Samples lay on the nodes' own
+disks; evaluation, which reads as many and sends nothing, took 13 to 17 ms a step on any number of
+nodes, so that all that grows with the nodes is communication.
+
+No collective of that network was published, and these all-reduces took tens of times what those of
+today take. One constant stands for it, fitted on half of the rows: what a level of a tree takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import planner
+from planner.describe.catalogue import load_machine, names
+from planner.describe.workload import TrainingPrecision
+
+__all__ = ["COSMOFLOW", "FITTED", "Row", "cosmoflow_s", "resnet_s", "rows"]
+
+Row = tuple[str, str, float, float, str]
+"""What, its unit, measured, estimate, source."""
+
+COSMOFLOW = {
+    "horovod": {
+        2: 0.0392,
+        4: 0.0948,
+        8: 0.1230,
+        16: 0.1734,
+        32: 0.1947,
+        64: 0.2140,
+        128: 0.2271,
+        256: 0.2483,
+    },
+    "ddp": {
+        2: 0.0401,
+        4: 0.1268,
+        8: 0.2730,
+        16: 0.7403,
+        32: 0.2532,
+        64: 0.3761,
+        128: 0.4092,
+        256: 0.4471,
+    },
+}
+"""Seconds of a step by framework and nodes of four devices, a sample a device: jobs 565618 to
+570304 of 20,992 samples, and for Horovod on 8 nodes job 563371 of 256. Of DDP on 16 nodes ten more
+jobs took 0.61 to 0.66 s, on 32 nodes nine 0.23 to 0.25 s: its time on 16 is no noise."""
+FITTED = (4, 16, 64, 256)
+"""Nodes on which the constant was fitted, of both frameworks: least mean of
+|log(estimate / measured)| among multiples of 0.5 ms; the others are the proof."""
+_LEVEL_S = 15.5e-3
+_NETWORK_2023 = ("node.nic_bytes_per_s=12.5e9", f"network.large_message_latency_s={_LEVEL_S}")
+
+_TENSORFLOW = {(1, 32): 195, (8, 32): 1485, (1, 64): 219, (8, 64): 1734}
+"""Images per second by devices and batch a device, synthetic data, TensorFlow 1.1 on a DGX-1 with
+P100, May 2017: tensorflow/tensorflow @5984ffef, tensorflow/docs_src/performance/benchmarks.md."""
+
+IMAGES = 1_281_167
+"""Of ImageNet's training set: Russakovsky et al. 2015, arXiv:1409.0575, table 2."""
+_TABLE = "arXiv:1903.12650 table 1"
+_RECORDS: tuple[tuple[str, str, int, int, TrainingPrecision, float, float, str], ...] = (
+    ("He", "big-basin", 8, 256, "fp32", 90, 29 * 3600, f"{_TABLE}; 90 epochs: arXiv:1706.02677"),
+    ("Goyal", "big-basin", 256, 8192, "fp32", 90, 3600, "arXiv:1706.02677, 90 epochs"),
+    ("Akiba", "mn-1", 1024, 32768, "fp32", 90, 900, "arXiv:1711.04325, abstract"),
+    ("Mikami", "abci", 3456, 55296, "fp16", 90, 120, f"{_TABLE}; 90 epochs assumed"),
+    (
+        "Yamazaki",
+        "abci",
+        2048,
+        81920,
+        "fp16",
+        1,
+        IMAGES / 1.73e6,
+        "arXiv:1903.12650, abstract: 1.73 million images/s",
+    ),
+)
+"""Who, machine, devices, batch, precision, epochs, seconds, source. TPUs have no profile, nor has
+the machine of 2,048 P40 (Jia et al. 2018, 6.6 min)."""
+
+
+def cosmoflow_s(framework: str, nodes: int) -> float:
+    """Estimate of a step of CosmoFlow on Polaris of 2023 [s]."""
+    job = planner.Workload(
+        sequence_length=1, global_batch=4 * nodes, precision="fp16", optimizer="sgd-momentum"
+    )
+    machine = load_machine("polaris", _NETWORK_2023)
+    layout = planner.Layout(dp=4 * nodes)
+    found = planner.estimate("cosmoflow", machine, layout, workload=job, framework=framework)
+    return found.step_time_s
+
+
+def resnet_s(machine: str, devices: int, batch: int, precision: TrainingPrecision) -> float:
+    """Estimate of a step of ResNet-50 under DDP, in 16-bit training with 16-bit reductions [s]."""
+    job = planner.Workload(
+        sequence_length=1, global_batch=batch, precision=precision, optimizer="sgd-momentum"
+    )
+    layout = planner.Layout(dp=devices, micro_batch=batch // devices)
+    framework = "ddp+bf16-reduction" if precision == "fp16" else "ddp"
+    found = planner.estimate("resnet-50", machine, layout, workload=job, framework=framework)
+    return found.step_time_s
+
+
+def rows() -> list[Row]:
+    """All rows; none of convolutional models where the catalogue has them only listed."""
+    if "cosmoflow" not in names("model"):
+        return []
+    records = list(_records())
+    return [*_cosmoflow(), *_tensorflow(), *records, *_speed_ups(records)]
+
+
+def _cosmoflow() -> Iterator[Row]:
+    for framework, measured in COSMOFLOW.items():
+        for nodes, step_s in measured.items():
+            half = "fitted" if nodes in FITTED else "held out"
+            what = f"CosmoFlow, {framework}, {nodes} nodes of Polaris with Slingshot 10, a step"
+            source = f"argonne-lcf/dl_scaling @f09626e; {half}"
+            yield what, "s", step_s, cosmoflow_s(framework, nodes), source
+
+
+def _tensorflow() -> Iterator[Row]:
+    for (devices, each), rate in _TENSORFLOW.items():
+        batch = devices * each
+        what = f"ResNet-50, {devices} P100, {each} images a device, a step"
+        source = "tensorflow @5984ffef, docs_src/performance/benchmarks.md; held out"
+        yield what, "s", batch / rate, resnet_s("big-basin", devices, batch, "fp32"), source
+
+
+def _records() -> Iterator[Row]:
+    for who, machine, devices, batch, precision, epochs, measured, source in _RECORDS:
+        steps = epochs * math.ceil(IMAGES / batch)
+        what = f"ResNet-50, {who}, {devices:,} devices, batch {batch:,}, {epochs} epochs"
+        estimate = steps * resnet_s(machine, devices, batch, precision)
+        yield what.replace(" 1 epochs", " 1 epoch"), "s", measured, estimate, f"{source}; held out"
+
+
+def _speed_ups(records: list[Row]) -> Iterator[Row]:
+    """How much faster 256 and 1,024 P100 are than 8: what the kernels of 2017 take cancels."""
+    one, *more = records[:3]
+    for record, devices in zip(more, (256, 1024), strict=True):
+        what = f"ResNet-50, {devices:,} P100 over 8, 90 epochs"
+        yield what, "1", one[2] / record[2], one[3] / record[3], "records; held out"

@@ -1,0 +1,254 @@
+"""Convolutions: operators and saved tensors of the stages of a convolutional network.
+
+A token is a sample: bytes per token are bytes per sample, and the rows of a product are the places
+to which its kernel is applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.describe.model.block import Block, Gemm, Pointwise, Saved
+from planner.describe.model.convolutional import Convolutional, Dense, Placed, PlacedStage
+from planner.describe.model.weights import dense_widths, weight_blocks
+
+__all__ = ["stages"]
+
+_INDEX = 8
+"""Bytes in which a largest place of a pooling is remembered (torch's int64)."""
+
+
+def stages(sizes: Sizes, net: Convolutional) -> tuple[Block, ...]:
+    """Blocks of a convolutional network: its stages, then its fully connected layers.
+
+    Counted: products, the passes of norms, non-linearities, additions, poolings and joins over
+    memory, bytes of a sample that backward needs, what changes the memory order around products of
+    matrix units. Left out: workspaces of the library, augmentation of pictures. He et al. 2015,
+    arXiv:1512.03385, table 1; method.md#convolutions.
+
+    >>> from planner import Workload, load_framework, load_model
+    >>> resnet = load_model("resnet-50")
+    >>> sizes = Sizes(resnet, Workload(), load_framework("ddp"))
+    >>> found = stages(sizes, resnet.convolutional)
+    >>> products = [(block.count, g) for block in found for g in block.gemms]
+    >>> round(sum(n * g.rows * g.n * g.k for n, g in products) / 1e9, 3)    # He et al., GMAC
+    4.089
+    """
+    placed, made = tuple(net.placed()), []
+    for number, (stage, block) in enumerate(zip(placed, weight_blocks(sizes.model), strict=False)):
+        found = _stage(sizes, stage, first=number == 0)
+        gradient = _gradient(sizes, stage)
+        made.append(
+            replace(
+                block,
+                gemms=found.gemms,
+                pointwise=found.pointwise,
+                saved=found.saved,
+                working=(gradient, gradient),
+            )
+        )
+    last = made[-1] if not net.dense else _dense(sizes, net, placed[-1])
+    loss, kept, working = _loss(sizes, net, placed[-1])
+    last = replace(
+        last, pointwise=(*last.pointwise, loss), saved=(*last.saved, kept), working=(working,)
+    )
+    return (*(made if net.dense else made[:-1]), last)
+
+
+def _stage(sizes: Sizes, placed: PlacedStage, *, first: bool) -> Operators:
+    """What a stage runs, and what it keeps of a sample besides its input."""
+    e, stage, found = sizes.element, placed.stage, Operators()
+    for number, convolution in enumerate(placed.convolutions):
+        found += _convolution(sizes, convolution, first=first and number == 0)
+        joins = stage.joins and number == 0
+        if joins:
+            found += _joined(sizes, convolution, placed.joined)
+        elif convolution.of.activation != "none":
+            found += _activation(sizes, convolution)
+        elif not convolution.shortcut and convolution is not _last(placed):
+            found += Operators(
+                saved=(Saved(f"{convolution.name}.out", e * convolution.outputs, "replicated"),)
+            )
+    if stage.residual:
+        found += _added(sizes, placed)
+    if stage.pool is not None:
+        found += _pooled(sizes, placed)
+    if first:
+        # the sample as it was read, and as it computes
+        held = placed.inputs * (e + FP32 * (e < FP32))
+        found += Operators(saved=(Saved("sample", held, "replicated", for_weights=1.0),))
+    return found
+
+
+def _last(placed: PlacedStage) -> Placed:
+    return [conv for conv in placed.convolutions if not conv.shortcut][-1]
+
+
+def _convolution(sizes: Sizes, placed: Placed, *, first: bool) -> Operators:
+    """A product with its bias, norm, and change of memory order."""
+    e, of, name = sizes.element, placed.of, placed.name
+    inputs, outputs = placed.inputs, placed.outputs
+    pointwise, saved = [], []
+    if sizes.workload.precision != "fp32" and not sizes.kernels.channels_last:
+        # operands and result of each of the three products are turned
+        moved = 2 * e * (inputs + outputs)
+        both = moved if first else 2 * moved
+        pointwise.append(Pointwise(f"{name}.order", moved, both, "replicated", 2))
+    if of.bias:
+        pointwise.append(Pointwise(f"{name}.bias", 2 * e * outputs, e * outputs, "replicated"))
+    if of.norm != "none":
+        # forward: statistics, then scale; backward: sums, then the gradient of the input
+        pointwise.append(
+            Pointwise(f"{name}.norm", 3 * e * outputs, 5 * e * outputs, "replicated", 2)
+        )
+        saved.append(Saved(f"{name}.norm.input", e * outputs, "replicated"))
+    return Operators((_gemm(placed, first),), (), tuple(pointwise), tuple(saved))
+
+
+def _gemm(placed: Placed, first: bool) -> Gemm:
+    of, dimensions = placed.of, len(placed.in_places)
+    taps, inside = of.taps(dimensions), placed.in_channels // of.groups
+    if of.transposed:
+        rows, n, k = math.prod(placed.in_places), of.out_channels // of.groups * taps, inside
+    else:
+        rows, n, k = math.prod(placed.out_places), of.out_channels // of.groups, placed.fan_in
+    return Gemm(
+        placed.name,
+        n,
+        k,
+        input_gradient=not first,
+        quantizable=False,
+        rows=rows * of.groups,
+        inputs=0.0 if of.transposed else float(placed.inputs),
+        convolution=True,
+        small_kernel=_is_small(placed),
+    )
+
+
+def _is_small(placed: Placed) -> bool:
+    of, plane = placed.of, len(placed.in_places) == 2
+    plain = of.dilation == of.groups == 1 and not of.transposed
+    return plane and plain and set(of.kernel) == {3} and set(of.stride) == {1}
+
+
+def _activation(sizes: Sizes, placed: Placed) -> Operators:
+    """A non-linearity: in place from its result, or leaky beside its input."""
+    e, outputs, leaky = sizes.element, placed.outputs, placed.of.activation == "leaky-relu"
+    saved = [Saved(f"{placed.name}.out", e * outputs, "replicated")]
+    if leaky and placed.of.norm == "none":
+        saved.append(Saved(f"{placed.name}.activation.input", e * outputs, "replicated"))
+    return Operators(pointwise=(_element_wise(sizes, placed.name, outputs),), saved=tuple(saved))
+
+
+def _element_wise(sizes: Sizes, name: str, elements: int) -> Pointwise:
+    """A non-linearity's passes: read and write, then gradient, kept tensor and result; where a
+    compiler joins it to what is before it, what it kept is read once more."""
+    e = sizes.element
+    if sizes.kernels.fused_residual:
+        return Pointwise(f"{name}.activation", 0.0, e * elements, "replicated", 0)
+    return Pointwise(f"{name}.activation", 2 * e * elements, 3 * e * elements, "replicated")
+
+
+def _added(sizes: Sizes, placed: PlacedStage) -> Operators:
+    """The input of a stage added to its result, and the non-linearity behind it."""
+    e, outputs = sizes.element, _last(placed).outputs
+    moved = e * outputs if sizes.kernels.fused_residual else 3 * e * outputs
+    add = Pointwise("residual", moved, 3 * e * placed.inputs, "replicated")
+    after = _element_wise(sizes, "residual", outputs)
+    kept = Saved("residual.out", e * outputs, "replicated")
+    return Operators(pointwise=(add, after), saved=(kept,))
+
+
+def _joined(sizes: Sizes, placed: Placed, channels: int) -> Operators:
+    """Channels of another stage behind those of a convolution: a copy of both."""
+    e, more = sizes.element, channels * math.prod(placed.out_places)
+    both = placed.outputs + more
+    join = Pointwise(
+        f"{placed.name}.join", 2 * e * both, e * (2 * placed.outputs + 3 * more), "replicated"
+    )
+    kept = Saved(f"{placed.name}.join", e * both, "replicated", for_weights=1.0)
+    return Operators(pointwise=(join,), saved=(kept,))
+
+
+def _pooled(sizes: Sizes, placed: PlacedStage) -> Operators:
+    """Pooling: the largest place remembered by its index, which backward scatters to."""
+    e, stage, into = sizes.element, placed.stage, _last(placed).outputs
+    assert stage.pool is not None
+    index = _INDEX if stage.pool.kind == "max" else 0
+    forward = e * into + (e + index) * placed.outputs
+    pool = Pointwise("pool", forward, forward + e * into * bool(index), "replicated", 2)
+    kept = Saved("pool.out", (e + index) * placed.outputs, "replicated")
+    return Operators(pointwise=(pool,), saved=(kept,))
+
+
+def _gradient(sizes: Sizes, placed: PlacedStage) -> tuple[Saved, ...]:
+    """Gradients alive in the backward of a stage: of what leaves and enters its largest
+    convolution, and of the input that goes around them."""
+    e = sizes.element
+    largest = max(conv.inputs + conv.outputs for conv in placed.convolutions)
+    around = e * _last(placed).outputs * placed.stage.residual
+    return (
+        Saved("gradient", e * largest, "replicated"),
+        Saved("gradient.residual", around, "replicated"),
+    )
+
+
+def _dense(sizes: Sizes, net: Convolutional, last: PlacedStage) -> Block:
+    """The fully connected layers behind the last stage."""
+    e, block = sizes.element, weight_blocks(sizes.model)[-1]
+    widths = dense_widths(net, last)
+    mean = e * (last.outputs + widths[0][0])
+    return replace(
+        block,
+        gemms=tuple(
+            Gemm(f"dense.{number + 1}", outputs, inputs)
+            for number, (inputs, outputs) in enumerate(widths)
+        ),
+        pointwise=(
+            Pointwise("flatten", mean, mean, "replicated"),
+            *(_behind(sizes, number, dense) for number, dense in enumerate(net.dense)),
+        ),
+        saved=tuple(_dense_saved(sizes, net, widths)),
+    )
+
+
+def _behind(sizes: Sizes, number: int, dense: Dense) -> Pointwise:
+    moved = sizes.element * dense.outputs
+    kernels = 1 + (dense.activation != "none") + dense.dropout
+    return Pointwise(
+        f"dense.{number + 1}", 2 * kernels * moved, 3 * kernels * moved, "replicated", kernels
+    )
+
+
+def _dense_saved(
+    sizes: Sizes, net: Convolutional, widths: tuple[tuple[int, int], ...]
+) -> Iterator[Saved]:
+    """Inputs of the fully connected layers, and what stands between them."""
+    e = sizes.element
+    for number, (inputs, outputs) in enumerate(widths):
+        dense = net.dense[number]
+        yield Saved(f"dense.{number + 1}.input", e * inputs, "replicated", for_weights=1.0)
+        kept = e * outputs * (dense.activation != "none") + outputs * dense.dropout
+        yield Saved(f"dense.{number + 1}.out", kept, "replicated")
+
+
+def _loss(
+    sizes: Sizes, net: Convolutional, last: PlacedStage
+) -> tuple[Pointwise, Saved, tuple[Saved, ...]]:
+    """Passes of the loss, what it keeps, and what its backward needs: fp32 softmax of every output;
+    of every place also the other softmax and the classes in full of Dice, and the labels."""
+    outputs = net.dense[-1].outputs if net.dense else last.outputs
+    places = net.loss == "places"
+    kept = FP32 * outputs * (3 if places else 1)
+    if places:
+        kept += _INDEX * math.prod(last.out_places)
+    moved = FP32 * outputs * (12 if places else 4)
+    working = Saved("loss.gradient", 2 * FP32 * outputs, "replicated")
+    return (
+        Pointwise("loss", moved, moved, "replicated", 8 if places else 4),
+        Saved("loss.kept", kept, "replicated", until_loss=True),
+        (working,),
+    )

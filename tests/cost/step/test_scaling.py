@@ -1,0 +1,62 @@
+"""Data parallelism at scale, against measured steps (benchmarks/whole/scaling.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from planner.describe.catalogue import names
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "cosmoflow" not in names("model"), reason="needs the description of CosmoFlow"
+    ),
+]
+
+
+def scaling() -> ModuleType:
+    """The benchmark, which is no part of the package."""
+    path = Path(__file__).parents[3] / "benchmarks" / "whole" / "scaling.py"
+    spec = importlib.util.spec_from_file_location("scaling", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_cosmoflow_on_2_to_256_nodes() -> None:
+    """argonne-lcf/dl_scaling @f09626e, cosmoflow_pytorch/results: half of the rows, held out."""
+    known = scaling()
+    errors = {
+        (framework, nodes): known.cosmoflow_s(framework, nodes) / step_s - 1
+        for framework, measured in known.COSMOFLOW.items()
+        for nodes, step_s in measured.items()
+    }
+    held_out = [pair for pair in errors if pair[1] not in known.FITTED]
+    within = {pair for pair in held_out if abs(errors[pair]) <= 0.2}
+    assert within >= {("horovod", nodes) for nodes in (2, 8, 32, 128)} | {("ddp", 128)}
+    assert sum(abs(error) <= 0.2 for error in errors.values()) >= 10
+
+
+def test_resnet_50_on_p100() -> None:
+    """tensorflow @5984ffef, docs_src/performance/benchmarks.md: 219 images/s on one P100."""
+    known = scaling()
+    assert known.resnet_s("big-basin", 1, 64, "fp32") == pytest.approx(64 / 219, rel=0.25)
+    assert known.resnet_s("big-basin", 8, 512, "fp32") == pytest.approx(512 / 1734, rel=0.25)
+
+
+def test_speed_ups_of_the_records() -> None:
+    """29 h on 8 P100, 1 h on 256 (Goyal et al. 2017, arXiv:1706.02677)."""
+    found = {
+        what: (measured, estimate)
+        for what, unit, measured, estimate, _ in scaling().rows()
+        if unit == "1"
+    }
+    measured, estimate = found["ResNet-50, 256 P100 over 8, 90 epochs"]
+    assert measured == 29
+    assert estimate == pytest.approx(measured, rel=0.1)
