@@ -105,7 +105,7 @@ def frameworks_command(as_json: AsJson = False) -> int:
         ]
         print(json.dumps(listed, indent=1))
         return 0
-    from planner.show.frameworks import spelled
+    from planner.show.catalogue.frameworks import spelled
 
     for framework in frameworks:
         print(f"{framework.name:20} {framework.title}")
@@ -204,7 +204,7 @@ def show_command(
 
         show_machine(described, console())
     elif hasattr(described, "switches"):
-        from planner.show.frameworks import show_framework
+        from planner.show.catalogue.frameworks import show_framework
         from planner.show.report import console
 
         show_framework(described, console())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.ask.answer import Answer, Row
-from planner.show.quantities import format_quantity
+from planner.show.catalogue.quantities import format_quantity
 from planner.show.words import probability
 from planner.units import (
     format_amount,

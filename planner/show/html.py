@@ -27,8 +27,8 @@ from planner.evidence.learning import Learned
 from planner.frames import html
 from planner.show import words
 from planner.show.answers import answer_table
+from planner.show.catalogue.quantities import format_quantity, quantities
 from planner.show.lessons import corrected
-from planner.show.quantities import format_quantity, quantities
 from planner.show.simulation import GAINS, STAGES, gains, simulation_lines, stages
 from planner.sweeps import Swept
 from planner.units import counted, format_amount, format_bytes, format_count, format_seconds

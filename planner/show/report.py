@@ -22,7 +22,7 @@ from planner.describe.base import Description
 from planner.describe.machine import Machine
 from planner.show import words
 from planner.show.answers import answer_table
-from planner.show.quantities import format_quantity, quantities
+from planner.show.catalogue.quantities import format_quantity, quantities
 from planner.show.stacked import stacked
 from planner.show.training import show_training
 from planner.units import counted, format_amount, format_bytes, format_seconds

@@ -17,9 +17,9 @@ from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
 from planner.errors import PlannerError
 from planner.show import words
+from planner.show.catalogue.quantities import format_quantity, quantities
 from planner.show.figures import compare
 from planner.show.figures import machines as figures
-from planner.show.quantities import format_quantity, quantities
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = ["TITLE", "page"]

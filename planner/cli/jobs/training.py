@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -102,7 +103,7 @@ class TrainingOptions:
 
     def described(self) -> Training:
         """The training that a file and the options state; options count before the file."""
-        fields = {} if self.training is None else read_toml(self.training)
+        fields = {} if self.training is None else read_toml(Path(self.training))
         if self.dataset is not None:
             fields["dataset"] = load_dataset(self.dataset).model_dump()
         for name, given in self._given().items():

@@ -1,0 +1,1 @@
+"""Entries of the catalogues: quantities with kind and source, frameworks and their switches."""
