@@ -129,18 +129,34 @@ def _biggest(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def _inside(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
-    """What devices of a node reach of their links, from runs on one node."""
+    """What devices of a node reach of their links, from runs on one node; and what its switch
+    reaches that adds up itself, from all-reduces, which then say nothing of rings."""
     mine = [row for row in _telling(rows) if row.nodes == 1]
     if not mine or machine.node.num_devices == 1:
         return machine, ""
+    switched = machine.node.fabric.switch_reduction is not None
+    through = [row for row in mine if switched and row.operation == "all_reduce"]
+    rings = [row for row in mine if row not in through]
+    said = []
+    for name, some in (("efficiency", rings), ("switch_reduction", through)):
+        if some:
+            machine, value = _fitted_fabric(machine, name, some, source)
+            said.append(f"node.fabric.{name} {value:.3g}")
+    return machine, ", ".join(said)
+
+
+def _fitted_fabric(
+    machine: Machine, name: str, rows: Sequence[Measured], source: str
+) -> tuple[Machine, float]:
+    """A machine with one fraction of its fabric as measured, and the fraction."""
 
     def changed(value: float) -> Machine:
         fields = machine.node.model_dump()
-        fields["fabric"]["efficiency"] = _quantity(value, source)
+        fields["fabric"][name] = _quantity(value, source)
         return machine.replaced(node=fields)
 
-    value = _root(_biggest(mine), changed, _LEAST, _MOST)
-    return changed(value), f"node.fabric.efficiency {value:.3g}"
+    value = _root(_biggest(rows), changed, _LEAST, _MOST)
+    return changed(value), value
 
 
 def _between(machine: Machine, rows: Sequence[Measured], source: str) -> tuple[Machine, str]:
@@ -220,6 +236,8 @@ def write_links(result: Links, machine: str, output: Path) -> None:
     node: Any = document["node"]
     if 1 in result.nodes:
         node["fabric"]["efficiency"] = _inline(fitted.node.fabric.efficiency.model_dump())
+        if (switch := fitted.node.fabric.switch_reduction) is not None:
+            node["fabric"]["switch_reduction"] = _inline(switch.model_dump())
     if (network := fitted.network) is not None:
         every: list[Any] = [document["network"], *document.get("networks", [])]
         [table] = [one for one in every if one.get("name", "") == network.name]

@@ -218,11 +218,11 @@ def _row(cells: Mapping[str, str | None], nodes: int | None) -> _RawRow | str:
     # a size of 0 measures the launch, not the operation
     if not (
         1 <= count <= _MAX_NODES
-        and (ranks is None or ranks > 1)
+        and (ranks is None or 1 < ranks <= _MAX_NODES * 1024)
         and 1 <= size <= _MAX_SIZE_BYTES
         and 0 < time <= _MAX_TIME_S
     ):
-        return "nodes, size and time must be above 0, and no more than a machine can have"
+        return "nodes, size and time must be above 0, ranks above 1, none beyond a machine"
     return _RawRow(operation, count, ranks, size, time)
 
 

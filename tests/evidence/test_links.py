@@ -126,3 +126,29 @@ def test_what_tells_no_bandwidth_is_refused(tmp_path: Path) -> None:
     write_links(result, "polaris", own)
     with pytest.raises(CatalogueError, match="is the profile itself; choose another file"):
         write_links(result, str(own), own)
+
+
+@pytest.mark.parametrize("operations", [("all_reduce", "all_gather"), ("all_reduce",)])
+def test_all_reduces_of_a_switch_that_adds_up_say_nothing_of_rings(
+    tmp_path: Path, operations: tuple[str, ...]
+) -> None:
+    """A node of H200 whose rings reach 0.7 of its links, and whose switch 0.6."""
+    machine = load_machine("dgx-h200")
+    truth = load_machine(
+        "dgx-h200", ("node.fabric.efficiency=0.7", "node.fabric.switch_reduction=0.6")
+    )
+    group = whole_nodes(truth, 1)
+    lines = ["collective,nodes,size_bytes,time_us"]
+    for name in operations:
+        for size in (2**28, 2**30, 2**32):
+            lines.append(f"{name},1,{size},{1e6 * float(OPERATIONS[name](group, size))}")
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(lines))
+    fitted = fit_links(path, machine)
+    switch = fitted.machine.node.fabric.switch_reduction
+    assert switch is not None
+    assert switch.value == pytest.approx(0.6, rel=0.01)
+    kept = 0.7 if "all_gather" in operations else machine.node.fabric.efficiency.value
+    assert fitted.machine.node.fabric.efficiency.value == pytest.approx(kept, rel=0.01)
+    write_links(fitted, "dgx-h200", tmp_path / "own.toml")
+    assert load_machine(str(tmp_path / "own.toml")).node.fabric.switch_reduction == switch
