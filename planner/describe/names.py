@@ -63,6 +63,8 @@ ModelName = Literal[
     "qwen3-8b",
     "resnet-50",
     "resnet-50-v1",
+    "t5-3b-nemo",
+    "t5-large",
     "unet3d-mlperf",
     "vit-h-14",
     "wordplay-85m-char",

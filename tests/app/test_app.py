@@ -77,6 +77,14 @@ def test_app_opens_on_the_first_page() -> None:
     assert "fits on 4 nodes of polaris" in app.success[0].value
 
 
+@pytest.mark.parametrize("page", ["fit", "layout"])
+def test_a_model_without_sequences_is_drawn(page: str) -> None:
+    app = _app(page, model="resnet-50", machine="polaris")
+    assert not app.exception
+    assert "samples per step" in " ".join(str(item.value) for item in app.caption)
+    assert "Fits" in _said(app) or "resnet-50 fits" in _said(app)
+
+
 @pytest.mark.parametrize("page", _PAGES)
 def test_every_page_draws(page: str) -> None:
     app = _app(page)

@@ -117,6 +117,11 @@ def test_a_grain_beyond_a_table_of_positions_is_refused() -> None:
     )
 
 
+def test_pictures_have_no_longest_sequence() -> None:
+    with pytest.raises(LayoutError, match="resnet-50: its samples are pictures"):
+        ask.sequence("resnet-50", "polaris", workload=Workload(sequence_length=1, global_batch=64))
+
+
 def test_a_coarse_grain_is_no_limit_of_the_job() -> None:
     """Lengths between what is asked for and the grain fit, but are none of its multiples."""
     answer = ask.sequence("llama-3.2-1b", "polaris", grain=1_000_000, workload=SHORT)

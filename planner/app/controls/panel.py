@@ -221,15 +221,16 @@ def _switches(job: Job) -> None:
 
 def _summary(job: Job) -> None:
     machine, longest = job.machine, job.model.longest_sequence
-    length = job.workload.sequence_length
+    length, unit = job.workload.sequence_length, job.workload.unit
+    batch = f"{job.workload.global_batch:,} {job.workload.batch_unit}"
     kept = f" ({job.free} % less than there is: left free)" if job.free else ""
     said = (
         f"{job.model.name}: {format_count(job.model.num_params)} parameters. "
         f"{job.nodes:,} of {machine.num_nodes.value:,.0f} nodes of {machine.title}, "
         f"{job.num_devices:,} devices ({machine.device.name}) with "
         f"{format_bytes(machine.device.memory_bytes.value)} each{kept}. "
-        f"{format_count(job.workload.tokens_per_step)} tokens per step: "
-        f"{job.workload.global_batch:,} sequences of {length:,} tokens, {job.workload.precision}."
+        f"{format_count(job.workload.tokens_per_step)} {unit} per step: "
+        f"{batch}{f' of {length:,} tokens' * (unit == 'tokens')}, {job.workload.precision}."
     )
     if longest and length > longest:
         said += f" {job.model.name} was made for sequences of at most {longest:,} tokens."

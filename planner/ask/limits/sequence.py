@@ -75,6 +75,11 @@ def sequence(
 def _check_grain(model: Model, grain: int) -> None:
     """Raise LayoutError where no multiple of a grain is a sequence of the model."""
     longest = model.longest_sequence
+    if model.convolutional is not None:
+        raise LayoutError(
+            f"model = {model.name}: its samples are pictures of one size and no sequences; ask for "
+            "the largest batch instead"
+        )
     if model.position == "learned" and longest and grain > longest:
         raise LayoutError(
             f"grain = {grain} exceeds the {longest} learned positions of {model.name}, so none of "

@@ -125,10 +125,12 @@ def _projections(sizes: Sizes, name: str) -> tuple[tuple[Gemm, ...], int, int, t
     mla = model.latent_attention
     if mla is None:
         dim = model.head_dim
-        plain = (
-            Gemm(f"{name}.qkv", (heads + 2 * kv) * dim, h, "column", heads),
-            Gemm(f"{name}.out", h, heads * dim, "row", heads),
-        )
+        out = Gemm(f"{name}.out", h, heads * dim, "row", heads)
+        if name == "cross_attention":
+            # keys and values are of the encoder's tokens
+            query = Gemm(f"{name}.query", heads * dim, h, "column", heads)
+            return (query, Gemm(f"{name}.kv", 2 * kv * dim, h, "column", heads), out), dim, dim, ()
+        plain = (Gemm(f"{name}.qkv", (heads + 2 * kv) * dim, h, "column", heads), out)
         return plain, dim, dim, ()
     qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     compressed = mla.kv_lora_rank + mla.qk_rope_head_dim

@@ -22,6 +22,7 @@ from planner.cost.operators.backward import (
     working,
 )
 from planner.cost.operators.convolutions import stages
+from planner.cost.operators.decoder import of_decoder
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.cost.question import Question
@@ -74,6 +75,10 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
         *(_layer(sizes, block, kind) for block, kind in zip(layers, kinds, strict=True)),
         ends.head(sizes, last),
     )
+    if model.decoder_share != 1.0:
+        decoding = [False, *(kind.cross for kind in kinds), kinds[-1].cross]
+        pairs = zip(complete, decoding, strict=True)
+        complete = tuple(of_decoder(model, block) if own else block for block, own in pairs)
     return tuple(trained(block, workload, framework.kernels) for block in complete)
 
 

@@ -116,7 +116,7 @@ class Gemm:
     """Bytes moved per element of its weights to unpack them, before each product with them."""
     norm_bytes: float = 0.0
     """Bytes moved per element of its weights to take their norms, before the forward product."""
-    rows: int = 1
+    rows: float = 1
     """Rows of it that one token has (places of a picture to which a kernel is applied)."""
     inputs: float = 0.0
     """Elements of one token's input where its rows share them; 0 where they do not: rows * k."""
@@ -139,6 +139,10 @@ class Attention:
     """Keys that a query sees at most; 0 for all."""
     again_with: tuple[Module, ...] = ("core_attn",)
     """Modules that run it again where selective recompute names them."""
+    queries: float = 1.0
+    """Queries that a token of the sequence has."""
+    keys: float = 1.0
+    """Keys over the length of the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,7 @@ class Block:
     saved: tuple[Saved, ...] = ()
     width: int = 0
     """Width of the residual stream."""
-    num_tp_collectives: int = 0
+    num_tp_collectives: float = 0
     """Reductions over the tensor-parallel group in one forward pass."""
     dispatch_top_k: int = 0
     """Experts per token whose all-to-all the block needs; 0 for dense blocks."""

@@ -116,6 +116,9 @@ class Shapes(Description):
     """Transformer layers (encoder layers of an encoder-decoder)."""
     num_decoder_layers: int = Field(default=0, ge=0, le=100_000)
     """Decoder layers of an encoder-decoder, each with cross attention; 0 otherwise."""
+    decoder_share: float = Field(default=1.0, gt=0, le=100)
+    """Tokens of the decoder of an encoder-decoder over those of its encoder, which a sequence
+    counts."""
     hidden_size: Width = 0
     """Width of the residual stream."""
     num_heads: int = Field(default=0, ge=0, le=1_000_000)

@@ -64,6 +64,9 @@ TOTALS = {
     "cosmoflow": 8_907_556,
     "resnet-50": 25_557_032,
     "resnet-50-v1": 25_557_032,
+    # transformers' T5ForConditionalGeneration of google-t5/t5-large has as many
+    "t5-large": 737_668_096,
+    "t5-3b-nemo": 2_780_254_632,
     "unet3d-mlperf": 31_190_243,
     "vit-h-14": 632_404_480,
     "wordplay-85m-char": 85_790_208,
