@@ -61,6 +61,16 @@ def check_workload(workload: Workload | None) -> None:
 def check_sequence(question: Question) -> None:
     """Raise LayoutError where the model's position table is shorter than the sequence."""
     model, length = question.model, question.workload.sequence_length
+    if model.traced is not None and length != 1:
+        raise LayoutError(
+            f"sequence_length = {length}: {model.name} is a traced module, of which a token is a "
+            "whole sample; use sequence_length = 1, its default"
+        )
+    if model.traced is not None and question.workload.adapted:
+        raise LayoutError(
+            f"adapters and frozen parts of {model.name}, a traced module, are not planned; build "
+            "the module with them, and train it whole"
+        )
     if model.convolutional is not None:
         weight_blocks(model)  # says that only transformers can be planned
     rows = model.max_sequence_length or model.num_position_rows

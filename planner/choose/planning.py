@@ -99,7 +99,7 @@ def plan(
     """
     described, place = _model(model), _machine(machine)
     check_workload(workload)
-    workload = workload or Workload()
+    workload = workload or Workload(sequence_length=_usual_length(described))
     frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
     check_nodes(place, nodes)
     check_ramp(workload)
@@ -203,7 +203,8 @@ def asked_question(
     """What is asked of one layout, which its framework allows; arguments as of `estimate`."""
     described, place = _model(model), _machine(machine)
     check_workload(workload)
-    workload = workload or Workload(global_batch=layout.global_batch)
+    length = _usual_length(described)
+    workload = workload or Workload(global_batch=layout.global_batch, sequence_length=length)
     place.peak(workload.base_precision)
     check_nodes(place, -(-layout.world // place.node.num_devices))
     question = _question_for(described, place, workload, layout, framework)
@@ -239,6 +240,12 @@ def _distance(question: Question, layout: Layout) -> tuple[int, bool, int, int]:
     offers the most, which says most about the layout itself."""
     framework, rules = question.framework, len(list(broken(question, layout)))
     return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
+
+
+def _usual_length(model: Model) -> int:
+    """Tokens per sequence where no workload is stated: a sample that is none has one."""
+    usual: int = Workload.model_fields["sequence_length"].default
+    return usual if model.traced is None else model.default_sequence_length
 
 
 def _model(model: str | Model) -> Model:

@@ -15,7 +15,9 @@ from planner.describe.base import Description
 from planner.describe.catalogue import aliases, load_framework, load_machine, load_model, names
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import split_name
-from planner.errors import UnknownNameError
+from planner.describe.model.model import Model
+from planner.describe.model.traced.file import spelled as is_module_file
+from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_count
 
 __all__ = ["register"]
@@ -108,6 +110,8 @@ def frameworks_command(as_json: AsJson = False) -> int:
 def _kind_of_file(name: str) -> str | None:
     """What a path describes, by its form; None where the name is no path."""
     # unlike Path.is_dir this takes any text
+    if is_module_file(name):
+        return "model"
     if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
         return "model"
     if "/" in name and not name.endswith(".toml"):
@@ -140,11 +144,14 @@ def show_command(
     name: Annotated[
         str,
         typer.Argument(
-            help="Machine, model (also org/name of the Hugging Face hub), framework[+SWITCH...] or "
-            "`constants`."
+            help="Machine, model (also org/name of the Hugging Face hub, or FILE.py:FUNCTION, "
+            "which runs that file), framework[+SWITCH...] or `constants`."
         ),
     ],
     as_json: AsJson = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print TOML that is read wherever a model is named.")
+    ] = False,
     overrides: Overrides = None,
 ) -> int:
     """Show everything known about a machine, a model, a framework, or the model's constants."""
@@ -164,7 +171,13 @@ def show_command(
                 "name", name, everything, "`planner machines`, `models`, `frameworks`"
             )
         described = load_machine(name, tuple(overrides or ()))
-    if as_json:
+    if as_toml:
+        if not isinstance(described, Model):
+            raise DescriptionError(f"{shorten(name)} is no model; leave --toml out, or use --json")
+        from planner.show.modules import model_toml
+
+        print(model_toml(described), end="")
+    elif as_json:
         print(described.model_dump_json(indent=1))
     elif hasattr(described, "node"):
         from planner.show.report import console, show_machine
@@ -176,8 +189,17 @@ def show_command(
 
         show_framework(described, console())
     else:
-        for field, value in described.model_dump(exclude_defaults=True).items():
-            print(f"{field}: {value}")
-        if hasattr(described, "num_params"):
-            print(f"num_params: {described.num_params:,}")
+        _show_model(described)
     return 0
+
+
+def _show_model(model: Model) -> None:
+    """The fields of a model; of a traced one its blocks, a line each."""
+    for field, value in model.model_dump(exclude_defaults=True, exclude={"traced"}).items():
+        print(f"{field}: {value}")
+    if model.traced is not None:
+        from planner.show.modules import show_traced
+        from planner.show.report import console
+
+        show_traced(model.traced, console())
+    print(f"num_params: {model.num_params:,}")

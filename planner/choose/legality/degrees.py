@@ -47,7 +47,7 @@ def _kv_heads(q: Question, x: Layouts) -> Mask:
     divides = kv % x.tp == 0
     if q.model.latent_attention is not None:
         return np.ones_like(divides)
-    return divides | (q.framework.replicates_kv_heads & (x.tp % kv == 0))
+    return divides | (q.framework.replicates_kv_heads & (x.tp % max(kv, 1) == 0))
 
 
 def _ffn_width(q: Question) -> int:

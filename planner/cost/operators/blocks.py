@@ -23,6 +23,7 @@ from planner.cost.operators.backward import (
 )
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.cost.operators.traced import traced_blocks
 from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Pointwise, Saved
@@ -63,6 +64,8 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     8030261248
     """
     sizes = Sizes(model, workload, framework)
+    if model.traced is not None:
+        return traced_blocks(sizes, model.traced)
     first, *layers, last = weight_blocks(model)
     kinds = layer_kinds(model)
     complete = (

@@ -52,6 +52,9 @@ def sequence_flop(
     >>> float(sums[0] / sums[1])
     0.625
     """
+    if attention.keys:
+        queries = np.asarray(tokens, dtype=float) * attention.queries
+        return attention_flop(attention, queries, attention.keys, skips_masked=skips_masked)
     if not workload.documents:
         return attention_flop(
             attention, tokens, workload.sequence_length, skips_masked=skips_masked
@@ -88,7 +91,7 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
         for gemm in block.gemms:
             passes = 1 + gemm.input_gradient + gemm.weight_gradient
             visits = gemm.top_k * kept if gemm.top_k else 1.0
-            products = gemm.rows * gemm.n * gemm.k * visits
+            products = gemm.rows * max(gemm.copies, 1) * gemm.n * gemm.k * visits
             total = total + block.count * 2.0 * passes * products * tokens
         for attention in block.attentions:
             flop = sequence_flop(attention, tokens, workload, skips_masked=False)

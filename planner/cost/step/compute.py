@@ -256,6 +256,8 @@ class _Product:
         k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
         batch: Float = np.ones_like(tokens)
         m = tokens * gemm.rows
+        if gemm.copies:
+            batch, m = tokens * gemm.copies, np.full(tokens.shape, float(gemm.rows))
         if gemm.experts:
             batch = np.maximum(gemm.experts / layouts.ep, 1.0)
             m = m * gemm.top_k / split_over("dispatched", layouts) / batch
@@ -350,7 +352,7 @@ def _with_kernels(
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     wgrad = gemm.pieces * (seconds[2] + casts[2])
-    if framework.kernels.fused_gradient_accumulation:
+    if framework.kernels.fused_gradient_accumulation or gemm.copies:
         return forward, dgrad, wgrad
     accumulate = batch * n * k * (element + added) / rates.memory
     sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)
@@ -393,6 +395,13 @@ def _attention_times(
     """
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
+    if attention.keys:
+        # of a whole sample, in one kernel
+        flop = attention_flop(
+            attention, tokens * attention.queries, attention.keys, skips_masked=True
+        )
+        forward = flop / (rates.attention * _reach(attention, np.asarray(float(attention.keys))))
+        return forward, forward * found.backward_flop_ratio.value / found.backward_efficiency.value
     if workload.attention == "flash":
         # a ring cuts the sequence into two pieces per rank that keys and values pass
         piece = sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)

@@ -122,6 +122,9 @@ class Gemm:
     """Elements of one token's input where its rows share them; 0 where they do not: rows * k."""
     convolution: bool = False
     """Whether it runs at the rate of convolutions."""
+    copies: int = 0
+    """Products of one token that share no operand with others (heads); 0 where all tokens share the
+    (k, n) operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,10 @@ class Attention:
     """Keys that a query sees at most; 0 for all."""
     again_with: tuple[Module, ...] = ("core_attn",)
     """Modules that run it again where selective recompute names them."""
+    queries: int = 0
+    """Queries of one token, where a token is a whole sample; 0 where a token is one query."""
+    keys: int = 0
+    """Keys of each of them; 0 where these are the sequence's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class Model(Shapes):
     @property
     def longest_sequence(self) -> int:
         """Tokens of its longest sequence: its positions, or an image's patches; 0 without limit."""
+        if self.traced is not None:
+            return 1
         if self.vision is not None:
             return (self.vision.image_size // self.vision.patch_size) ** 2 + 1
         return self.max_sequence_length

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from planner.describe.model.block import Block, Matrix, Part, Weight
 from planner.describe.model.shapes import Experts, Shapes
+from planner.describe.model.traced.module import traced_weights
 from planner.errors import DescriptionError
 
 Split = Literal["column", "row", "replicated"]
@@ -269,6 +270,8 @@ def _head_weights(model: Shapes) -> tuple[Weight, ...]:
 
 def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     """Blocks that hold weights only: embedding, each distinct layer, head."""
+    if model.traced is not None:
+        return traced_weights(model.traced)
     if model.convolutional is not None:
         raise DescriptionError(
             f"{model.name} is convolutional: its parameters are counted, but only transformers "
