@@ -28,12 +28,12 @@ def attention_flop(
     >>> float(attention_flop(heads, 1, 4096, skips_masked=True)) / whole
     0.5
     """
-    keys = np.asarray(keys, dtype=float)
+    keys = attention.keys * np.asarray(keys, dtype=float)
     seen = np.minimum(keys, attention.window) if attention.window else keys
     if attention.causal and skips_masked:
         seen = seen - seen**2 / (2 * keys)
     width = attention.qk_dim + attention.v_dim
-    return 2.0 * np.asarray(queries) * seen * width * attention.num_heads
+    return 2.0 * attention.queries * np.asarray(queries) * seen * width * attention.num_heads
 
 
 def sequence_flop(
@@ -52,9 +52,6 @@ def sequence_flop(
     >>> float(sums[0] / sums[1])
     0.625
     """
-    if attention.keys:
-        queries = np.asarray(tokens, dtype=float) * attention.queries
-        return attention_flop(attention, queries, attention.keys, skips_masked=skips_masked)
     if not workload.documents:
         return attention_flop(
             attention, tokens, workload.sequence_length, skips_masked=skips_masked

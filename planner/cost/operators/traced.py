@@ -105,6 +105,6 @@ def _attention(operation: TracedOperation) -> Attention:
         qk_dim=operation.k,
         v_dim=operation.values,
         causal=operation.causal,
-        queries=operation.rows,
-        keys=operation.n,
+        queries=float(operation.rows),
+        keys=float(operation.n),
     )

@@ -395,16 +395,9 @@ def _attention_times(
     """
     workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
-    if attention.keys:
-        # of a whole sample, in one kernel
-        flop = attention_flop(
-            attention, tokens * attention.queries, attention.keys, skips_masked=True
-        )
-        forward = flop / (rates.attention * _reach(attention, np.asarray(float(attention.keys))))
-        return forward, forward * found.backward_flop_ratio.value / found.backward_efficiency.value
     if workload.attention == "flash":
         # a ring cuts the sequence into two pieces per rank that keys and values pass
-        piece = sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
+        piece = attention.keys * sequence / np.where(layouts.ring > 1, 2 * layouts.ring, 1)
         if workload.documents and workload.packing == "packed":
             forward = _documents_s(attention, tokens, workload, piece) / heads / rates.attention
         else:
@@ -416,7 +409,7 @@ def _attention_times(
         ratio, efficiency = found.backward_flop_ratio.value, found.backward_efficiency.value
         return forward, ratio * forward / efficiency
     batch = layouts.micro_batch * attention.num_heads / heads / layouts.ulysses
-    rows = sequence / layouts.ring
+    rows, sequence = attention.queries * sequence / layouts.ring, attention.keys * sequence
     # heads that are no multiple of what matrix units read at a time leave them idle
     vectors = workload.precision == "fp32"
     head_bytes = attention.qk_dim * workload.compute_bytes

@@ -140,10 +140,10 @@ class Attention:
     """Keys that a query sees at most; 0 for all."""
     again_with: tuple[Module, ...] = ("core_attn",)
     """Modules that run it again where selective recompute names them."""
-    queries: int = 0
-    """Queries of one token, where a token is a whole sample; 0 where a token is one query."""
-    keys: int = 0
-    """Keys of each of them; 0 where these are the sequence's."""
+    queries: float = 1.0
+    """Queries that a token of the sequence has."""
+    keys: float = 1.0
+    """Keys over the length of the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
