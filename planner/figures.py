@@ -363,7 +363,9 @@ def _machine(answer: Plan | None, given: str | Machine | None) -> Machine:
 
 
 def _model(answer: Plan, given: str | Model | None) -> Model:
-    return given if isinstance(given, Model) else load_model(given or answer.model)
+    if isinstance(given, Model):
+        return given
+    return load_model(given) if given else load_model(answer.model, run=False)
 
 
 def _chosen(answer: Plan, estimate: Estimate | None = None) -> Estimate:

@@ -60,7 +60,12 @@ def check_workload(workload: Workload | None) -> None:
 def check_sequence(question: Question) -> None:
     """Raise LayoutError where the model's position table is shorter than the sequence."""
     model, length = question.model, question.workload.sequence_length
-    if model.convolutional is not None:
+    if model.traced is not None and question.workload.adapted:
+        raise LayoutError(
+            f"adapters and frozen parts of {model.name}, a traced module, are not planned; build "
+            "the module with them, and train it whole"
+        )
+    if model.counts_samples:
         _check_samples(question)
         return
     rows = model.max_sequence_length or model.num_position_rows
@@ -76,7 +81,7 @@ def _check_samples(question: Question) -> None:
     model, workload = question.model, question.workload
     if (length := workload.sequence_length) != 1:
         raise LayoutError(
-            f"sequence length {length}: a sample of {model.name} is a picture and no sequence; "
+            f"sequence length {length}: a sample of {model.name} is a whole and no sequence; "
             "use sequence_length = 1, its default"
         )
     if workload.precision == "fp8":

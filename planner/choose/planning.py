@@ -289,7 +289,7 @@ def _distance(question: Question, layout: Layout) -> tuple[int, bool, int, int]:
 def _usual_length(model: Model) -> int:
     """Tokens per sequence where no workload is stated: a sample that is none has one."""
     usual: int = Workload.model_fields["sequence_length"].default
-    return usual if model.convolutional is None else model.default_sequence_length
+    return model.default_sequence_length if model.counts_samples else usual
 
 
 def _model(model: str | Model) -> Model:

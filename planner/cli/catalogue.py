@@ -23,8 +23,9 @@ from planner.describe.catalogue import (
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import split_name
 from planner.describe.model.model import Model
+from planner.describe.model.traced.file import spelled as is_module_file
 from planner.describe.model.weights import weight_blocks
-from planner.errors import UnknownNameError
+from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, format_count
 
 __all__ = ["register"]
@@ -129,6 +130,8 @@ def datasets_command(as_json: AsJson = False) -> int:
 def _kind_of_file(name: str) -> str | None:
     """What a path describes, by its form; None where the name is no path."""
     # unlike Path.is_dir this takes any text
+    if is_module_file(name):
+        return "model"
     if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
         return "model"
     if "/" in name and not name.endswith(".toml"):
@@ -173,11 +176,14 @@ def show_command(
     name: Annotated[
         str,
         typer.Argument(
-            help="Machine, model (also org/name of the Hugging Face hub), framework[+SWITCH...] or "
-            "`constants`."
+            help="Machine, model (also org/name of the Hugging Face hub, or FILE.py:FUNCTION, "
+            "which runs that file), framework[+SWITCH...] or `constants`."
         ),
     ],
     as_json: AsJson = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print TOML that is read wherever a model is named.")
+    ] = False,
     overrides: Overrides = None,
 ) -> int:
     """Show everything known about a machine, a model, a framework, or the model's constants."""
@@ -197,7 +203,13 @@ def show_command(
                 "name", name, everything, "`planner machines`, `models`, `frameworks`"
             )
         described = load_machine(name, tuple(overrides or ()))
-    if as_json:
+    if as_toml:
+        if not isinstance(described, Model):
+            raise DescriptionError(f"{shorten(name)} is no model; leave --toml out, or use --json")
+        from planner.show.modules import model_toml
+
+        print(model_toml(described), end="")
+    elif as_json:
         print(described.model_dump_json(indent=1))
     elif hasattr(described, "node"):
         from planner.show.report import console, show_machine
@@ -214,10 +226,10 @@ def show_command(
 
 
 def _show_model(model: Model) -> None:
-    """Print the fields of a model that are not as usual, and its stages where it has any."""
+    """Print the fields of a model that are not as usual, and its stages or traced blocks."""
     net = model.convolutional
     for field, value in model.model_dump(exclude_defaults=True).items():
-        if field != "convolutional":
+        if field not in ("convolutional", "traced"):
             print(f"{field}: {value}")
     print(f"num_params: {model.num_params:,}")
     for stage, block in zip(net.placed() if net else (), weight_blocks(model), strict=False):
@@ -227,3 +239,8 @@ def _show_model(model: Model) -> None:
         print(f"{block.name}: {times}{' -> '.join(sizes)}, {block.num_params:,} parameters")
     for number, dense in enumerate(net.dense if net else ()):
         print(f"dense {number + 1}: {dense.outputs:,} outputs")
+    if model.traced is not None:
+        from planner.show.modules import show_traced
+        from planner.show.report import console
+
+        show_traced(model.traced, console())

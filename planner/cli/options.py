@@ -65,8 +65,9 @@ INTERRUPTED = 130
 ModelName = Annotated[
     str,
     typer.Argument(
-        help="Model: its name, a TOML file, a config.json, or its name on the Hugging Face hub "
-        "(org/name, org/name@revision)."
+        help="Model: its name, a TOML file, a config.json, its name on the Hugging Face hub "
+        "(org/name, org/name@revision), or FILE.py:FUNCTION, a torch module of your own: that file "
+        "is run."
     ),
 ]
 MachineName = Annotated[str, typer.Option("--machine", "-m", help="Machine name or TOML file.")]

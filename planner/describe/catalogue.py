@@ -18,6 +18,8 @@ from planner.describe.files import read_toml
 from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
+from planner.describe.model.traced.file import spelled as is_module_file
+from planner.describe.model.traced.file import traced_fields
 from planner.describe.training.dataset import Dataset
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_places, parse_quantity
@@ -87,15 +89,18 @@ def _is_path(kind: str, name: object) -> bool:
 
 
 @overload
-def load_model(name: ModelName) -> Model: ...
+def load_model(name: ModelName, *, run: bool = True) -> Model: ...
 
 
 @overload
-def load_model(name: str) -> Model: ...
+def load_model(name: str, *, run: bool = True) -> Model: ...
 
 
-def load_model(name: str) -> Model:
+def load_model(name: str, *, run: bool = True) -> Model:
     """A model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
+
+    `FILE.py:FUNCTION` is a torch module of your own: the file is run and its module traced, in a
+    process of its own (extra `torch`); `run=False` refuses that, for names that others wrote.
 
     A path is that of a TOML file, of a Hugging Face config.json or its folder; one that exists wins
     over a name. Of the hub only config.json is read (extra `hub`).
@@ -104,6 +109,8 @@ def load_model(name: str) -> Model:
     8030261248
     """
     is_path = _is_path("model", name)
+    if is_module_file(name):
+        return Model.described(traced_fields(name, run=run), where=shorten(name))
     path = Path(os.path.expanduser(name))
     is_folder = os.path.isdir(path) and name != ""
     if is_path or (is_folder and name not in names("model")):

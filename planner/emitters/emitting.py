@@ -82,7 +82,7 @@ def emit_estimate(
     ):
         _check_kind(name, given, kind | None, f"description; give planner.load_{name}(...)")
     question = Question(
-        model or load_model(plan.model),
+        model or load_model(plan.model, run=False),
         machine or load_machine(plan.machine),
         plan.workload,
         framework or load_framework(estimate.framework),

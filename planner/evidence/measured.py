@@ -171,7 +171,9 @@ def run_compared(
             machine,
             machine.name,
             framework,
-            model if model is not None and model.name == described else load_model(described),
+            model
+            if model is not None and model.name == described
+            else load_model(described, run=False),
             Workload.described(printed["workload"], where="workload"),
             Layout.described(printed["layout"], where="layout"),
             step,

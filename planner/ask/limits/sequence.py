@@ -75,9 +75,9 @@ def sequence(
 def _check_grain(model: Model, grain: int) -> None:
     """Raise LayoutError where no multiple of a grain is a sequence of the model."""
     longest = model.longest_sequence
-    if model.convolutional is not None:
+    if model.counts_samples:
         raise LayoutError(
-            f"model = {model.name}: its samples are pictures of one size and no sequences; ask for "
+            f"model = {model.name}: its samples are of one size and no sequences; ask for "
             "the largest batch instead"
         )
     if model.position == "learned" and longest and grain > longest:

@@ -13,6 +13,7 @@ from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
 from planner.choose.legality.pipeline import SCHEDULED, STAGES
 from planner.choose.legality.rule import Rule
 from planner.choose.legality.sharding import SHARDING
+from planner.choose.legality.traced import TRACED
 from planner.cost.arrays import Mask
 from planner.cost.question import Question
 from planner.cost.shards.layouts import Layouts
@@ -22,6 +23,7 @@ from planner.errors import LayoutError
 __all__ = ["RULES", "broken", "check", "legal"]
 
 RULES: tuple[Rule, ...] = (
+    *TRACED,
     *AXES,
     *DIVISIONS,
     *EXPERTS,

@@ -88,12 +88,12 @@ def _ramp(q: Question, x: Layouts) -> Mask:
 
 def _whole(name: str) -> Rule:
     return Rule(
-        f"a convolutional network is not split over {name}",
+        f"what counts samples is not split over {name}",
         (name,),
-        lambda q, x: (getattr(x, name) == 1) | (q.model.convolutional is None),
+        lambda q, x: (getattr(x, name) == 1) | (not q.model.counts_samples),
         lambda q, x: (
-            f"{name} = {getattr(x, name)}: {q.model.name} is convolutional, which data parallelism "
-            f"alone spreads here; use {name} = 1"
+            f"{name} = {getattr(x, name)}: {q.model.name} is no transformer, and data parallelism "
+            f"alone spreads it here; use {name} = 1"
         ),
     )
 

@@ -101,7 +101,7 @@ def _context(grid: Grid, ways: list[int]) -> None:
 
 def _batches(grid: Grid) -> None:
     batch = grid.question.workload.global_batch
-    most = _MAX_SAMPLES if grid.question.model.convolutional else _MAX_MICRO_BATCH
+    most = _MAX_SAMPLES if grid.question.model.counts_samples else _MAX_MICRO_BATCH
     grid.cross("micro_batch", [d for d in divisors(batch) if d <= most])
     columns = grid.columns
     per_replica = batch // columns["dp"]

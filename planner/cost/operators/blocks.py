@@ -25,6 +25,7 @@ from planner.cost.operators.convolutions import stages
 from planner.cost.operators.decoder import of_decoder
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
+from planner.cost.operators.traced import traced_blocks
 from planner.cost.question import Question
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Pointwise, Saved
@@ -68,6 +69,8 @@ def blocks(model: Model, workload: Workload, framework: Framework) -> tuple[Bloc
     if model.convolutional is not None:
         made = stages(sizes, model.convolutional)
         return tuple(trained(block, workload, framework.kernels) for block in made)
+    if model.traced is not None:
+        return traced_blocks(sizes, model.traced)
     first, *layers, last = weight_blocks(model)
     kinds = layer_kinds(model)
     complete = (

@@ -88,7 +88,7 @@ def model_flop(blocks: tuple[Block, ...], workload: Workload, kept_share: ArrayL
         for gemm in block.gemms:
             passes = 1 + gemm.input_gradient + gemm.weight_gradient
             visits = gemm.top_k * kept if gemm.top_k else 1.0
-            products = gemm.rows * gemm.n * gemm.k * visits
+            products = gemm.rows * max(gemm.copies, 1) * gemm.n * gemm.k * visits
             total = total + block.count * 2.0 * passes * products * tokens
         for attention in block.attentions:
             flop = sequence_flop(attention, tokens, workload, skips_masked=False)

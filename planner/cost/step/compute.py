@@ -258,6 +258,8 @@ class _Product:
         k = gemm.k / tp if gemm.split == "row" else np.full(tokens.shape, float(gemm.k))
         batch: Float = np.ones_like(tokens)
         m = tokens * gemm.rows
+        if gemm.copies:
+            batch, m = tokens * gemm.copies, np.full(tokens.shape, float(gemm.rows))
         if gemm.experts:
             batch = np.maximum(gemm.experts / layouts.ep, 1.0)
             m = m * gemm.top_k / split_over("dispatched", layouts) / batch
@@ -367,7 +369,7 @@ def _with_kernels(
     if not gemm.weight_gradient:
         return forward, dgrad, np.zeros_like(forward)
     wgrad = gemm.pieces * (seconds[2] + casts[2])
-    if framework.kernels.fused_gradient_accumulation:
+    if framework.kernels.fused_gradient_accumulation or gemm.copies:
         return forward, dgrad, wgrad
     accumulate = batch * n * k * (element + added) / rates.memory
     sums = gemm.pieces * (gemm.pieces > 1) + (layouts.num_microbatches > 1)

@@ -124,6 +124,9 @@ class Gemm:
     """Whether it runs at the rate of convolutions, in tiles that run beside each other."""
     small_kernel: bool = False
     """Whether it is a kernel of 3 x 3 that moves by one place, which Winograd's algorithm suits."""
+    copies: int = 0
+    """Products of one token that share no operand with others (heads); 0 where all tokens share the
+    (k, n) operand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ class Model(Shapes):
     def longest_sequence(self) -> int:
         """Tokens of its longest sequence: its positions, or an image's patches; 0 without limit.
 
-        Of a convolutional network a token is a sample, and a sequence is one.
+        Where a token is a sample a sequence is one.
         """
-        if self.convolutional is not None:
+        if self.counts_samples:
             return 1
         if self.vision is not None:
             return (self.vision.image_size // self.vision.patch_size) ** 2 + 1

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from planner.describe.base import Description, Width
 from planner.describe.model.convolutional import Convolutional
+from planner.describe.model.traced.module import Traced
 
 __all__ = ["Experts", "LatentAttention", "Shapes", "Vision", "Written"]
 
@@ -106,8 +107,11 @@ class Shapes(Description):
     """Name on the command line."""
     family: str = Field(min_length=1, max_length=60)
     """Family, as Hugging Face's `model_type` where one exists."""
-    kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolutional"] = "decoder"
-    """decoder: causal language model; encoder: masked language model; vision: ViT."""
+    kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolutional", "traced"] = (
+        "decoder"
+    )
+    """decoder: causal language model; encoder: masked language model; vision: ViT; traced: a module
+    of someone's own."""
     source: str = ""
     """Where the shapes were read."""
     note: str = ""
@@ -195,14 +199,21 @@ class Shapes(Description):
     """How transformers writes its blocks."""
     convolutional: Convolutional | None = None
     """Stages of a convolutional network; absent in transformers."""
+    traced: Traced | None = None
+    """What torch was seen to compute of a module of someone's own; absent otherwise."""
     reported_params: int = Field(default=0, ge=0, le=10**18)
     """Count that the model's own software prints, where it differs; 0 otherwise."""
     reported_how: str = ""
     """Why the reported count differs."""
 
+    @property
+    def counts_samples(self) -> bool:
+        """Whether a token of it is a whole sample: a convolutional network, a traced module."""
+        return self.convolutional is not None or self.traced is not None
+
     @model_validator(mode="after")
     def _check(self) -> Shapes:
-        if self.convolutional is not None:
+        if self.counts_samples:
             return self
         for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim"):
             if getattr(self, field) < 1:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from planner.describe.model.block import Block, Matrix, Part, Weight
 from planner.describe.model.convolutional import Convolutional, Placed, PlacedStage
 from planner.describe.model.shapes import Experts, Shapes
+from planner.describe.model.traced.module import traced_weights
 
 Split = Literal["column", "row", "replicated"]
 Kind = Literal["embedding", "layer", "head"]
@@ -320,6 +321,8 @@ def _stage_blocks(net: Convolutional) -> tuple[Block, ...]:
 
 def weight_blocks(model: Shapes) -> tuple[Block, ...]:
     """Blocks that hold weights only: embedding, each distinct layer or stage, head."""
+    if model.traced is not None:
+        return traced_weights(model.traced)
     if model.convolutional is not None:
         return _stage_blocks(model.convolutional)
     width = model.hidden_size

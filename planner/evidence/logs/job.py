@@ -172,7 +172,7 @@ def _model(model: str | Model | None, log: RunLog, assumed: list[str]) -> Model:
     if isinstance(model, Model):
         return model
     if model:
-        return load_model(str(model))
+        return load_model(str(model), run=False)
     count = log.fact("num_params")
     if count is None:
         raise DescriptionError(

@@ -217,7 +217,7 @@ def _workload(
     of.place.machine.peak(precision.value)
     fields = together(
         {
-            "sequence_length": stated(1 if of.model.convolutional else cells.need("seq_len")),
+            "sequence_length": stated(1 if of.model.counts_samples else cells.need("seq_len")),
             "global_batch": stated(batch),
             "precision": precision,
             "attention": _attention(cells, of),

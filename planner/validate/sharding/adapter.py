@@ -83,14 +83,14 @@ def require_torch() -> str:
         import torch
     except ImportError as error:
         raise TorchMissingError(
-            "validation needs torch, which is not installed; run "
+            "validation and traced modules need torch, which is not installed; run "
             "pip install 'parallelism-planner[torch]'"
         ) from error
     version = str(torch.__version__)
     if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST:
         raise TorchMissingError(
-            f"validation needs torch 2.9 or later (tried with {_TRIED}), found {version}; "
-            "run pip install --upgrade torch"
+            f"validation and traced modules need torch 2.9 or later (tried with {_TRIED}), found "
+            f"{version}; run pip install --upgrade torch"
         )
     return version
 

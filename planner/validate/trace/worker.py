@@ -1,4 +1,4 @@
-"""Worker: one traced step in its own process, request and answer as JSON lines.
+"""Worker: one traced step or module in its own process, request and answer as JSON lines.
 
 A trace can abort the interpreter and leaves process groups behind, so it never runs in the
 caller's process. `python -m planner.validate.trace.worker` reads requests from standard input.
@@ -19,6 +19,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     from planner.validate.sharding import adapter
 
     version = adapter.require_torch()
+    if "module" in request:
+        from planner.validate.modules.trace import trace_file
+
+        return trace_file(request["module"], request["function"], request["said"])
     from planner.validate.trace.step import measure
 
     return {**measure(*_arguments(request)), "torch": version}

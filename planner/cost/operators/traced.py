@@ -1,0 +1,110 @@
+"""Traced: operators and saved tensors of a module of someone's own, a token being a sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.cost.operators.sizes import FP32, Sizes
+from planner.describe.model.block import Attention, Block, Gemm, Pointwise, Saved
+from planner.describe.model.traced.module import (
+    InPrecisions,
+    Traced,
+    TracedBlock,
+    TracedOperation,
+    traced_weights,
+)
+
+__all__ = ["traced_blocks"]
+
+
+def traced_blocks(sizes: Sizes, traced: Traced) -> tuple[Block, ...]:
+    """Blocks of a traced module as they compute under a workload and a framework.
+
+    Counted: what the trace holds, for a sample, in the way in which a framework computes: in fp32,
+    under autocast where it keeps the stream in fp32, else with weights of 16 bits; fp64 as twice
+    fp32; what forward returns, where a framework's loop holds it until backward. Left out: kernels
+    that a compiler makes one of several; buffers, and what a batch keeps whatever its size.
+    method.md#modules-of-your-own.
+
+    >>> from planner import load_framework
+    >>> from planner.describe.model.model import Model
+    >>> from planner.describe.model.traced.module import TracedWeight
+    >>> from planner.describe.workload import Workload
+    >>> product = TracedOperation(kind="product", rows=196, n=64, k=32)
+    >>> weights = (TracedWeight(rows=64, columns=32),)
+    >>> net = Traced(blocks=(
+    ...     TracedBlock(name="a", role="first"),
+    ...     TracedBlock(name="b", role="repeated", count=3, weights=weights, operations=(product,)),
+    ...     TracedBlock(name="c", role="last"),
+    ... ))
+    >>> model = Model(name="m", family="traced", kind="traced", traced=net)
+    >>> sizes = Sizes(model, Workload(sequence_length=1), load_framework("ddp"))
+    >>> [(block.count, block.num_params, len(block.gemms)) for block in traced_blocks(sizes, net)]
+    [(1, 0, 0), (3, 2048, 1), (1, 0, 0)]
+    """
+    pairs = zip(traced_weights(traced), traced.blocks, strict=True)
+    found = tuple(_block(sizes, block, seen) for block, seen in pairs)
+    if not sizes.kernels.keeps_logits:
+        return found
+    held = Saved("results", _bytes(sizes, traced.results), "replicated")
+    return (*found[:-1], replace(found[-1], saved=(*found[-1].saved, held)))
+
+
+def _chosen(sizes: Sizes, figure: InPrecisions) -> float:
+    """A figure in the way in which a framework computes."""
+    if sizes.element >= FP32:
+        return figure.fp32
+    return figure.autocast if sizes.kernels.residual_bytes >= FP32 else figure.cast
+
+
+def _bytes(sizes: Sizes, figure: InPrecisions) -> float:
+    """Bytes of a sample, of which fp64 takes twice those of fp32 [B]."""
+    return _chosen(sizes, figure) * max(sizes.element / FP32, 1)
+
+
+def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
+    every = [one for one in seen.operations for _ in range(one.count)]
+    working = (Saved("gradients", _bytes(sizes, seen.working), "replicated"),)
+    kernels = Pointwise(
+        "kernels",
+        _bytes(sizes, seen.forward),
+        _bytes(sizes, seen.backward),
+        "replicated",
+        num_kernels=round(_chosen(sizes, seen.kernels)),
+    )
+    return replace(
+        block,
+        gemms=tuple(_gemm(block.name, one) for one in every if one.kind != "attention"),
+        attentions=tuple(_attention(one) for one in every if one.kind == "attention"),
+        pointwise=(kernels,),
+        saved=(Saved("kept", _bytes(sizes, seen.saved), "replicated"),),
+        # a layer has an alternative for each of its halves; here they are one
+        working=(working, working) if block.kind == "layer" else (working,),
+    )
+
+
+def _gemm(name: str, operation: TracedOperation) -> Gemm:
+    return Gemm(
+        f"{name}.{operation.kind}",
+        operation.n,
+        operation.k,
+        rows=operation.rows,
+        inputs=float(operation.inputs),
+        convolution=operation.kind == "convolution",
+        copies=operation.copies if operation.kind == "batched" else 0,
+        input_gradient=operation.input_gradient,
+        weight_gradient=operation.weight_gradient,
+        quantizable=False,
+    )
+
+
+def _attention(operation: TracedOperation) -> Attention:
+    return Attention(
+        num_heads=operation.copies,
+        num_kv_heads=operation.copies,
+        qk_dim=operation.k,
+        v_dim=operation.values,
+        causal=operation.causal,
+        queries=float(operation.rows),
+        keys=float(operation.n),
+    )

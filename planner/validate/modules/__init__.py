@@ -1,0 +1,1 @@
+"""What a user's own module computes and keeps, traced without data."""

@@ -1,0 +1,151 @@
+"""Load: run a user's file, and get the module and one sample from its function.
+
+The contract of `build()`: it returns a `torch.nn.Module` and one sample of its input: a tensor, a
+tuple of tensors for positional arguments, or a dictionary for keywords, none with a dimension for
+the batch. The planner puts that dimension first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from planner.errors import DescriptionError, shorten, shorten_path
+
+__all__ = ["Sample", "built", "in_one_sentence"]
+
+_RETURNS = (
+    "return (module, sample): the module, and the tensors of one sample without a batch dimension"
+)
+_NEEDS_VALUES = {
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+    "UnsupportedFakeTensorException",
+}
+"""Errors of torch where an operation on tensors without values asks for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The arguments of one sample, by position or by name, each without a batch dimension."""
+
+    tensors: dict[int | str, Tensor]
+
+    def narrow(self) -> Sample:
+        """The same with real numbers of 16 bits."""
+        return Sample(
+            {
+                name: one.to(torch.bfloat16) if one.is_floating_point() else one
+                for name, one in self.tensors.items()
+            }
+        )
+
+    def batch(self, size: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Arguments of a call with `size` samples."""
+        made = {
+            name: torch.zeros((size, *one.shape), dtype=one.dtype, device="cpu")
+            for name, one in self.tensors.items()
+        }
+        return (
+            tuple(value for name, value in made.items() if isinstance(name, int)),
+            {name: value for name, value in made.items() if isinstance(name, str)},
+        )
+
+
+def built(path: str, function: str, said: str = "") -> tuple[nn.Module, Sample]:
+    """Module and sample of a function in a file, on the meta device; `said`: the path as given.
+
+    Raises DescriptionError, which names the user's own exception and its line.
+    """
+    where = f"{shorten_path(said or path)}:{shorten(function)}"
+    build = _function(path, function, where)
+    with in_one_sentence(path, where), torch.device("meta"):
+        found = build()
+    return _checked(found, where)
+
+
+def _function(path: str, function: str, where: str) -> Callable[[], Any]:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # what stands beside the file can be imported, as when it is run
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    sys.modules[spec.name] = module
+    with in_one_sentence(path, where):
+        spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        defined = sorted(
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == spec.name
+        )
+        there = f"it defines {', '.join(defined[:8])}" if defined else "it defines none"
+        raise DescriptionError(
+            f"{where}: the file has no function {shorten(function)!r} ({there}); name one that "
+            "returns (module, sample)"
+        )
+    result: Callable[[], Any] = found
+    return result
+
+
+def _checked(found: Any, where: str) -> tuple[nn.Module, Sample]:
+    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], nn.Module):
+        raise DescriptionError(f"{where} returned {_kind(found)}; {_RETURNS}")
+    module, given = found
+    if isinstance(given, Tensor):
+        given = (given,)
+    pairs: Any = given.items() if isinstance(given, dict) else ()
+    if isinstance(given, tuple | list):
+        pairs = enumerate(given)
+    tensors = dict(pairs)
+    if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise DescriptionError(f"{where} returned {_kind(given)} as the sample; {_RETURNS}")
+    return module, Sample(tensors)
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, tuple):
+        return f"a tuple of {', '.join(type(item).__name__ for item in found) or 'nothing'}"
+    return f"a {type(found).__name__}"
+
+
+@contextmanager
+def in_one_sentence(path: str, where: str) -> Iterator[None]:
+    """Turn whatever a user's code raises into one sentence that names its line."""
+    try:
+        yield
+    except DescriptionError as error:
+        said = str(error)
+        raise DescriptionError(said if said.startswith(where) else f"{where}: {said}") from None
+    except (Exception, SystemExit) as error:
+        said = shorten(" ".join(str(error).split()) or "no message", 300)
+        name = type(error).__name__
+        line = _line(error, path) or "its forward pass"
+        if name in _NEEDS_VALUES or "Tensor.item() cannot be called on meta" in str(error):
+            raise DescriptionError(
+                f"{where}: {line} asks for the value of a tensor, and tensors have none here "
+                f"({name}); let sizes and branches depend on shapes alone, or make that tensor "
+                'with device="cpu"'
+            ) from None
+        raise DescriptionError(f"{where}: {line} raised {name}: {said}; correct it") from None
+
+
+def _line(error: BaseException, path: str) -> str:
+    """The last line of the user's file in an error's traceback; empty where there is none."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"line {error.lineno} of {shorten_path(error.filename or path)}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).name == Path(path).name]
+    return f"line {own[-1].lineno} of {shorten_path(own[-1].filename)}" if own else ""

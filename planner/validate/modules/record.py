@@ -1,0 +1,246 @@
+"""Record: one forward and backward pass of a module on tensors without data."""
+
+# torch leaves some of its functions untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from planner.errors import DescriptionError
+from planner.validate.modules.load import Sample
+from planner.validate.modules.on_device import as_on_device
+from planner.validate.modules.products import BACKWARD, FORWARD, Operation
+from planner.validate.modules.units import Places
+from planner.validate.sharding.timeline import Direction, Phase, StorageTimeline
+
+__all__ = ["Kept", "Kernel", "Record", "record"]
+
+_EMPTY = ("empty", "new_empty", "lift_fresh", "_assert", "is_same_size")
+"""Operations that move nothing."""
+_STATISTICS = frozenset(
+    (
+        torch.ops.aten.native_batch_norm,
+        torch.ops.aten.native_batch_norm_backward,
+        torch.ops.aten.native_group_norm,
+        torch.ops.aten.native_group_norm_backward,
+    )
+)
+"""Norms over places, which are too many for one pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A memory-bound kernel: where, in which pass, and the bytes that it reads and writes."""
+
+    place: str
+    backward: bool
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A storage that is alive when the backward pass starts."""
+
+    place: str
+    bytes: int
+    real: bool
+    """Whether it holds real numbers, whose width depends on the precision."""
+    result: bool
+    """Whether nothing but the caller of forward holds it."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What one pass did."""
+
+    operations: list[tuple[str, Operation]] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    changes: list[tuple[str, int]] = field(default_factory=list)
+    """Place and growth of memory, event by event, in the backward pass."""
+    order: list[str] = field(default_factory=list)
+    widths: dict[str, int] = field(default_factory=dict)
+    uses: dict[int, list[str]] = field(default_factory=dict)
+    """Places where a parameter is used, by its identity."""
+    hooked_bytes: int = 0
+    """What autograd's own hooks saw saved, parameters and inputs left out."""
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes products and kernels of every operation."""
+
+    def __init__(self, found: Record, places: Places, timeline: StorageTimeline) -> None:
+        super().__init__()
+        self.found, self.places, self.timeline = found, places, timeline
+        self.backward = False
+        self.place_of_backward = places.LAST
+        self.parameters: dict[int, int] = {}
+        """Identity of a parameter by the key of its storage."""
+        self.copies: set[int] = set()
+        """Storages of parameters that autocast copied."""
+        self.real: dict[int, bool] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace == "prim":
+            return result
+        packet = func.overloadpacket
+        into = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
+        out = [value for value in tree_iter(result) if isinstance(value, Tensor)]
+        before = {self._key(value) for value in into}
+        after = {self._key(value) for value in out}
+        if not self.backward:
+            self._own(before)
+        if packet in FORWARD or packet in BACKWARD:
+            if not self.backward:
+                done = FORWARD[packet](args, kwargs, out[0])
+                self.found.operations.append((self.places.now, done))
+            return result
+        if packet in flop_registry:
+            raise DescriptionError(
+                f"the operation {packet} is not known to the planner, which cannot count what it "
+                "computes; write it as products, convolutions or scaled_dot_product_attention"
+            )
+        if packet is torch.ops.aten._to_copy and before <= {*self.parameters, *self.copies}:
+            # once a batch, and beside the count of kernels that hosts were calibrated with
+            self.copies |= after
+            return result
+        changes = func._schema.is_mutable
+        if not out or (after <= before and not changes):
+            return result
+        if packet._qualified_op_name.split("::")[-1].startswith(_EMPTY):
+            return result
+        place = self.place_of_backward if self.backward else self.places.now
+        moved = sum(map(_size, [*into, *out]))
+        if packet in _STATISTICS:
+            # what they read is read for its sums first
+            moved += sum(map(_size, into))
+        self.found.kernels.append(Kernel(place, self.backward, moved))
+        return result
+
+    def _key(self, tensor: Tensor) -> int:
+        key = self.timeline.watch(tensor)
+        self.real.setdefault(key, tensor.is_floating_point() or tensor.is_complex())
+        return key
+
+    def _own(self, keys: set[int]) -> None:
+        for key in keys & self.parameters.keys():
+            places = self.found.uses.setdefault(self.parameters[key], [])
+            if self.places.now not in places:
+                places.append(self.places.now)
+
+
+def _size(tensor: Tensor) -> int:
+    """Bytes that a kernel moves of a tensor: of an expanded one, those that are there."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def record(module: nn.Module, sample: Sample, batch: int, *, autocast: bool) -> Record:
+    """Run a module on a batch and its loss backward, and note what happens.
+
+    The loss is the first single number among the results; where there is none, the sum of them all
+    stands for it.
+    """
+    timeline, found = StorageTimeline(), Record()
+
+    def moved(place: str) -> None:
+        timeline.phase = Phase(Direction.FORWARD, place)
+
+    places = Places(module, moved)
+    recorder = _Recorder(found, places, timeline)
+    hooked: dict[int, tuple[str, int]] = {}
+    handles = list(places.hook())
+
+    def pack(tensor: Tensor) -> tuple[Tensor, str]:
+        key = timeline.watch(tensor)
+        hooked.setdefault(key, (places.now, tensor.untyped_storage().nbytes()))
+        return tensor, places.now
+
+    def unpack(packed: tuple[Tensor, str]) -> Tensor:
+        tensor, place = packed
+        # what backward needs of a place is where it works
+        recorder.place_of_backward = place
+        timeline.phase = Phase(Direction.BACKWARD, place)
+        return tensor
+
+    args, kwargs = sample.batch(batch)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(timeline)
+        stack.enter_context(recorder)
+        stack.callback(lambda: [handle.remove() for handle in handles])
+        for parameter in module.parameters():
+            recorder.parameters[recorder._key(parameter)] = id(parameter)
+        resident = {recorder._key(t) for t in (*module.parameters(), *module.buffers())}
+        inputs = {recorder._key(value) for value in (*args, *kwargs.values())}
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, unpack))
+        with as_on_device(autocast=autocast):
+            # a training loop holds what forward returned until the next step
+            result = module(*args, **kwargs)
+            results = {recorder._key(v) for v in tree_iter(result) if isinstance(v, Tensor)}
+            loss = _loss(result)
+        del args, kwargs
+        recorder.backward = True
+        timeline.phase = Phase(Direction.BACKWARD, places.LAST)
+        timeline.moment("backward")
+        loss.backward()
+        timeline.moment("stop")
+        del result
+    _read(found, timeline, recorder, hooked, resident, inputs, results)
+    module.zero_grad(set_to_none=True)
+    found.order, found.widths = [*places.order, places.LAST], places.widths
+    return found
+
+
+def _loss(result: Any) -> Tensor:
+    """The number that backward starts from."""
+    tensors = [v for v in tree_iter(result) if isinstance(v, Tensor) and v.requires_grad]
+    for value in tensors:
+        if value.numel() == 1:
+            return value
+    if not tensors:
+        raise DescriptionError(
+            "forward returned no tensor that depends on a trainable parameter, so that there is "
+            "nothing to train; return the loss, or the outputs"
+        )
+    return torch.stack([value.float().sum() for value in tensors]).sum()
+
+
+def _read(
+    found: Record,
+    timeline: StorageTimeline,
+    recorder: _Recorder,
+    hooked: dict[int, tuple[str, int]],
+    resident: set[int],
+    inputs: set[int],
+    results: set[int],
+) -> None:
+    """What was alive when backward started, and how memory changed from then on."""
+    aside = resident | recorder.copies
+    start = timeline.moments["backward"]
+    for live in timeline.live(start):
+        if live.key in aside:
+            continue
+        place = Places.FIRST if live.key in inputs else live.phase.part
+        place = hooked.get(live.key, (place, 0))[0]
+        held = live.key in results and live.key not in hooked
+        found.kept.append(Kept(place, live.bytes, recorder.real.get(live.key, True), held))
+    found.hooked_bytes = sum(size for key, (_, size) in hooked.items() if key not in aside | inputs)
+    sizes: dict[int, int] = {}
+    for index, event in enumerate(timeline.events[: timeline.moments["stop"]]):
+        growth = event.bytes - sizes.get(event.key, 0)
+        sizes[event.key] = event.bytes
+        if index >= start:
+            found.changes.append((event.phase.part, growth))

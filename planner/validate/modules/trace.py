@@ -1,0 +1,277 @@
+"""Trace: a module of someone's own as numbers of a sample.
+
+It is run on tensors without data at several sizes of the batch. What grows with the batch is of the
+samples, what does not is of the parameters; what grows in another way is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.errors import DescriptionError, shorten, shorten_path
+from planner.validate.modules.load import Sample, built, in_one_sentence
+from planner.validate.modules.on_device import materialise
+from planner.validate.modules.products import Operation
+from planner.validate.modules.record import Record, record
+from planner.validate.modules.units import Places
+from planner.validate.sharding import adapter
+
+__all__ = ["trace_file", "trace_module"]
+
+_BATCHES = (2, 4, 6)
+"""Sizes of the batch: from two on, which batch norms need, and one more to see a straight line."""
+_SIZES = ("rows", "n", "k", "copies")
+_BESIDE = ("name", "working", "backward")
+"""What tells no blocks apart: it depends on what stands before and after them."""
+
+
+def trace_file(path: str, function: str, said: str = "") -> dict[str, Any]:
+    """The fields of a `Traced` for what a function in a file builds; `said`: the path as given.
+
+    Raises DescriptionError in one sentence for whatever goes wrong in the user's code.
+    """
+    module, sample = built(path, function, said or path)
+    with in_one_sentence(path, f"{shorten_path(said or path)}:{shorten(function)}"):
+        return trace_module(module, sample)
+
+
+def trace_module(module: nn.Module, sample: Sample) -> dict[str, Any]:
+    """The fields of a `Traced` for a module and one sample of its input."""
+    version = adapter.require_torch()
+    with adapter.fake_mode():
+        materialise(module)
+        module.train()
+        plain = [record(module, sample, batch, autocast=False) for batch in _BATCHES]
+        under = [record(module, sample, batch, autocast=True) for batch in _BATCHES[:2]]
+        weights = _weights(module, plain[0])
+        buffers = sum(buffer.nbytes for buffer in module.buffers())
+        cast = _cast(module, sample)
+    _check_straight(plain)
+    figures = (_PerSample(plain[:2]), _PerSample(under), _PerSample(cast) if cast else None)
+    blocks = [_block(place, figures, weights.get(place, [])) for place in plain[0].order]
+    return {
+        "blocks": _merged(blocks),
+        "results": {
+            "fp32": figures[0].held,
+            "autocast": figures[1].held,
+            "cast": figures[2].held if figures[2] else figures[0].held / 2,
+        },
+        "cast_by_half": not cast,
+        "buffer_bytes": float(buffers),
+        "constant_bytes": float(sum(figures[0].constant.values())),
+        "torch": version,
+    }
+
+
+def _cast(module: nn.Module, sample: Sample) -> list[Record]:
+    """Records with weights and inputs of 16 bits; none where the module does not run with them."""
+    narrow = sample.narrow()
+    materialise(module, torch.bfloat16)
+    try:
+        return [record(module, narrow, batch, autocast=False) for batch in _BATCHES[:2]]
+    except RuntimeError:
+        # operands of two precisions, where it states one itself
+        return []
+
+
+# --- parameters ------------------------------------------------------------------------------
+
+
+def _weights(module: nn.Module, found: Record) -> dict[str, list[dict[str, Any]]]:
+    """Parameters of every place: those of a unit there, others where they are used first."""
+    inside: dict[int, list[str]] = defaultdict(list)
+    for name, unit in Places(module, lambda _: None).units.items():
+        for parameter in unit.parameters():
+            inside[id(parameter)].append(name)
+    result: dict[str, Counter[tuple[int, int, bool, bool]]] = defaultdict(Counter)
+    for parameter in module.parameters():
+        used = found.uses.get(id(parameter), [])
+        ends = [place for place in used if place in (Places.FIRST, Places.LAST)]
+        places = [p for p in (*inside[id(parameter)], *ends) if p in found.order] or [Places.FIRST]
+        rows = parameter.shape[0] if parameter.dim() else 1
+        columns = parameter.numel() // max(rows, 1)
+        places.sort(key=found.order.index)
+        for number, place in enumerate(places):
+            result[place][rows, columns, parameter.requires_grad, number > 0] += 1
+    names = ("rows", "columns", "trainable", "shared")
+    return {
+        place: [dict(zip(names, one, strict=True)) | {"count": n} for one, n in shapes.items()]
+        for place, shapes in result.items()
+    }
+
+
+# --- samples ---------------------------------------------------------------------------------
+
+
+def _check_straight(found: Sequence[Record]) -> None:
+    """Refuse what does not grow by the same amount from batch to batch."""
+    lengths = [(len(r.operations), len(r.kernels), len(r.kept), len(r.changes)) for r in found]
+    if len(set(lengths)) > 1:
+        raise DescriptionError(
+            f"the module does other things with {_BATCHES[0]} samples than with {_BATCHES[1]}; let "
+            "what it runs not depend on the size of the batch"
+        )
+    for name, sizes in (
+        ("what it keeps", [sum(kept.bytes for kept in r.kept) for r in found]),
+        ("what its kernels move", [sum(kernel.bytes for kernel in r.kernels) for r in found]),
+    ):
+        steps = {after - before for before, after in itertools.pairwise(sizes)}
+        if len(steps) > 1:
+            raise DescriptionError(
+                f"{name} does not grow evenly with the batch ({sizes[0]}, {sizes[1]} and "
+                f"{sizes[2]} bytes for {_BATCHES[0]}, {_BATCHES[1]} and {_BATCHES[2]} samples), as "
+                "where every sample is compared with every other; such a module is not planned"
+            )
+
+
+class _PerSample:
+    """What one sample adds, from records of two batches."""
+
+    def __init__(self, found: Sequence[Record]) -> None:
+        first, second = found
+        self.samples = _BATCHES[1] - _BATCHES[0]
+        self.order, self.widths = first.order, first.widths
+        self.operations: dict[str, list[Operation]] = defaultdict(list)
+        for (place, one), (_, other) in zip(first.operations, second.operations, strict=True):
+            if grown := self._grown(one, other):
+                self.operations[place].append(grown)
+        self.moved = self._sums(
+            ((one.place, one.backward), other.bytes - one.bytes)
+            for one, other in zip(first.kernels, second.kernels, strict=True)
+        )
+        self.kernels = Counter(k.place for k in first.kernels if not k.backward)
+        pairs = list(zip(first.kept, second.kept, strict=True))
+        self.saved = self._sums(
+            (one.place, other.bytes - one.bytes) for one, other in pairs if not one.result
+        )
+        self.held = sum(
+            (other.bytes - one.bytes) / self.samples for one, other in pairs if one.result
+        )
+        self.fixed = self._sums(
+            (one.place, other.bytes - one.bytes) for one, other in pairs if not one.real
+        )
+        self.constant = {
+            place: sum(one.bytes for one, _ in pairs if one.place == place and not one.result)
+            - _BATCHES[0] * self.saved.get(place, 0.0)
+            for place in self.order
+        }
+        self.working = self._working(
+            [
+                (place, (after - before) / self.samples)
+                for (place, before), (_, after) in zip(first.changes, second.changes, strict=True)
+            ]
+        )
+
+    def _sums(self, pairs: Iterable[tuple[Any, int]]) -> dict[Any, float]:
+        total: dict[Any, float] = defaultdict(float)
+        for key, size in pairs:
+            total[key] += size / self.samples
+        return total
+
+    def _grown(self, one: Operation, other: Operation) -> Operation | None:
+        """A product of one sample; None where it is the same for every batch."""
+        grows = [name for name in _SIZES if getattr(one, name) != getattr(other, name)]
+        if not grows:
+            return None
+        if len(grows) > 1:
+            raise DescriptionError(
+                f"a product of {one.rows} x {one.k} and {one.k} x {one.n} grows with the square of "
+                "the batch, as where every sample is compared with every other; such a module is "
+                "not planned"
+            )
+        (name,) = grows
+        size = (getattr(other, name) - getattr(one, name)) // self.samples
+        found = replace(one, **{name: size})
+        if name == "n":
+            # the batch stands in the columns
+            found = replace(
+                found,
+                rows=size,
+                n=one.rows,
+                input_gradient=one.weight_gradient,
+                weight_gradient=one.input_gradient,
+            )
+        if name == "copies" and one.kind == "product":
+            found = replace(found, kind="batched")
+        shared = (other.inputs - one.inputs) // self.samples
+        if name != "copies" and one.copies > 1 and one.kind != "attention":
+            # every copy has a weight of its own, all of which see all samples
+            found = replace(found, rows=found.rows * one.copies, copies=1)
+        return replace(found, inputs=shared)
+
+    def _working(self, changes: list[tuple[str, float]]) -> dict[str, float]:
+        """The most that is alive in a place beyond what it and those before it keep."""
+        total = sum(self.saved.values())
+        most: dict[str, float] = {}
+        for place, growth in changes:
+            total += growth
+            most[place] = max(most.get(place, 0.0), total)
+        kept, found = 0.0, {}
+        for place in self.order:
+            kept += self.saved.get(place, 0.0)
+            found[place] = max(most.get(place, 0.0) - kept, 0.0)
+        return found
+
+
+# --- blocks ----------------------------------------------------------------------------------
+
+
+def _block(
+    place: str,
+    figures: tuple[_PerSample, _PerSample, _PerSample | None],
+    weights: list[dict[str, Any]],
+) -> dict[str, Any]:
+    plain, under, cast = figures
+    role = place if place in (Places.FIRST, Places.LAST) else "repeated"
+
+    def each(table: str, key: Any, fixed: float = 0.0) -> dict[str, float]:
+        whole = getattr(plain, table).get(key, 0.0)
+        return {
+            "fp32": whole,
+            "autocast": getattr(under, table).get(key, 0.0),
+            "cast": getattr(cast, table).get(key, 0.0) if cast else (whole + fixed) / 2,
+        }
+
+    operations = Counter(plain.operations[place])
+    return {
+        "name": place,
+        "role": role,
+        "count": 1,
+        "width": plain.widths.get(place, 0) // _BATCHES[0],
+        "weights": weights,
+        "operations": [_named(one) | {"count": count} for one, count in operations.items()],
+        "forward": each("moved", (place, False)),
+        "backward": each("moved", (place, True)),
+        "kernels": each("kernels", place) | ({} if cast else {"cast": float(plain.kernels[place])}),
+        "saved": each("saved", place, plain.fixed.get(place, 0.0)),
+        "working": each("working", place),
+    }
+
+
+def _named(operation: Operation) -> dict[str, Any]:
+    """Its fields that are not the usual ones."""
+    usual = {field.name: field.default for field in fields(Operation)}
+    return {name: value for name, value in asdict(operation).items() if value != usual[name]}
+
+
+def _merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Blocks that are equal but for what is alive beside them become one, with their number."""
+    found: dict[str, dict[str, Any]] = {}
+    for block in blocks:
+        alike = {key: value for key, value in block.items() if key not in _BESIDE}
+        one = found.setdefault(repr(alike), {**block, "count": 0, "backward": Counter()})
+        one["count"] += 1
+        one["backward"].update(block["backward"])
+        one["working"] = {
+            name: max(size, one["working"][name]) for name, size in block["working"].items()
+        }
+    for one in found.values():
+        one["backward"] = {name: size / one["count"] for name, size in one["backward"].items()}
+    return list(found.values())
