@@ -28,6 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], command: str) -> tuple[int, str, str
 JOB = "gpt2 -m polaris --global-batch 64 --tokens 1B"
 WORKLOAD = Workload(sequence_length=1024, global_batch=64, tokens=1e9)
 FLAGS = {
+    "learning-rate": "--base-batch 16 --base-rate 1e-3 --critical-batch 32",
     "nodes": "--most-nodes 2",
     "deadline": "--days 2 --most-nodes 2",
     "cheapest": "--most-nodes 2 --node-power 2kW --price-per-node-hour 3 --days 5",
