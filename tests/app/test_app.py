@@ -157,7 +157,7 @@ def test_address_restores_the_controls() -> None:
     # the fastest would use all memory but a little: it is not what is recommended
     assert "mistral-7b fits on 2 nodes of vsc-5" in app.success[0].value
     assert "to run out of memory" in app.success[0].value
-    assert any(m.label == "300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
+    assert any(m.label == "steps of 300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_address_tells_a_frozen_base_and_documents() -> None:
     assert app.text_input(key="document_lengths").value == "300,900"
     # 16 bits of it alone would take 15 of 23.6 GiB and DoRA's sums more
     assert "llama-3.1-8b fits on 1 node" in app.success[0].value
-    assert any(m.label == "31.2 M tokens" for m in app.metric)
+    assert any(m.label == "steps of 31.2 M tokens" for m in app.metric)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_description_of_ones_own_is_kept_whole() -> None:
 @pytest.mark.parametrize(
     ("model", "machine", "changes", "said"),
     [
-        ("resnet-50", "polaris", {}, "is a picture and no sequence"),
+        ("resnet-50", "polaris", {}, "is a whole and no sequence"),
         ("gpt2", "polaris", {"sequence_length": 4096}, "exceeds the 1024 learned positions"),
         ("gpt2", "polaris", {"expert_imbalance": 2.0}, "gpt2 has no experts"),
         ("gpt2", "vsc-4", {}, "'bf16' is not supported"),

@@ -118,7 +118,7 @@ def test_a_grain_beyond_a_table_of_positions_is_refused() -> None:
 
 
 def test_pictures_have_no_longest_sequence() -> None:
-    with pytest.raises(LayoutError, match="resnet-50: its samples are pictures"):
+    with pytest.raises(LayoutError, match="resnet-50: its samples are of one size"):
         ask.sequence("resnet-50", "polaris", workload=Workload(sequence_length=1, global_batch=64))
 
 

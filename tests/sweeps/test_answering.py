@@ -115,7 +115,7 @@ def test_what_cannot_be_answered_is_a_row_with_the_reason() -> None:
     assert reasons["llama-3-8b", 1, "tp=1"] is None
     assert "does not divide the 4 devices" in reasons["llama-3-8b", 1, "tp=3"]
     assert "exceeds the 560 nodes of polaris" in reasons["llama-3-8b", 9999, "tp=1"]
-    assert "is a picture and no sequence" in reasons["resnet-50", 1, "tp=1"]
+    assert "is a whole and no sequence" in reasons["resnet-50", 1, "tp=1"]
     assert all(row["fits"] is False for row in found.rows if row["error"])
     assert found.num_refused == sum(reason is not None for reason in reasons.values())
     assert all("\n" not in reason for reason in reasons.values() if reason)
