@@ -71,6 +71,8 @@ class Words(Description):
     """Words of models that are no transformers of a known kind."""
     plain_models: tuple[str, ...]
     """Words of models whose feed-forward network has no gate."""
+    waiting: tuple[str, ...]
+    """Words of notes that say that a step waits for its input."""
     adapters: tuple[str, ...]
     """Words of a model label that mean adapters on frozen weights."""
     optimizer_sharded: tuple[str, ...]
