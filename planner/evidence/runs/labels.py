@@ -64,6 +64,17 @@ class UsualMachines(Known):
     """Names in the catalogue, in the order in which they are tried."""
 
 
+class OtherName(Known):
+    """A model that a framework's tables call by a name that others use for another."""
+
+    label: str
+    """What the column `model` says, in words as those of labels."""
+    framework: str
+    """A word of the column `framework`."""
+    name: str
+    """Name in the catalogue."""
+
+
 class Words(Description):
     """Single words that decide something."""
 
@@ -248,6 +259,8 @@ class Labels(Description):
     """Machines taken where no system is named."""
     precisions: tuple[Meanings, ...]
     """Training precisions."""
+    models: tuple[OtherName, ...]
+    """Models by other names."""
     words: Words
     """Words that decide something."""
     adapter_rank: Quantity
