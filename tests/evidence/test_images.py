@@ -64,7 +64,7 @@ def test_rates_of_an_encoder_decoder_are_as_published(images: Any) -> None:
     ]
     errors = {(name, n): images.t5_tokens_per_s(name, n) / rate - 1 for name, n, rate in pairs}
     assert max(abs(errors["t5-3b-nemo", n]) for n in (8, 16, 32, 40, 80)) < 0.15
-    # the vocabulary of mT5 is nine times as large; its loss took longer than is estimated
+    # the vocabulary of mT5 is nine times as large, and the estimate worse for it
     assert max(abs(errors["mt5-3b-nemo", n]) for n in (8, 16, 32, 40)) < 0.21
     assert all(0 < errors[name, 160] < 0.6 for name in images.T5)
 
