@@ -8,7 +8,7 @@ from planner import Layout, Workload, estimate, load_model
 from planner.cost.operators.blocks import blocks
 from planner.describe.catalogue import load_framework
 
-__all__ = ["RESNET", "T5", "Row", "Vendor", "rows", "t5_tokens_per_s"]
+__all__ = ["RESNET", "T5", "T5_GPUS", "Row", "Vendor", "rows", "t5_tokens_per_s"]
 
 Row = tuple[str, str, float, float, str]
 """What, unit, measured, estimate, source and whether it was fitted."""
@@ -65,11 +65,16 @@ RESNET = (
 """Training performance of its README: DGX A100 80GB, DGX-1 with 16 GB, DGX-1 with 32 GB."""
 
 
-T5 = ((8, 13846.1), (16, 13473.7), (32, 13051.4), (40, 12877.5), (80, 11968.8), (160, 10164.7))
-"""GPUs and tokens per second and GPU of T5 3B: NVIDIA/NeMo-Megatron-Launcher, README of 23.03."""
+T5 = {
+    "t5-3b-nemo": (13846.1, 13473.7, 13051.4, 12877.5, 11968.8, 10164.7),
+    "mt5-3b-nemo": (11395.8, 11223.9, 10820.7, 10727.2, 9982.12, 8148.54),
+}
+"""Tokens per second and GPU of both 3B: NVIDIA/NeMo-Megatron-Launcher, README of 23.03."""
+
+T5_GPUS = (8, 16, 32, 40, 80, 160)
 
 
-def t5_tokens_per_s(gpus: int) -> float:
+def t5_tokens_per_s(model: str, gpus: int) -> float:
     """Tokens of the encoder per second and GPU of the estimate [1/s].
 
     Micro-batch, batch and layout of its configuration (NVIDIA/NeMo-Framework-Launcher@3a52a8f7,
@@ -81,7 +86,7 @@ def t5_tokens_per_s(gpus: int) -> float:
     layout = Layout(
         dp=replicas, tp=2, zero_stage=1, micro_batch=24, grad_accumulation=80 // replicas
     )
-    found = estimate("t5-3b-nemo", "selene", layout, workload=job, framework="megatron-lm")
+    found = estimate(model, "selene", layout, workload=job, framework="megatron-lm")
     return found.tokens_per_s / gpus
 
 
@@ -121,10 +126,14 @@ def rows() -> list[Row]:
         what = f"ResNet-50, {row.gpus} GPUs of {row.machine}, {row.precision}"
         how = "fitted" if row.fitted else "held out"
         found.append((what, "images/s", row.images_per_s, row.estimate(), f"{_EXAMPLES}; {how}"))
-    for gpus, measured in T5:
+    for model, gpus, measured in (
+        (model, gpus, rate)
+        for model, rates in T5.items()
+        for gpus, rate in zip(T5_GPUS, rates, strict=True)
+    ):
         how = "NVIDIA/NeMo-Megatron-Launcher 23.03, README, 512 tokens of 640 counted; held out"
-        what = f"T5 3B of NeMo, {gpus} A100"
-        found.append((what, "tokens/s per GPU", measured, t5_tokens_per_s(gpus), how))
+        rate = t5_tokens_per_s(model, gpus)
+        found.append((f"{model}, {gpus} A100", "tokens/s per GPU", measured, rate, how))
     job = Workload(sequence_length=1, global_batch=8, precision="fp16", optimizer="sgd-momentum")
     step = estimate(
         "cosmoflow", "polaris", Layout(dp=8), workload=job, framework="ddp+channels-last"

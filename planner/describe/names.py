@@ -42,6 +42,7 @@ ModelName = Literal[
     "mixtral-8x22b",
     "mixtral-8x7b",
     "mt-nlg-530b",
+    "mt5-3b-nemo",
     "nemotron-4-340b",
     "olmo-2-7b",
     "opt-175b",

@@ -683,3 +683,19 @@ def test_a_file_that_is_none_is_refused(capsys: Captured, tmp_path: Path) -> Non
     assert code == 2
     assert "refused" in err
     assert run(capsys, *ask, str(tmp_path / "absent"))[0] == 2
+
+
+def test_a_plan_of_pictures_speaks_of_samples(capsys: Captured) -> None:
+    code, out, _ = run(
+        capsys, "plan", "resnet-50", "-m", "polaris", "-n", "2", "--global-batch", "500"
+    )
+    assert code == 0
+    assert "496 samples per step" in out
+    assert "samples/s" in out
+    assert not re.search(r"token|sequence", out)
+
+
+def test_stages_of_a_convolutional_network_are_shown(capsys: Captured) -> None:
+    _, out, _ = run(capsys, "show", "resnet-50")
+    assert "stem: 3 x 224 x 224 -> 64 x 56 x 56, 9,536 parameters" in out
+    assert "conv4 others: 5 times 1024 x 14 x 14 -> 1024 x 14 x 14" in out

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.evidence.backtest import score
-from planner.evidence.runs.run import Run
+from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.runs.table import runs_from_text
 from tests import ROOT
 
@@ -41,13 +41,32 @@ def test_rates_of_resnet_are_as_published(images: Any) -> None:
     assert max(errors.values()) < 0.25
 
 
+def test_steps_that_wait_for_input_are_no_evidence() -> None:
+    """ALCF's CosmoFlow: evaluation, without gradients, takes 0.017 s a step of 0.040 s."""
+    columns = "row_id,gpu,n_gpus,system,model,framework,dp,global_batch,step_time_s,notes"
+    cells = 'R1,A100-SXM,8,Polaris (ALCF),CosmoFlow (3D CNN),PyTorch DDP,8,8,0.0403,"{}"'
+    (waits,) = runs_from_text(f"{columns}\n{cells.format('dominated by IO/noise')}", "table")
+    assert isinstance(waits, RefusedRun)
+    assert "without waiting for its input" in waits.reason
+    (alone,) = runs_from_text(f"{columns}\n{cells.format('synthetic data')}", "table")
+    assert isinstance(alone, Run)
+    assert alone.model.name == "cosmoflow"
+
+
 @pytest.mark.slow
 def test_rates_of_an_encoder_decoder_are_as_published(images: Any) -> None:
-    """NVIDIA/NeMo-Megatron-Launcher 23.03, T5 3B; nothing was fitted. Its gradients are reduced
+    """NVIDIA/NeMo-Megatron-Launcher 23.03; nothing was fitted. Its gradients are reduced
     behind nothing (overlap_grad_sync off), which weighs on many GPUs."""
-    errors = {gpus: images.t5_tokens_per_s(gpus) / rate - 1 for gpus, rate in images.T5}
-    assert max(abs(error) for gpus, error in errors.items() if gpus <= 80) < 0.15
-    assert 0 < errors[160] < 0.35
+    pairs = [
+        (name, n, rate)
+        for name, rates in images.T5.items()
+        for n, rate in zip(images.T5_GPUS, rates, strict=True)
+    ]
+    errors = {(name, n): images.t5_tokens_per_s(name, n) / rate - 1 for name, n, rate in pairs}
+    assert max(abs(errors["t5-3b-nemo", n]) for n in (8, 16, 32, 40, 80)) < 0.15
+    # the vocabulary of mT5 is nine times as large, and the estimate worse for it
+    assert max(abs(errors["mt5-3b-nemo", n]) for n in (8, 16, 32, 40)) < 0.21
+    assert all(0 < errors[name, 160] < 0.6 for name in images.T5)
 
 
 def test_rows_without_sequences_are_read_and_scored() -> None:

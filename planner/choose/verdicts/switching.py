@@ -33,14 +33,15 @@ _WORTH = 1.05
 
 
 def switch_notes(found: Mapping[str, Found], answer: Estimate | None) -> list[str]:
-    """A sentence on the switch that makes a job fit, or that spares recompute and offload.
+    """A sentence on the switch that makes a job fit, or that spares recompute and offload, or the
+    turning of a convolutional network's memory order.
 
     Counted: every switch that saves memory, alone; then as many of a framework as go together,
     without those that prove not to be needed; the fastest of what fits with it. Tried where nothing
     fits; with the recommended framework where it recomputes all layers or offloads.
     """
     if answer is not None and not _costly(Layouts.of(answer.layout)):
-        return []
+        return _turned(found, answer)
     parts = [part for name, part in found.items() if answer is None or name == answer.framework]
     nearest = [(part.question, _nearest(part, answer is not None)) for part in parts]
     for together in (False, True) if answer is None else (False,):
@@ -171,6 +172,25 @@ def _said(best: _Tried, answer: Estimate | None) -> list[str]:
     if one.step_time_s * _WORTH > answer.step_time_s or _risky(one):
         return []
     return [f"Without {_spared(answer.layout)}, -f {one.framework} ({does}) fits: {what}."]
+
+
+def _turned(found: Mapping[str, Found], answer: Estimate) -> list[str]:
+    """How long the answer's own layout takes of a convolutional network where no memory order is
+    turned around its products."""
+    part = found.get(answer.framework)
+    if part is None or part.question.model.convolutional is None:
+        return []
+    question, layouts = part.question, Layouts.stack([answer.layout])
+    for name, switch in question.framework.switches.items():
+        fits = not switch.refuses(question.machine.device) and not switch.unfit(question.workload)
+        if not (fits and "kernels.channels_last" in switch.dotted):
+            continue
+        for one in _tried(question, layouts, (name,)):
+            took = one.fastest.step_time_s
+            if took * _WORTH < answer.step_time_s:
+                said = f"With -f {one.framework.name} ({switch.does}) {answer.layout} takes"
+                return [f"{said} {format_seconds(took)} per step."]
+    return []
 
 
 def _spared(layout: Layout) -> str:

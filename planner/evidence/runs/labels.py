@@ -64,6 +64,17 @@ class UsualMachines(Known):
     """Names in the catalogue, in the order in which they are tried."""
 
 
+class OtherName(Known):
+    """A model that a framework's tables call by a name that others use for another."""
+
+    label: str
+    """What the column `model` says, in words as those of labels."""
+    framework: str
+    """A word of the column `framework`."""
+    name: str
+    """Name in the catalogue."""
+
+
 class Words(Description):
     """Single words that decide something."""
 
@@ -71,6 +82,8 @@ class Words(Description):
     """Words of models that are no transformers of a known kind."""
     plain_models: tuple[str, ...]
     """Words of models whose feed-forward network has no gate."""
+    waiting: tuple[str, ...]
+    """Words of notes that say that a step waits for its input."""
     adapters: tuple[str, ...]
     """Words of a model label that mean adapters on frozen weights."""
     optimizer_sharded: tuple[str, ...]
@@ -246,6 +259,8 @@ class Labels(Description):
     """Machines taken where no system is named."""
     precisions: tuple[Meanings, ...]
     """Training precisions."""
+    models: tuple[OtherName, ...]
+    """Models by other names."""
     words: Words
     """Words that decide something."""
     adapter_rank: Quantity

@@ -39,7 +39,7 @@ _LLAMA_VOCABULARY = 32000
 def model_of(cells: Cells, dropout: float) -> Reading[Model]:
     """The model of a row. PlannerError where the cells and the catalogue do not tell it."""
     label = cells.text("model")
-    known = _from_catalogue(label)
+    known = _by_other_name(cells) or _from_catalogue(label)
     if known is not None and _agrees(known, cells):
         return stated(known)
     if cells.count("n_experts") or re.search(r"\ba\d+b\b", label.lower()):
@@ -54,6 +54,15 @@ def model_of(cells: Cells, dropout: float) -> Reading[Model]:
         notes = (Note(f"the cells differ from the catalogue's {known.name}; they count"),)
     shaped = _shaped(cells, label, dropout)
     return _from_cells(shaped.value, label, dropout).after(*notes, *shaped.notes)
+
+
+def _by_other_name(cells: Cells) -> Model | None:
+    """The model that a framework's tables call so; None where they mean what the name says."""
+    label, framework = normalised(cells.text("model")), normalised(cells.text("framework"))
+    for row in known_labels().models:
+        if label == row.label and row.framework in framework.split():
+            return load_model(row.name)
+    return None
 
 
 def _shaped(cells: Cells, label: str, dropout: float) -> Reading[Cells]:

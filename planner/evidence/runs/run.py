@@ -24,7 +24,13 @@ from planner.evidence.runs.frameworks import (
     switches_of,
     usual,
 )
-from planner.evidence.runs.labels import Software, known_labels, precision_of, year_of
+from planner.evidence.runs.labels import (
+    Software,
+    known_labels,
+    normalised,
+    precision_of,
+    year_of,
+)
 from planner.evidence.runs.layouts import layout_is_stated, layout_of, usual_batch
 from planner.evidence.runs.machines import Place, machine_of
 from planner.evidence.runs.models import model_of
@@ -109,6 +115,7 @@ def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) 
 
     PlannerError where the cells do not tell one.
     """
+    _check_waits(cells)
     setting = _setting(cells, here)
     job = _job(cells, setting.value)
     found, asked = setting.value, job.value
@@ -139,6 +146,16 @@ def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) 
         cells.text("source_ref"),
         cells.text("reliability").lower(),
     )
+
+
+def _check_waits(cells: Cells) -> None:
+    """Raise PlannerError where a row's own notes say that its step is not what is estimated."""
+    noted = normalised(cells.text("notes"))
+    if found := next((word for word in known_labels().words.waiting if word in noted), ""):
+        raise PlannerError(
+            f"notes say {found!r}: a step is estimated without waiting for its input; give the "
+            "time without it"
+        )
 
 
 def _of_the_table(cells: Cells) -> tuple[Note, ...]:

@@ -111,3 +111,15 @@ def test_no_more_switches_are_said_than_are_needed(part: float, most: int) -> No
         fewer = [other for other in words if other != word]
         if word != "precision-aware":
             assert not fits(fewer), (note, word)
+
+
+def test_the_memory_order_of_pictures_is_said_and_never_chosen() -> None:
+    job = Workload(sequence_length=1, global_batch=512)
+    [note] = [
+        n for n in plan("resnet-50", "polaris", nodes=2, workload=job).notes if "channels-last" in n
+    ]
+    assert note.startswith("With -f ")
+    assert note.endswith(" per step.")
+    vectors = job.replaced(precision="fp32")
+    chosen = plan("resnet-50", "polaris", nodes=2, workload=vectors)
+    assert not [note for note in chosen.notes if "channels-last" in note]

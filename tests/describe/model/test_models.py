@@ -62,6 +62,7 @@ TOTALS = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-8b": 8_190_735_360,
     "cosmoflow": 8_907_556,
+    "mt5-3b-nemo": 3_233_296_728,
     "resnet-50": 25_557_032,
     "resnet-50-v1": 25_557_032,
     # transformers' T5ForConditionalGeneration of google-t5/t5-large has as many
