@@ -86,8 +86,7 @@ def _check_samples(question: Question) -> None:
         )
     if workload.precision == "fp8":
         raise LayoutError(
-            f"precision = fp8: {model.name} is planned in 16 bits or more; use "
-            "bf16 or fp16"
+            f"precision = fp8: {model.name} is planned in 16 bits or more; use bf16 or fp16"
         )
     if workload.lora_rank:
         raise LayoutError(

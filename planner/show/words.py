@@ -405,8 +405,8 @@ def queues(plan: Plan, estimate: Estimate) -> str:
     hours = plan.duration_s(estimate) / 3600
     longest = max(plan.queues, key=lambda queue: (not queue.on_request, queue.max_hours))
     runs = -(-hours // longest.max_hours)
-    if runs > 1 and plan.training is None:
-        text += f" The training takes at least {counted(runs, 'run')} in {longest.name}."
+    if runs > 1:
+        text += f" Its steps alone take at least {counted(runs, 'run')} in {longest.name}."
     return text
 
 

@@ -31,6 +31,9 @@ from planner.units import format_seconds
 
 __all__ = ["whole_training"]
 
+_FELT = 0.01
+# of a step: waiting that is shorter is not spoken of
+
 _ROUGH = 2.0
 # ours: what is modelled roughly (start-up, staging, waiting for data, checkpoints, failures) may
 # take half as long or twice as long
@@ -220,7 +223,7 @@ class _Run:
         asked, notes = self.training, []
         if asked.dataset is None:
             notes.append("No dataset is stated: waiting for data is not counted (--dataset).")
-        elif self.read is not None and float(self.read.exposed_s):
+        elif self.read is not None and self.read.exposed_s > _FELT * self.estimate.step_time_s:
             notes.append(
                 f"Steps wait {format_seconds(float(self.read.exposed_s))} for their data: the "
                 f"slowest part of the input is {self.read.bound}."

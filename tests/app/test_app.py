@@ -157,7 +157,9 @@ def test_address_restores_the_controls() -> None:
     # the fastest would use all memory but a little: it is not what is recommended
     assert "mistral-7b fits on 2 nodes of vsc-5" in app.success[0].value
     assert "to run out of memory" in app.success[0].value
-    assert any(m.label == "steps of 300 B tokens" and "node-hours" in str(m.delta) for m in app.metric)
+    assert any(
+        m.label == "steps of 300 B tokens" and "node-hours" in str(m.delta) for m in app.metric
+    )
 
 
 @pytest.mark.slow

@@ -279,7 +279,7 @@ def test_a_convolutional_network_is_spread_by_data_parallelism_alone(axis: str) 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sequence_length": 128}, "sequence length 128: a sample of resnet-50 is a picture"),
+        ({"sequence_length": 128}, "sequence length 128: a sample of resnet-50 is a whole"),
         ({"precision": "fp8"}, "precision = fp8: resnet-50 has convolutions"),
         ({"lora_rank": 8}, "lora_rank = 8: resnet-50 has no matrices"),
     ],

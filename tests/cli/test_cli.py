@@ -583,7 +583,7 @@ def flags(name: str) -> dict[str, object]:
 def test_every_field_of_a_workload_is_an_option(name: str) -> None:
     for field, text in field_docs(Workload).items():
         flag = "--seq-length" if field == "sequence_length" else f"--{field.replace('_', '-')}"
-        if name == "estimate" and field in ("tokens", "samples", "epochs"):
+        if name == "estimate" and field in ("samples", "epochs"):
             assert flag not in flags(name)
             continue
         assert flags(name)[flag].help.startswith(text.rstrip("."))  # type: ignore[attr-defined]
