@@ -9,6 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="torch builds the reference networks")
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
