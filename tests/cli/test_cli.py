@@ -426,7 +426,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --set device.memory_bytes=1e300", "check your units"),
         ("plan gpt2 -m polaris --set device.memory_bytes", "section.field=value"),
         ("plan gpt2 -m polaris --set node.num_devices=0", "is refused"),
-        ("plan resnet-50 -m polaris --seq-length 128", "a picture and no sequence"),
+        ("plan resnet-50 -m polaris --seq-length 128", "a whole and no sequence"),
         ("estimate resnet-50 -m polaris --tp 2", "resnet-50 is convolutional"),
         ("estimate gpt2 -m polaris --tp 3", "use one of 1, 2, 4"),
         ("estimate gpt2-xl -m polaris --tp 2 --seq-length 1024", "num_heads = 25"),

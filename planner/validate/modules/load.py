@@ -75,7 +75,8 @@ def built(path: str, function: str, said: str = "") -> tuple[nn.Module, Sample]:
 
 
 def _function(path: str, function: str, where: str) -> Callable[[], Any]:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    # a name that no other module has, whatever the file is called
+    spec = importlib.util.spec_from_file_location(f"traced_{Path(path).stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -136,7 +136,8 @@ def materialise(module: nn.Module, real: torch.dtype = torch.float32) -> None:
         return made[id(tensor)]
 
     for part in module.modules():
-        for table in (part._parameters, part._buffers, vars(part)):
+        tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, vars(part))
+        for table in tables:
             for name, value in list(table.items()):
                 if isinstance(value, Tensor):
                     table[name] = fake(value)

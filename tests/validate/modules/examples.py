@@ -172,3 +172,8 @@ def encoder() -> tuple[nn.Module, Any]:
 def encoder_with_dropout() -> tuple[nn.Module, Any]:
     """The encoder with dropout."""
     return Encoder(0.1), torch.empty(128, dtype=torch.long)
+
+
+def resnet_152() -> tuple[nn.Module, Any]:
+    """ResNet-152 on pictures of 224 x 224."""
+    return ResNet((3, 8, 36, 3)), torch.empty(3, 224, 224)
