@@ -102,3 +102,13 @@ def test_an_interruption_is_no_error(monkeypatch: Any, capsys: Captured) -> None
 def test_the_program_loads_no_torch() -> None:
     code = "import planner.validate.program, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trace", "resnet-50"], ["run", "--model", "resnet-50", "--steps", "0"]]
+)
+def test_what_is_no_transformer_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "resnet-50 is convolutional: validation builds transformers" in capsys.readouterr().err

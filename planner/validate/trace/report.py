@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from planner.cost.question import Question
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.units import format_bytes
+from planner.validate.subject import subject
 from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.trace import trace
 from planner.validate.trace.tracer import Tracer
@@ -48,7 +49,7 @@ def compare_trace(
         )
     layout = Layout(**{"dp": world // others, **degrees})
     workload = workload or Workload()
-    question = Question(load_model(model), load_machine(machine), workload, load_framework("fsdp2"))
+    question = Question(subject(model), load_machine(machine), workload, load_framework("fsdp2"))
     found = trace(
         question, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from planner.describe.catalogue import load_machine, load_model
+from planner.describe.catalogue import load_machine
 from planner.errors import PlannerError, shorten
 from planner.validate.ranks.rank import (
     Rank,
@@ -23,6 +23,7 @@ from planner.validate.ranks.rank import (
     within_reason,
 )
 from planner.validate.results import ResultsFile
+from planner.validate.subject import subject
 from planner.validate.train.planned import PEAK_TOLERANCE, planned_peak, planned_time
 from planner.validate.train.strategies import OWN_MODEL, STRATEGIES, TASKS, spread_of
 
@@ -112,7 +113,7 @@ def _with_model(options: RunOptions) -> RunOptions:
     """The options with a model of one's own as one more task."""
     from planner.validate.train.reduced import RULES, reduced, untied_model
 
-    model, asked = load_model(options.model), options.sizes.get(OWN_MODEL, {})
+    model, asked = subject(options.model), options.sizes.get(OWN_MODEL, {})
     sequence = asked.get("sequence", _SEQUENCE)
     made = untied_model(model)
     if not options.exact and isinstance(sequence, int):

@@ -235,6 +235,23 @@ def test_a_step_of_resnet_50_takes_as_long_as_the_catalogues() -> None:
     assert ours.memory_bytes["total"] == pytest.approx(stages.memory_bytes["total"], rel=0.03)
 
 
+def test_models_of_transformers_are_traced_as_they_are(tmp_path: Path) -> None:
+    """GPT-2 as transformers writes it: the same parameters and products as our own."""
+    pytest.importorskip("transformers")
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import torch\nfrom transformers import GPT2Config, GPT2LMHeadModel\n"
+        "def build():\n    ids = torch.empty(1024, dtype=torch.long)\n"
+        "    net = GPT2LMHeadModel(GPT2Config(use_cache=False))\n"
+        "    return net, {'input_ids': ids, 'labels': ids}\n"
+    )
+    found = load_model(f"{path}:build")
+    assert found.num_params == 124_439_808
+    assert found.traced is not None
+    assert found.traced.flop == traced("gpt2").flop
+    assert [block.count for block in found.traced.blocks] == [1, 12, 1]
+
+
 def test_the_example_of_the_documents_is_planned() -> None:
     path = Path(__file__).parents[3] / "docs" / "own_module.py"
     answer = planner.plan(f"{path}:build", "polaris", nodes=2)
