@@ -23,6 +23,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned
+from planner.training.answer import WholeTraining
 from planner.units import counted
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "times",
     "topology",
     "waterfall",
+    "whole_training",
 ]
 
 Operation = Literal[
@@ -149,6 +151,22 @@ def waterfall(answer: Plan | Estimate) -> Figure:
     with _plotly():
         from planner.show.figures.time import waterfall as draw
     return _figure(draw(_chosen(answer) if isinstance(answer, Plan) else answer))
+
+
+def whole_training(answer: Plan | WholeTraining) -> Figure:
+    """Time of a whole training by part, each starting where the one before ended.
+
+    Raises PlannerError for a plan that was not told how long it trains.
+    """
+    with _plotly():
+        from planner.show.figures.time import whole_training as draw
+    found = answer.training if isinstance(answer, Plan) else answer
+    if found is None:
+        raise PlannerError(
+            "tokens = 0: the plan was not told how long it trains; set tokens, or samples and "
+            "epochs, of its workload"
+        )
+    return _figure(draw(found))
 
 
 def time_bars(answers: Plan | Mapping[str, Estimate]) -> Figure:

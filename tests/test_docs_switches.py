@@ -10,7 +10,9 @@ from planner.describe.catalogue import load_framework, names
 from tests import ROOT
 
 PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
-_NAMED = re.compile(rf"\b((?:{'|'.join(names('framework'))})(?:\+[a-z0-9-]+(?:=[0-9e.]+)?)+)")
+_NAMED = re.compile(
+    rf"\b((?:{'|'.join(names('framework'))})(?:\+[a-z0-9-]+(?:=[0-9e.]+(?:[mun]?s)?)?)+)"
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

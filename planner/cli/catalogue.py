@@ -206,7 +206,7 @@ def show_command(
     if as_toml:
         if not isinstance(described, Model):
             raise DescriptionError(f"{shorten(name)} is no model; leave --toml out, or use --json")
-        from planner.show.modules import model_toml
+        from planner.show.catalogue.modules import model_toml
 
         print(model_toml(described), end="")
     elif as_json:
@@ -240,7 +240,7 @@ def _show_model(model: Model) -> None:
     for number, dense in enumerate(net.dense if net else ()):
         print(f"dense {number + 1}: {dense.outputs:,} outputs")
     if model.traced is not None:
-        from planner.show.modules import show_traced
+        from planner.show.catalogue.modules import show_traced
         from planner.show.report import console
 
         show_traced(model.traced, console())

@@ -260,7 +260,7 @@ Tokens = Annotated[
         "--tokens",
         parser=_PARSED["tokens"][0],
         metavar="NUMBER",
-        help="Tokens of the whole training, such as 300B or 2T.",
+        help=field_docs(Workload)["tokens"],
     ),
 ]
 

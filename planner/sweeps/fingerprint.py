@@ -17,6 +17,7 @@ _ANSWERING = (
     "units.py",
     "describe",
     "cost",
+    "training",
     "choose",
     "validate",
     "sweeps/answering.py",

@@ -32,8 +32,9 @@ def test_a_row_is_the_model_asked_directly() -> None:
         nodes, loader = row["nodes"], Loader(staging=row["staging"])
         found = input_time(polaris, nodes, 4, 28 * nodes, STEP_S, dataset, loader)
         for name in ("delivery_s", "exposed_s", "first_epoch_exposed_s", "staging_s"):
-            assert row[name] == pytest.approx(float(getattr(found, name)))
-        assert row["utilisation"] == pytest.approx(STEP_S / (STEP_S + row["exposed_s"]))
+            column = name.replace("exposed", "waits")
+            assert row[column] == pytest.approx(float(getattr(found, name)))
+        assert row["utilisation"] == pytest.approx(STEP_S / (STEP_S + row["waits_s"]))
         assert row["reason"].startswith(str(found.bound))
 
 

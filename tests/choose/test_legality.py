@@ -280,7 +280,7 @@ def test_a_convolutional_network_is_spread_by_data_parallelism_alone(axis: str) 
     ("fields", "message"),
     [
         ({"sequence_length": 128}, "sequence length 128: a sample of resnet-50 is a whole"),
-        ({"precision": "fp8"}, "precision = fp8: resnet-50 has convolutions"),
+        ({"precision": "fp8"}, "precision = fp8: resnet-50 is planned in 16 bits"),
         ({"lora_rank": 8}, "lora_rank = 8: resnet-50 has no matrices"),
     ],
 )

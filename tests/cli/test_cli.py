@@ -427,7 +427,7 @@ def refused(capsys: Captured, *arguments: str) -> str:
         ("plan gpt2 -m polaris --set device.memory_bytes", "section.field=value"),
         ("plan gpt2 -m polaris --set node.num_devices=0", "is refused"),
         ("plan resnet-50 -m polaris --seq-length 128", "a whole and no sequence"),
-        ("estimate resnet-50 -m polaris --tp 2", "resnet-50 is convolutional"),
+        ("estimate resnet-50 -m polaris --tp 2", "resnet-50 is no transformer"),
         ("estimate gpt2 -m polaris --tp 3", "use one of 1, 2, 4"),
         ("estimate gpt2-xl -m polaris --tp 2 --seq-length 1024", "num_heads = 25"),
         ("estimate gpt2 -m polaris --tp 0", "tp = 0 is refused"),

@@ -91,7 +91,8 @@ def test_more_replicas_with_more_work_are_not_faster(case: Case) -> None:
     """Weak scaling: twice the replicas and twice the batch.
 
     Physics where states are sharded or offloaded: every rank then updates and moves fewer. Where
-    devices are wired in pairs, a larger group has more of a node's wires.
+    devices are wired in pairs, a larger group has more of a node's wires; where a switch adds up, it
+    does so for all of a node and not for a few (8 H200 reduce in 10 % less time than 4).
     """
     job, layouts, found = asked(case)
     shard = np.where(layouts.dp_shard == layouts.dp, 2 * layouts.dp, layouts.dp_shard)
@@ -100,6 +101,8 @@ def test_more_replicas_with_more_work_are_not_faster(case: Case) -> None:
     if job.machine.node.fabric.kind != "switch":
         ranks = layouts.num_replicas * layouts.tp
         whole &= (ranks % job.machine.node.num_devices == 0) | (layouts.num_replicas == 1)
+    if job.machine.node.fabric.switch_reduction is not None:
+        whole &= layouts.dp * layouts.tp * layouts.cp >= job.machine.node.num_devices
     change = grown(found.step_time_s, estimate_layouts(doubled_batch(job), twice).step_time_s)
     assert np.all(change[whole] >= -ROUNDING)
 

@@ -28,8 +28,8 @@ def offered(
     behind its framework.
 
     >>> from planner.describe.catalogue import load_machine
-    >>> offered(["accelerate"], load_machine("polaris"))
-    ['accelerate+compile', 'accelerate+liger', 'accelerate+expandable-segments']
+    >>> offered(["accelerate"], load_machine("polaris"))[:2]
+    ['accelerate+compile', 'accelerate+liger']
     """
     return [word for word, _ in _offered(frameworks, machine, model, workload)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
@@ -76,11 +77,22 @@ def _block(sizes: Sizes, block: Block, seen: TracedBlock) -> Block:
         block,
         gemms=tuple(_gemm(block.name, one) for one in every if one.kind != "attention"),
         attentions=tuple(_attention(one) for one in every if one.kind == "attention"),
-        pointwise=(kernels,),
+        pointwise=(kernels, *_orders(sizes, every)),
         saved=(Saved("kept", _bytes(sizes, seen.saved), "replicated"),),
         # a layer has an alternative for each of its halves; here they are one
         working=(working, working) if block.kind == "layer" else (working,),
     )
+
+
+def _orders(sizes: Sizes, every: list[TracedOperation]) -> Iterator[Pointwise]:
+    """What turns operands and result of convolutions where channels are kept apart."""
+    if sizes.workload.precision == "fp32" or sizes.kernels.channels_last:
+        return
+    for one in every:
+        if one.kind == "convolution":
+            moved = 2.0 * sizes.element * ((one.inputs or one.rows * one.k) + one.rows * one.n)
+            both = moved * (1 + one.input_gradient)
+            yield Pointwise("order", moved, both, "replicated", 2)
 
 
 def _gemm(name: str, operation: TracedOperation) -> Gemm:
@@ -91,6 +103,7 @@ def _gemm(name: str, operation: TracedOperation) -> Gemm:
         rows=operation.rows,
         inputs=float(operation.inputs),
         convolution=operation.kind == "convolution",
+        small_kernel=operation.small_kernel,
         copies=operation.copies if operation.kind == "batched" else 0,
         input_gradient=operation.input_gradient,
         weight_gradient=operation.weight_gradient,

@@ -12,7 +12,7 @@ from planner.describe.model.traced.file import spelled
 from planner.describe.model.traced.module import Traced
 from planner.describe.model.weights import weight_blocks
 from planner.errors import PlannerError
-from planner.show.modules import model_toml
+from planner.show.catalogue.modules import model_toml
 from tests.cost.operators.test_traced import NET, traced_model
 
 

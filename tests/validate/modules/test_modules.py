@@ -23,7 +23,7 @@ from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.model.traced.file import traced_fields  # noqa: E402
 from planner.describe.model.traced.module import Traced  # noqa: E402
 from planner.errors import PlannerError  # noqa: E402
-from planner.show.modules import model_toml  # noqa: E402
+from planner.show.catalogue.modules import model_toml  # noqa: E402
 from planner.validate.modules.load import Sample  # noqa: E402
 from planner.validate.modules.trace import trace_file, trace_module  # noqa: E402
 from planner.validate.sharding.timeline import StorageTimeline  # noqa: E402
