@@ -24,6 +24,7 @@ _LEFT_OUT = {"spread"}
 """Of published runs, which no answer holds."""
 _OF_PLAN = (
     *("strategy_bars", "heatmap", "pareto", "waterfall", "time_bars", "memory_bars"),
+    "whole_training",
     *("stage_bars", "host_bars", "rank_map", "link_loads", "gantt", "memory_over_step"),
 )
 _OF_MACHINE = ("topology", "times", "bandwidth")
@@ -37,7 +38,7 @@ _RUNS = (
 
 @pytest.fixture(scope="module")
 def answer() -> planner.Plan:
-    job = planner.Workload(global_batch=64, sequence_length=1024)
+    job = planner.Workload(global_batch=64, sequence_length=1024, tokens=1e9)
     return planner.plan("gpt2-xl", "polaris", nodes=2, workload=job)
 
 

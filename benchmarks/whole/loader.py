@@ -54,12 +54,12 @@ def utilisation(workers: int, step_s: float) -> float:
     return computing / (end - start)
 
 
-def rows() -> Iterator[tuple[int, float, float]]:
+def timings() -> Iterator[tuple[int, float, float]]:
     """Workers, time of a step [s], utilisation."""
     for workers, step_s in CASES:
         yield workers, step_s, round(utilisation(workers, step_s), 3)
 
 
 if __name__ == "__main__":
-    for row in rows():
+    for row in timings():
         print(row)

@@ -91,8 +91,8 @@ def test_more_replicas_with_more_work_are_not_faster(case: Case) -> None:
     """Weak scaling: twice the replicas and twice the batch.
 
     Physics where states are sharded or offloaded: every rank then updates and moves fewer. Where
-    devices are wired in pairs, a larger group has more of a node's wires; where a switch adds up, it
-    does so for all of a node and not for a few (8 H200 reduce in 10 % less time than 4).
+    devices are wired in pairs, a larger group has more of a node's wires; where a switch adds up,
+    it does so for all of a node and not for a few (8 H200 reduce in 10 % less time than 4).
     """
     job, layouts, found = asked(case)
     shard = np.where(layouts.dp_shard == layouts.dp, 2 * layouts.dp, layouts.dp_shard)
