@@ -111,4 +111,4 @@ def test_what_is_no_transformer_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "resnet-50 is no transformer: validation builds transformers" in capsys.readouterr().err
+    assert "resnet-50 is convolutional: validation builds transformers" in capsys.readouterr().err
