@@ -2,9 +2,9 @@
 
 python -m tests.docstrings             # how many formulas say what
 
-Formulas are the functions that a module of the cost model exports and that return numbers, plain
-or in dataclasses, and those of `planner.choose` that return numbers and nothing else. Looking up a
-constant, a name or a mask is none.
+Formulas are the functions that a module of `planner.cost` or `planner.training` exports and that
+return numbers, plain or in dataclasses, and those of `planner.choose` that return numbers and
+nothing else. Looking up a constant, a name or a mask is none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests import ROOT
 
 __all__ = ["formulas", "incomplete", "lacks", "totals", "unknown_units"]
 
-UNITS = ("1", "B", "B/parameter", "B/s", "B/token", "FLOP", "FLOP/s", "elements", "s")
+UNITS = ("1", "B", "B/parameter", "B/s", "B/token", "FLOP", "FLOP/s", "elements", "W", "kWh", "s")
 """What may stand in the brackets; 1 is a count, an index or a ratio."""
 
 _BRACKETS = re.compile(r"(?<![\w)])\[([A-Za-z0-9/]+)\]")
@@ -43,12 +43,12 @@ Formula = Callable[..., Any]
 def formulas() -> dict[str, Formula]:
     """The functions that keep the contract, by module and name."""
     found: dict[str, Formula] = {}
-    for package in ("cost", "choose"):
+    for package in ("cost", "training", "choose"):
         for path in sorted((ROOT / "planner" / package).rglob("*.py")):
             for name, value in _exported(path):
                 returned = _returned(value)
                 if _only_numbers(returned) or (
-                    package == "cost" and _holds_numbers(returned, value.__module__)
+                    package != "choose" and _holds_numbers(returned, value.__module__)
                 ):
                     found[f"{value.__module__.rpartition('.')[2]}.{name}"] = value
     return found

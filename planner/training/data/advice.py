@@ -52,9 +52,11 @@ def changes(
     loader: Loader,
     epochs: ArrayLike = 2.0,
 ) -> list[Change]:
-    """Everything that can be done otherwise on a machine, each alone, with its `input_time`.
+    """Everything that can be done otherwise on a machine, each alone, with its times [s].
 
-    A caller compares them with the time of the loader as it is; what does not help is listed too.
+    Counted: more workers, prefetch, staging, larger files, stripes and sequential reads, as far as
+    each is another loader or dataset; a caller compares them with the time of the loader as it is.
+    Left out: two changes at once, whether one helps. method.md#input.
 
     >>> from planner.describe.catalogue import load_dataset, load_machine
     >>> job = load_machine("polaris"), 256, 4, 7168, 0.636, load_dataset("unet3d")
