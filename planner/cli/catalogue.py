@@ -152,6 +152,7 @@ def _show_constants(as_json: bool) -> int:
     from planner.cost.network.constants import constants as of_network
     from planner.cost.step.constants import constants as of_step
     from planner.show.report import console, show_constants
+    from planner.training.constants import constants as of_training
     from planner.training.data.constants import constants as of_data
     from planner.training.resilience.checkpoints import constants as of_checkpoints
     from planner.training.resilience.failures import constants as of_failures
@@ -164,6 +165,7 @@ def _show_constants(as_json: bool) -> int:
         "checkpoints": of_checkpoints(),
         "failures": of_failures(),
         "input": of_data(),
+        "energy": of_training().energy,
     }
     if as_json:
         print(json.dumps({key: value.model_dump(mode="json") for key, value in found.items()}))

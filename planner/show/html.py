@@ -25,12 +25,13 @@ from planner.describe.model.model import Model
 from planner.errors import shorten
 from planner.evidence.learning import Learned
 from planner.frames import html
-from planner.show import words
+from planner.show import training, words
 from planner.show.answers import answer_table
 from planner.show.catalogue.quantities import format_quantity, quantities
 from planner.show.lessons import corrected
 from planner.show.simulation import GAINS, STAGES, gains, simulation_lines, stages
 from planner.sweeps import Swept
+from planner.training.answer import WholeTraining
 from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
 
 __all__ = [
@@ -94,6 +95,8 @@ def plan(value: Plan) -> str:
         amount, duration, hours = words.cost(value, value.recommended)
         said = f"{amount}: {duration}, {hours}. {words.queues(value, value.recommended)}"
         parts.append(_line(said.rstrip()))
+    if value.training is not None:
+        parts.append(whole_training(value.training))
     if value.ranked:
         columns = ("framework", "layout", "step", "MFU", "memory", "out of memory")
         rows = [
@@ -117,6 +120,15 @@ def plan(value: Plan) -> str:
     fell = _list(f"{d.reason}: {d.count:,}" for d in value.dropped)
     parts.append(_folded(f"{value.num_candidates:,} layouts evaluated; what was dropped", fell))
     return _page(*parts)
+
+
+@html.register(WholeTraining)
+def whole_training(value: WholeTraining) -> str:
+    """A whole training: how long, its parts, and folded up what is not counted."""
+    rows = training.rows(value)
+    table = _table(("part", "time", "share", "90 % between", "what it counts"), rows, right=(1, 2))
+    notes = _folded("Notes", _list([f"{training.facts(value)}.", *value.notes]))
+    return _page(_line(training.summary(value)), table, notes)
 
 
 @html.register(Answer)

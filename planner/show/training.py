@@ -10,7 +10,7 @@ from planner.training.answer import DAY_S, Amount, WholeTraining
 from planner.training.parts import part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
-__all__ = ["amount", "bill", "facts", "show_training", "summary"]
+__all__ = ["amount", "bill", "facts", "rows", "show_training", "summary"]
 
 _RARE = 0.05
 # of an interruption: below, none is spoken of
@@ -64,24 +64,33 @@ def _time(value: Amount) -> str:
 def show_training(found: WholeTraining, out: Console) -> None:
     """Print a whole training: the sentence, its parts, what is not counted."""
     out.print(Text(summary(found), "bold"))
-    table = Table(title="The whole training", title_justify="left", box=None)
+    table = Table(title="Its time, by part", title_justify="left", box=None)
     for column in ("part", "time", "", "90 % between", "what it counts"):
         table.add_column(column, justify="left" if column[:1] in "pw" else "right")
+    for row in rows(found):
+        table.add_row(*map(Text, row))
     total = found.time
-    for one in found.parts:
-        if time := one.time_s.expected:
-            table.add_row(
-                part(one.name).label,
-                format_seconds(time),
-                f"{100 * time / total.expected:.1f} %",
-                _range(one.time_s),
-                Text(part(one.name).meaning),
-            )
     table.add_row("total", format_seconds(total.expected), "", _range(total), style="bold")
     out.print(table)
     out.print(f"{facts(found)}.", highlight=False)
     for note in found.notes:
         out.print(Text(f"- {note}"))
+
+
+def rows(found: WholeTraining) -> list[tuple[str, ...]]:
+    """Part, time, share, range and what it counts, of every part that there is."""
+    whole_s = found.time.expected
+    return [
+        (
+            part(one.name).label,
+            format_seconds(one.time_s.expected),
+            f"{100 * one.time_s.expected / whole_s:.1f} %",
+            _range(one.time_s),
+            part(one.name).meaning,
+        )
+        for one in found.parts
+        if one.time_s.expected > 0
+    ]
 
 
 def facts(found: WholeTraining) -> str:

@@ -85,6 +85,22 @@ def test_a_model_without_sequences_is_drawn(page: str) -> None:
     assert "Fits" in _said(app) or "resnet-50 fits" in _said(app)
 
 
+def test_the_whole_training_has_a_view_of_its_own() -> None:
+    job = {"model": "gpt2", "machine": "polaris", "nodes": "1", "batch": "64", "seq": "1024"}
+    app = _app(**job, view="Whole training")
+    assert "How long the training is, is not said" in _said(app)
+    app.text_input(key="tokens").set_value("10B").run()
+    assert not app.exception
+    said = " ".join(str(item.value) for item in app.markdown)
+    assert "The whole training takes" in said
+    assert "a price of" not in said
+    app.text_input(key="price").set_value("2.5").run()
+    assert "a price of" in " ".join(str(item.value) for item in app.markdown)
+    app.text_input(key="pue").set_value("0.2").run()
+    assert not app.exception
+    assert "nothing of it is used" in " ".join(str(item.value) for item in app.warning)
+
+
 @pytest.mark.parametrize("page", _PAGES)
 def test_every_page_draws(page: str) -> None:
     app = _app(page)

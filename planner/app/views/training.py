@@ -19,9 +19,8 @@ from planner.describe.training.loader import Staging
 from planner.describe.training.training import Training
 from planner.errors import DescriptionError, PlannerError
 from planner.show.figures.time import whole_training
-from planner.show.training import facts, summary
-from planner.training.parts import part
-from planner.units import format_seconds, parse_power, parse_quantity
+from planner.show.training import facts, rows, summary
+from planner.units import parse_power, parse_quantity
 
 __all__ = ["asked", "asks", "whole"]
 
@@ -123,19 +122,9 @@ def whole(job: Job, found: Estimate | None) -> None:
     st.markdown(f"**{escape(summary(answer))}**")
     draw(whole_training(answer), key="whole_training")
     with st.expander("Every part, and what it counts"):
-        st.table(
-            [
-                {
-                    "part": part(one.name).label,
-                    "time": format_seconds(one.time_s.expected),
-                    "90 % between": f"{format_seconds(one.time_s.low)} and "
-                    f"{format_seconds(one.time_s.high)}",
-                    "what it counts": escape(part(one.name).meaning),
-                }
-                for one in answer.parts
-            ],
-            hide_index=True,
-        )
+        columns = ("part", "time", "share", "90 % between", "what it counts")
+        named = [dict(zip(columns, map(escape, row), strict=True)) for row in rows(answer)]
+        st.table(named, hide_index=True)
     for line in (f"{facts(answer)}.", *answer.notes):
         st.markdown("- " + escape(line))
 
