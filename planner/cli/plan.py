@@ -192,8 +192,13 @@ def _print_estimate(
         print(estimate_csv([answer]), end="")
     else:
         from planner.choose.verdicts.advice import grounds, utilisation
-        from planner.show.report import console, show_estimate, show_notes, show_reading
-        from planner.show.training import show_training
+        from planner.show.report import (
+            console,
+            show_estimate,
+            show_notes,
+            show_reading,
+            show_training,
+        )
 
         out = console()
         show_estimate(answer, question.machine, stages, out)

@@ -20,11 +20,11 @@ from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description
 from planner.describe.machine import Machine
-from planner.show import words
+from planner.show import training, words
 from planner.show.answers import answer_table
 from planner.show.catalogue.quantities import format_quantity, quantities
 from planner.show.stacked import stacked
-from planner.show.training import show_training
+from planner.training.answer import WholeTraining
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "show_notes",
     "show_plan",
     "show_reading",
+    "show_training",
 ]
 
 _SHOWN = 8
@@ -194,6 +195,22 @@ def show_notes(notes: Iterable[str], out: Console) -> None:
     """Print sentences beside an answer, one a line."""
     for note in notes:
         out.print(Text(f"- {note}"))
+
+
+def show_training(found: WholeTraining, out: Console) -> None:
+    """Print a whole training: the sentence, its parts, what is not counted."""
+    out.print(Text(training.summary(found), "bold"))
+    table = Table(title="Its time, by part", title_justify="left", box=None)
+    for column in ("part", "time", "", "90 % between", "what it counts"):
+        table.add_column(column, justify="left" if column[:1] in "pw" else "right")
+    for row in training.rows(found):
+        table.add_row(*map(Text, row))
+    total = found.time
+    whole = (format_seconds(total.expected), "", training.span(total))
+    table.add_row("total", *whole, style="bold")
+    out.print(table)
+    out.print(f"{training.facts(found)}.", highlight=False)
+    show_notes(found.notes, out)
 
 
 def _parts(title: str, parts: dict[str, float], form: Any) -> Table:

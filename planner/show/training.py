@@ -1,16 +1,12 @@
-"""Training: the answer about a whole training in words and as a table."""
+"""Training: the answer about a whole training in words, and the rows of its table."""
 
 from __future__ import annotations
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from planner.training.answer import DAY_S, Amount, WholeTraining
 from planner.training.parts import part
 from planner.units import counted, format_amount, format_bytes, format_seconds
 
-__all__ = ["amount", "bill", "facts", "rows", "show_training", "summary"]
+__all__ = ["amount", "bill", "facts", "rows", "span", "summary"]
 
 _RARE = 0.05
 # of an interruption: below, none is spoken of
@@ -61,22 +57,6 @@ def _time(value: Amount) -> str:
     return amount(value.times(1 / DAY_S), "days")
 
 
-def show_training(found: WholeTraining, out: Console) -> None:
-    """Print a whole training: the sentence, its parts, what is not counted."""
-    out.print(Text(summary(found), "bold"))
-    table = Table(title="Its time, by part", title_justify="left", box=None)
-    for column in ("part", "time", "", "90 % between", "what it counts"):
-        table.add_column(column, justify="left" if column[:1] in "pw" else "right")
-    for row in rows(found):
-        table.add_row(*map(Text, row))
-    total = found.time
-    table.add_row("total", format_seconds(total.expected), "", _range(total), style="bold")
-    out.print(table)
-    out.print(f"{facts(found)}.", highlight=False)
-    for note in found.notes:
-        out.print(Text(f"- {note}"))
-
-
 def rows(found: WholeTraining) -> list[tuple[str, ...]]:
     """Part, time, share, range and what it counts, of every part that there is."""
     whole_s = found.time.expected
@@ -85,7 +65,7 @@ def rows(found: WholeTraining) -> list[tuple[str, ...]]:
             part(one.name).label,
             format_seconds(one.time_s.expected),
             f"{100 * one.time_s.expected / whole_s:.1f} %",
-            _range(one.time_s),
+            span(one.time_s),
             part(one.name).meaning,
         )
         for one in found.parts
@@ -102,5 +82,6 @@ def facts(found: WholeTraining) -> str:
     return f"{saved}; {format_amount(found.failures)} interruptions are to be expected"
 
 
-def _range(value: Amount) -> str:
+def span(value: Amount) -> str:
+    """Between which times a part lies."""
     return f"{format_seconds(value.low)} and {format_seconds(value.high)}"
