@@ -109,7 +109,7 @@ def rows() -> list[Row]:
         ),
         (
             "ResNet-50 v1.5, multiply-adds of a picture",
-            "1e9",
+            "GMAC",
             4.089,
             _macs("resnet-50"),
             "torchvision, models.resnet50: GFLOPS 4.09; definition",

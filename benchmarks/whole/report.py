@@ -35,5 +35,15 @@ def tables(data: Path) -> list[str]:
 def _line(row: Row) -> str:
     what, unit, measured, estimated, source = row
     error = f"{100 * (estimated / measured - 1):+.1f} %" if measured else "-"
-    values = " | ".join(f"{value:,.4g} {unit}".rstrip() for value in (measured, estimated))
+    named = "" if unit == "1" else unit
+    values = " | ".join(f"{_plain(value)} {named}".rstrip() for value in (measured, estimated))
     return f"| {what} | {values} | {error} | {source} |".replace("\n", " ")
+
+
+def _plain(value: float) -> str:
+    """Four digits, or all before the point where there are more.
+
+    >>> _plain(16621.0), _plain(0.74058)
+    ('16,621', '0.7406')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
