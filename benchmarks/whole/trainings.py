@@ -119,7 +119,8 @@ def rows() -> list[tuple[str, str, float, float, str]]:
             "days",
             1_082_990 / 384 / 24,
             long.time.expected / DAY_S,
-            "arXiv:2211.02001, table 1: 1,082,990 device-hours; held out, its step too",
+            "arXiv:2211.02001, table 1: 1,082,990 device-hours; held out, its step too (its "
+            "network was fitted on other runs of the project)",
         ),
         (
             "BLOOM, energy of the nodes",

@@ -90,9 +90,10 @@ def answer_table(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """
     names = _names(answer.rows)
     shown = [name for name in names if _is_shown(answer.rows, name)]
-    return [column_title(name) for name in shown], [
-        [_cell(row, name) for name in shown] for row in answer.rows
-    ]
+    titles = [column_title(name) for name in shown]
+    if answer.asked.get("workload", {}).get("sequence_length") == 1:
+        titles = [title.replace("tokens/s", "samples/s") for title in titles]
+    return titles, [[_cell(row, name) for name in shown] for row in answer.rows]
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

@@ -14,7 +14,7 @@ from planner.errors import DescriptionError, UnknownNameError
 from planner.training.data import changes, input_time
 from planner.training.data.constants import constants
 from planner.training.data.kept import kept_fraction, seen_again, staging_time
-from planner.training.data.stages import file_system_of, node_read_rate
+from planner.training.data.stages import node_read_rate
 
 POLARIS = load_machine("polaris")
 UNET3D = load_dataset("unet3d")
@@ -190,7 +190,7 @@ def test_an_unknown_rate_is_named_and_not_taken() -> None:
 
 def test_a_machine_without_a_shared_file_system_reads_its_disks() -> None:
     dgx = load_machine("dgx-a100")
-    assert file_system_of(dgx, Loader()) is None
+    assert dgx.file_system() is None
     found = input_time(dgx, 1, 8, 56, STEP_S, UNET3D, Loader())
     assert found.bound == "local disk"
     assert found.delivery_s == pytest.approx(56 * 146600628 / 25e9)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from planner.describe.catalogue import load_machine
+from benchmarks.whole import trainings
 from planner.errors import DescriptionError, LayoutError
 from planner.training.answer import Amount, TrainingPart, WholeTraining, between
 from planner.training.parts import PARTS
@@ -29,68 +29,27 @@ EVALUATED = planner.Evaluation(every_steps=1000, sequences=4096)
 
 
 def test_wordplay_takes_as_long_as_its_log_says() -> None:
-    # github.com/saforem2/wordplay: eval_interval=100, 200 batches of 64 of each of two sets on the
-    # first rank, 256 tokens generated, a checkpoint by the first rank. In the log of 2024-07-17
-    # steps 110 to 210 and 210 to 310 take 68.7 and 69.1 s, their steps alone 28.6
-    job = planner.Workload(sequence_length=1024, global_batch=256, tokens=100 * 256 * 1024)
-    evaluation = planner.Evaluation(
-        every_steps=100, sequences=2 * 200 * 64, ranks="first", generated_tokens=256
-    )
-    found = planner.whole_training(
-        "wordplay-85m-char",
-        "polaris",
-        planner.Layout(dp=4, micro_batch=64),
-        workload=job,
-        framework="ddp",
-        training=planner.Training(
-            evaluation=evaluation, checkpoints=planner.Checkpoints(every_steps=100, full=True)
-        ),
-    )
+    # log of 2024-07-17: steps 110 to 210 and 210 to 310 take 68.7 and 69.1 s, steps alone 28.6
+    found = trainings.wordplay()
     between_steps = sum(found.part_s(name) for name in ("steps", "evaluation", "checkpoints"))
     assert between_steps == pytest.approx(69.0, rel=0.15)
     assert found.part_s("checkpoints") == pytest.approx(1.85, abs=0.6)  # the log: 1.7 to 2.0 s
 
 
-def test_bloom_and_llama_take_as_long_as_published() -> None:
+def test_bloom_takes_as_long_and_draws_as_much_as_published() -> None:
     # arXiv:2211.02001, table 1: 1,082,990 device-hours on 384 A100, 433,196 + 256,646 kWh
-    layout = planner.Layout(
-        dp=8,
-        tp=4,
-        pp=12,
-        zero_stage=1,
-        micro_batch=2,
-        grad_accumulation=128,
-        recompute="full",
-        schedule="1f1b",
-    )
-    job = planner.Workload(sequence_length=2048, global_batch=2048, tokens=366e9)
-    found = planner.whole_training(
-        "bloom-176b", "jean-zay-a100", layout, workload=job, framework="megatron-deepspeed"
-    )
-    assert found.days.expected == pytest.approx(1_082_990 / 384 / 24, rel=0.15)
-    assert found.days.low < 1_082_990 / 384 / 24 < found.days.high
+    found, days = trainings.bloom(), 1_082_990 / 384 / 24
+    assert found.days.expected == pytest.approx(days, rel=0.15)
+    assert found.days.low < days < found.days.high
     assert found.bill.energy_kwh is not None
     assert found.bill.energy_kwh.expected == pytest.approx(689_842, rel=0.25)
     assert found.bill.energy_kwh.low < 689_842 < found.bill.energy_kwh.high
+
+
+def test_llama_405b_takes_as_many_hours_as_published() -> None:
     # model card of Llama 3.1: 30.84 M hours of H100; arXiv:2407.21783, table 4. Chunks are ours
-    layout = planner.Layout(
-        dp=128,
-        tp=8,
-        pp=16,
-        vpp=8,
-        schedule="interleaved-1f1b",
-        zero_stage=1,
-        grad_accumulation=16,
-        sequence_parallel=True,
-        embedding_slots=1,
-        head_slots=1,
-    )
-    job = planner.Workload(sequence_length=8192, global_batch=2048, tokens=15.6e12)
-    eos = load_machine("eos", ("num_nodes=2048",))
-    found = planner.whole_training(
-        "llama-3.1-405b", eos, layout, workload=job, framework="megatron-lm"
-    )
-    assert 8 * found.bill.node_hours.expected == pytest.approx(30.84e6, rel=0.15)
+    hours = 8 * trainings.llama_405b().bill.node_hours.expected
+    assert hours == pytest.approx(30.84e6, rel=0.15)
 
 
 @settings(max_examples=25, deadline=None)

@@ -136,7 +136,8 @@ def _ranked(plan: Plan, job: Job) -> None:
     st.header("Layouts that fit, one of a kind", anchor=False)
     limit = job.machine.device.memory_bytes.value
     shown = plan.listed
-    rows = [_row(e, limit, _role(e, plan)) for e in shown]
+    rate = f"{job.workload.unit}/s"
+    rows = [_row(e, limit, _role(e, plan), rate) for e in shown]
     packed = [link.of(e) for e in shown]
     start = [packed.index(job.layout)] if job.layout in packed else []
     # another job has another table: a row of the one before says nothing about it
@@ -156,7 +157,7 @@ def _ranked(plan: Plan, job: Job) -> None:
             "": st.column_config.TextColumn(width=100),
             "step [s]": number(format="%.4g"),
             "MFU [%]": number(format="%.1f"),
-            "tokens/s": number(format="localized"),
+            rate: number(format="localized"),
             "memory [GiB]": number(format="%.2f"),
             "of the device [%]": st.column_config.ProgressColumn(
                 format="%.0f %%", min_value=0, max_value=100
@@ -184,7 +185,7 @@ def _role(found: Estimate, plan: Plan) -> str:
     return ", ".join(role for role, one in roles.items() if one == found)
 
 
-def _row(found: Estimate, limit: float, role: str) -> dict[str, object]:
+def _row(found: Estimate, limit: float, role: str, rate: str) -> dict[str, object]:
     parts = found.step_time_parts_s
     return {
         "": role,
@@ -192,7 +193,7 @@ def _row(found: Estimate, limit: float, role: str) -> dict[str, object]:
         "layout": str(found.layout),
         "step [s]": found.step_time_s,
         "MFU [%]": 100 * found.mfu,
-        "tokens/s": round(found.tokens_per_s),
+        rate: round(found.tokens_per_s),
         "memory [GiB]": found.memory_bytes["total"] / GIB,
         "of the device [%]": 100 * found.memory_bytes["total"] / limit,
         "out of memory": words.probability(found.out_of_memory_probability),

@@ -15,7 +15,7 @@ from planner.app.markdown import escape
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, names
 from planner.describe.training.charges import Charges
-from planner.describe.training.loader import Staging
+from planner.describe.training.loader import Loader, Staging
 from planner.describe.training.training import Training
 from planner.errors import DescriptionError, PlannerError
 from planner.show.figures.time import whole_training
@@ -26,7 +26,7 @@ __all__ = ["asked", "asks", "whole"]
 
 _NO_DATASET = "not stated"
 _KEPT = get_args(Staging)
-_MOST = 10**9
+_MOST, _MOST_WORKERS = 10**9, 1024
 _WRITTEN = {
     "failures": ("Interruptions per device and hour", "2e-5 as Llama 3's"),
     "power": ("A node draws", "such as 2.5kW"),
@@ -52,6 +52,7 @@ def asks(reading: Reading) -> None:
     """What is asked of the training besides its steps."""
     reading.choice("dataset", (_NO_DATASET, *names("dataset")), _NO_DATASET)
     reading.choice("staging", _KEPT, _KEPT[0])
+    reading.number("workers", 0, _MOST_WORKERS, Loader().workers)
     for key in _STEPS:
         reading.number(key, 0, _MOST, 0)
     reading.truth("async", False)
@@ -83,7 +84,7 @@ def asked() -> Training:
     charges = {_FIELDS[key]: value for key, value in written.items() if key in _FIELDS}
     dataset = state["dataset"]
     fields: dict[str, Any] = {
-        "loader": {"staging": state["staging"]},
+        "loader": {"staging": state["staging"], "workers": state["workers"]},
         "evaluation": {
             "every_steps": state["evaluate_every"],
             "sequences": state["evaluate_on"],
@@ -135,20 +136,21 @@ def _controls() -> None:
     first[1].selectbox(
         "A node keeps of it", _KEPT, key="staging", help="Nothing, on its own disk, or in memory."
     )
-    for column, (key, label) in zip(first[2:], list(_STEPS.items())[:2], strict=True):
-        column.number_input(label, min_value=0, max_value=_MOST, step=100, key=key)
-    second = st.columns(4, vertical_alignment="bottom")
-    second[0].number_input(
-        _STEPS["save_every"],
+    first[2].number_input(
+        "Workers of a rank",
         min_value=0,
-        max_value=_MOST,
-        step=100,
-        key="save_every",
-        help="0: as often as loses least.",
+        max_value=_MOST_WORKERS,
+        step=1,
+        key="workers",
+        help="Processes that read and decode; 0: the rank does it between its steps.",
     )
-    second[1].toggle(
+    first[3].toggle(
         "Checkpoints beside steps", key="async", help="Written while steps go on (asynchronous)."
     )
-    places = [*second[2:], *st.columns(4, vertical_alignment="bottom")]
-    for column, (key, (label, example)) in zip(places, _WRITTEN.items(), strict=False):
+    second = st.columns(4, vertical_alignment="bottom")
+    for column, (key, label) in zip(second, _STEPS.items(), strict=False):
+        about = "0: as often as loses least." if key == "save_every" else None
+        column.number_input(label, min_value=0, max_value=_MOST, step=100, key=key, help=about)
+    places = [second[3], *st.columns(4, vertical_alignment="bottom")]
+    for column, (key, (label, example)) in zip(places, _WRITTEN.items(), strict=True):
         column.text_input(label, key=key, max_chars=20, placeholder=example)

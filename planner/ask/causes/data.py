@@ -18,7 +18,6 @@ from planner.describe.model.model import Model
 from planner.describe.training.dataset import Dataset
 from planner.describe.training.loader import Loader, Staging
 from planner.training.data import Change, InputTime, changes, input_time
-from planner.training.data.stages import file_system_of
 from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["data"]
@@ -174,14 +173,14 @@ def _counts(asked: Asked, most: int | None) -> list[int]:
 
 def _kept(read: _Read) -> list[Staging]:
     """What nodes can keep: on a disk that is there, and that the dataset does not lie on anyway."""
-    shared = file_system_of(read.asked.machine, read.loader)
+    shared = read.asked.machine.file_system(read.loader.file_system)
     disk = read.asked.machine.node.local_disk and shared
     return ["none", "local-disk", "memory"] if disk else ["none", "memory"]
 
 
 def _source(read: _Read) -> str:
     """Where the samples come from, in words."""
-    system = file_system_of(read.asked.machine, read.loader)
+    system = read.asked.machine.file_system(read.loader.file_system)
     return {
         "none": f"file system {system.name}" if system else "local disks",
         "local-disk": "local disks",
@@ -289,7 +288,7 @@ def _notes(read: _Read) -> list[str]:
 def _unknown(read: _Read, now: InputTime) -> str:
     """What no rate is known of, and how to state one."""
     machine = read.asked.machine
-    system = file_system_of(machine, read.loader)
+    system = machine.file_system(read.loader.file_system)
     stages = f"Not counted, because {machine.name} states no rate of it: {', '.join(now.unknown)}"
     if system is None:
         return f"{stages}."

@@ -24,7 +24,6 @@ from planner.training.resilience.checkpoints import (
     bounds_s,
     checkpoint_of,
     constants,
-    file_system_of,
     nodes_of,
     saved_bytes,
 )
@@ -282,7 +281,7 @@ def _why(saves: _Saves, way: _Way) -> str:
     args = (machine, way.how, saved.total_bytes, saved.most_bytes, nodes)
     found = {name: float(s) for name, s in bounds_s(*args, process_bytes_per_s=rate).items()}
     slowest = max(found, key=lambda name: found[name])
-    system = file_system_of(machine, way.how.file_system)
+    system = machine.file_system(way.how.file_system)
     words = {
         "process": f"a process writes {format_rate(rate)}",
         "interfaces": f"nodes' interfaces, {format_rate(machine.node_bytes_per_s)} each",

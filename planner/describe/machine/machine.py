@@ -112,6 +112,22 @@ class Machine(Description):
                 return self.on_network(network.name)
         return self
 
+    def file_system(self, name: str = "") -> FileSystem | None:
+        """The shared file system of a name; without one the first of known rate, else the first.
+
+        None where the machine has none. Profiles list first what the site gives to all jobs.
+
+        Raises UnknownNameError for a name that the machine does not list.
+        """
+        known = {system.name: system for system in self.file_systems}
+        if name and name not in known:
+            listing = f"`planner show {self.name}` lists them"
+            raise UnknownNameError("file system", name, known, listing)
+        if name:
+            return known[name]
+        rated = [system for system in self.file_systems if system.reading]
+        return next(iter([*rated, *self.file_systems]), None)
+
     @property
     def wired_devices(self) -> int:
         """Devices that are wired to each other: of a node, or of a domain of nodes (NVL72)."""

@@ -29,7 +29,7 @@ class Checkpoints(Description):
     storage: Storage = "file-system"
     """What is written to while ranks wait: a shared file system, or the nodes' own disks."""
     file_system: str = Field(default="", max_length=100)
-    """Shared file system; the machine's fastest where it is not said."""
+    """Shared file system; the machine's first of known rate where it is not said."""
     share: float = Field(default=1.0, gt=0, le=1)
     """Part of the file system's rate that the job gets."""
     interval_s: Annotated[float, Field(gt=0, le=1e9)] | None = None

@@ -13,7 +13,6 @@ from planner.describe.machine import Machine
 from planner.describe.training.dataset import Dataset
 from planner.describe.training.loader import Loader
 from planner.training.data.input import InputTime, input_time
-from planner.training.data.stages import file_system_of
 
 __all__ = ["Change", "ChangeName", "changes"]
 
@@ -86,7 +85,7 @@ def _ways(
     per_file = math.ceil(_FILE_BYTES / dataset.sample_bytes.value)
     if per_file > dataset.samples_per_file.value:
         yield "larger files", _packed(dataset, per_file), loader.replaced(order="sequential")
-    system = file_system_of(machine, loader)
+    system = machine.file_system(loader.file_system)
     if system and system.num_targets and system.num_targets.value > loader.stripe_count:
         yield "stripes", dataset, loader.replaced(stripe_count=int(system.num_targets.value))
     yield from _kept(machine, dataset, loader)

@@ -15,7 +15,6 @@ from planner.errors import DescriptionError
 from planner.training.data.constants import constants
 from planner.training.data.kept import kept_fraction, staging_time
 from planner.training.data.stages import (
-    file_system_of,
     node_read_rate,
     stage_times,
     unknown_stages,
@@ -104,7 +103,7 @@ def input_time(
     first, later = kept_fraction(machine, nodes, dataset, loader, epochs)
     cold, warm = stage_times(*job, first), stage_times(*job, later)
     exposed = _exposed(warm, step, loader)
-    system = file_system_of(machine, loader)
+    system = machine.file_system(loader.file_system)
     rate = node_read_rate(machine, nodes, system)
     staging = staging_time(machine, nodes, dataset, loader, rate)
     return InputTime(

@@ -8,30 +8,9 @@ from planner.cost.arrays import Float
 from planner.describe.machine import FileSystem, Machine
 from planner.describe.training.dataset import Dataset
 from planner.describe.training.loader import Loader
-from planner.errors import UnknownNameError
 from planner.training.data.constants import constants
 
-__all__ = ["file_system_of", "node_read_rate", "stage_times", "unknown_stages"]
-
-
-def file_system_of(machine: Machine, loader: Loader) -> FileSystem | None:
-    """The shared file system that a dataset lies on; none where the machine has none.
-
-    Without a name it is the first of known bandwidth, else the first. Raises UnknownNameError for
-    a name that the machine does not list.
-
-    >>> from planner.describe.catalogue import load_machine
-    >>> file_system_of(load_machine("polaris"), Loader()).name
-    'eagle'
-    """
-    known = {one.name: one for one in machine.file_systems}
-    if loader.file_system:
-        if loader.file_system not in known:
-            listing = f"`planner show {machine.name}` lists them"
-            raise UnknownNameError("file system", loader.file_system, known, listing)
-        return known[loader.file_system]
-    rated = [one for one in machine.file_systems if one.reading]
-    return next(iter([*rated, *machine.file_systems]), None)
+__all__ = ["node_read_rate", "stage_times", "unknown_stages"]
 
 
 def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) -> Float:
@@ -43,7 +22,7 @@ def node_read_rate(machine: Machine, nodes: Float, system: FileSystem | None) ->
 
     >>> from planner.describe.catalogue import load_machine
     >>> polaris = load_machine("polaris")
-    >>> eagle = file_system_of(polaris, Loader())
+    >>> eagle = polaris.file_system()
     >>> [float(node_read_rate(polaris, np.array(n), eagle)) / 1e9 for n in (1, 100)]
     [14.7, 6.5]
     """
@@ -77,7 +56,7 @@ def stage_times(
     >>> round(float(times["file system"]), 3)
     0.632
     """
-    system = file_system_of(machine, loader)
+    system = machine.file_system(loader.file_system)
     missed, none = samples_per_step * (1 - kept), 0.0 * samples_per_step
     fetched = missed if system else none
     # without a shared file system the dataset lies on the local disk
@@ -94,7 +73,7 @@ def stage_times(
 
 def unknown_stages(machine: Machine, loader: Loader) -> tuple[str, ...]:
     """Stages for which the machine's description states no rate."""
-    system = file_system_of(machine, loader)
+    system = machine.file_system(loader.file_system)
     if system is None:
         return () if machine.node.local_disk else ("local disk",)
     stated = (

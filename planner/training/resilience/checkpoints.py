@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, shaped
 from planner.cost.network.collectives import all_gather_s
+from planner.cost.network.rooted import broadcast_s
 from planner.cost.network.topology import group_view
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.question import Question
@@ -20,11 +21,11 @@ from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.states import untied, without_frozen
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
-from planner.describe.machine import FileSystem, Machine
+from planner.describe.machine import Machine
 from planner.describe.model.block import Block
 from planner.describe.training.checkpoints import Checkpoints
 from planner.describe.training.start import Loading
-from planner.errors import DescriptionError, UnknownNameError
+from planner.errors import DescriptionError
 
 __all__ = [
     "Checkpoint",
@@ -32,7 +33,6 @@ __all__ = [
     "bounds_s",
     "checkpoint_of",
     "constants",
-    "file_system_of",
     "loading_s",
     "moving_s",
     "nodes_of",
@@ -146,17 +146,6 @@ def _elements(blocks: Sequence[Block]) -> float:
     return float(sum(block.count * untied(block).num_params for block in blocks))
 
 
-def file_system_of(machine: Machine, name: str = "") -> FileSystem | None:
-    """The file system of a name; without one the fastest, or None where the machine has none."""
-    known = {one.name: one for one in machine.file_systems}
-    if name and name not in known:
-        raise UnknownNameError("file system", name, known, f"those of {machine.name}")
-    if name:
-        return known[name]
-    rates = [(one.bytes_per_s.value if one.bytes_per_s else 0.0, one) for one in known.values()]
-    return max(rates, key=lambda pair: pair[0])[1] if rates else None
-
-
 def bounds_s(
     machine: Machine,
     checkpoints: Checkpoints,
@@ -165,12 +154,14 @@ def bounds_s(
     num_nodes: ArrayLike,
     *,
     process_bytes_per_s: float,
+    reading: bool = False,
 ) -> dict[str, Float]:
     """Time to write or read files from some nodes, by what could hold it up [s].
 
     `most_bytes` is what the busiest process moves. Counted: one process, the nodes' interfaces, the
-    job's share of the file system's aggregate rate. Left out: other jobs, metadata, stripes, one
-    node's limit as a client; where a profile knows no rate of the file system it is no limit.
+    job's share of the file system's aggregate rate; of `reading` also what one node is known to
+    reach. Left out: other jobs, metadata, stripes, what one node reaches in writing; where a
+    profile knows no rate of the file system it is no limit.
     method.md#checkpoints.
 
     >>> from planner import load_machine
@@ -180,15 +171,19 @@ def bounds_s(
     >>> {name: round(float(seconds), 2) for name, seconds in found.items()}
     {'process': 1.0, 'interfaces': 5.0, 'file_system': 1.54}
     """
-    found = file_system_of(machine, checkpoints.file_system)
+    found = machine.file_system(checkpoints.file_system)
     total, most, nodes = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (total_bytes, most_bytes, num_nodes))
     )
     bounds = {"process": most / process_bytes_per_s}
-    if machine.node_bytes_per_s:
-        bounds["interfaces"] = total / (nodes * machine.node_bytes_per_s)
-    if found is not None and found.bytes_per_s is not None:
-        bounds["file_system"] = total / (checkpoints.share * found.bytes_per_s.value)
+    node = machine.node_bytes_per_s
+    if reading and found is not None and found.client_bytes_per_s is not None:
+        node = min(node or np.inf, found.client_bytes_per_s.value)
+    if node:
+        bounds["interfaces"] = total / (nodes * node)
+    whole = None if found is None else found.reading if reading else found.bytes_per_s
+    if whole is not None:
+        bounds["file_system"] = total / (checkpoints.share * whole.value)
     return bounds
 
 
@@ -200,6 +195,7 @@ def moving_s(
     num_nodes: ArrayLike,
     *,
     process_bytes_per_s: float,
+    reading: bool = False,
 ) -> Float:
     """Time to write or read files from some nodes on the file system [s].
 
@@ -211,7 +207,7 @@ def moving_s(
     5.0
     """
     args = (machine, checkpoints, total_bytes, most_bytes, num_nodes)
-    found = bounds_s(*args, process_bytes_per_s=process_bytes_per_s)
+    found = bounds_s(*args, process_bytes_per_s=process_bytes_per_s, reading=reading)
     return functools.reduce(np.maximum, found.values())
 
 
@@ -320,12 +316,12 @@ def loading_s(
         weights = saved_bytes(question, layouts, "weights")["weights"]
         whole = weights / (layouts.tp * layouts.pp)
         replicas = group_view(machine, layouts.num_replicas, layouts.tp)
-        return np.where(layouts.shards_weights, 0.0, all_gather_s(replicas, whole))
+        return np.where(layouts.shards_weights, 0.0, broadcast_s(replicas, whole))
+    read_s = functools.partial(moving_s, machine, asked, process_bytes_per_s=reader, reading=True)
     if loading == "rank-0":
-        read = moving_s(machine, asked, total, total, 1.0, process_bytes_per_s=reader)
-        return read + all_gather_s(group, total)
+        return read_s(total, total, 1.0) + broadcast_s(group, total)
     if loading == "every-rank":
-        return moving_s(machine, asked, total * nodes, total, nodes, process_bytes_per_s=reader)
+        return read_s(total * nodes, total, nodes)
     of_weights, of_states = _holders(layouts, full=False)
     each = parts["weights"] / of_weights + states / of_states
-    return moving_s(machine, asked, each * layouts.world, each, nodes, process_bytes_per_s=reader)
+    return read_s(each * layouts.world, each, nodes)

@@ -15,7 +15,6 @@ from planner.training.resilience.checkpoints import (
     bounds_s,
     checkpoint_of,
     constants,
-    file_system_of,
     loading_s,
     moving_s,
     saved_bytes,
@@ -199,11 +198,11 @@ def test_loading_by_way() -> None:
 
 def test_file_systems_by_name() -> None:
     machine = load_machine("lumi-g")
-    fastest = file_system_of(machine)
-    assert fastest is not None
-    assert fastest.name == "lumi-f"
-    slower = file_system_of(machine, "lumi-p")
+    first = machine.file_system()
+    assert first is not None
+    assert first.name == "lumi-f"
+    slower = machine.file_system("lumi-p")
     assert slower is not None
     with pytest.raises(UnknownNameError, match="file system"):
-        file_system_of(machine, "lumi-x")
-    assert file_system_of(load_machine("workstation-1x4090")) is None
+        machine.file_system("lumi-x")
+    assert load_machine("workstation-1x4090").file_system() is None
