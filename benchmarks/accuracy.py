@@ -23,7 +23,7 @@ from narayanan import runs_with_schedules
 from simumax import simumax_runs
 from whole.report import tables
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory import MEMORY_CLASSES, memory_class
 from planner.cost.uncertainty.runs import traits_of
@@ -254,7 +254,7 @@ def write_residuals(rows: Iterable[Score]) -> None:
             memory_kind=item.run.memory_kind if item.run.memory_bytes else "",
             told=bool(item.run.told_by_memory),
             traits=traits_of(
-                Question(item.run.model, item.run.machine, item.run.workload, item.run.framework),
+                Scenario(item.run.model, item.run.machine, item.run.workload, item.run.framework),
                 Layouts.of(item.run.layout),
                 item.estimate.step_time_parts_s,
                 guessed=bool(item.run.guessed),

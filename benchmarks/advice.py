@@ -27,7 +27,7 @@ from planner.choose.search import order, search
 from planner.choose.verdicts.guide import Advice as Guide
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
 from planner.describe.layout import RECOMPUTE
@@ -152,14 +152,14 @@ def _production(job: Job) -> Estimate | None:
     if not job.published:
         return None
     framework = load_framework(job.framework)
-    question = Question(job.model, job.machine, job.workload, framework)
+    scenario = Scenario(job.model, job.machine, job.workload, framework)
     wanted, world = _stated(job.published), job.nodes * job.machine.node.num_devices
 
     def ran(layouts: Layouts) -> Mask:
         return np.logical_and.reduce([getattr(layouts, name) == value for name, value in wanted])
 
     # among all, chunks that are even only with embedding and head as layers are found as well
-    found = search(question, world, ran), search(question, world).only(ran)
+    found = search(scenario, world, ran), search(scenario, world).only(ran)
     fastest = [kind.estimates[int(one)] for kind in found for one in order(kind.estimates, 1)]
     if fastest:
         return min(fastest, key=lambda one: one.step_time_s)

@@ -29,7 +29,7 @@ from benchmarks.parsers import PARSERS
 from planner.choose.plan import Plan
 from planner.choose.search import candidates
 from planner.cost.estimate import estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -55,7 +55,7 @@ class Case:
     refusal: str
 
 
-def _questions(chance: random.Random, only: Collection[str] = ()) -> Iterator[tuple[Question, int]]:
+def _scenarios(chance: random.Random, only: Collection[str] = ()) -> Iterator[tuple[Scenario, int]]:
     """Random jobs without end: what the search would be asked, with the nodes."""
     chosen = map(load_framework, only or names("framework"))
     frameworks = [framework for framework in chosen if framework.configuration != NO_FILES]
@@ -79,7 +79,7 @@ def _questions(chance: random.Random, only: Collection[str] = ()) -> Iterator[tu
         if lacks and chance.random() < 0.9:
             continue
         part = framework if lacks else framework.written(model, workload)
-        yield Question(model, machine, workload, part), nodes
+        yield Scenario(model, machine, workload, part), nodes
 
 
 def _workload(chance: random.Random) -> Workload:
@@ -94,30 +94,30 @@ def _workload(chance: random.Random) -> Workload:
 def cases(count: int, seed: int, root: Path, only: Collection[str] = ()) -> Iterator[Case]:
     """Random legal layouts with their files under `root`."""
     chance = random.Random(seed)
-    questions = _questions(chance, only)
+    scenarios = _scenarios(chance, only)
     done = 0
     while done < count:
-        question, nodes = next(questions)
+        scenario, nodes = next(scenarios)
         try:
-            layouts, _ = candidates(question, nodes * question.machine.node.num_devices)
-            question.machine.peak(question.workload.precision)
+            layouts, _ = candidates(scenario, nodes * scenario.machine.node.num_devices)
+            scenario.machine.peak(scenario.workload.precision)
         except PlannerError:
             continue
         if len(layouts):
             done += 1
             yield _written(
-                question, nodes, layouts[chance.randrange(len(layouts))], root / f"{done}"
+                scenario, nodes, layouts[chance.randrange(len(layouts))], root / f"{done}"
             )
 
 
-def _written(question: Question, nodes: int, layout: Layout, folder: Path) -> Case:
+def _written(scenario: Scenario, nodes: int, layout: Layout, folder: Path) -> Case:
     from planner.cost.shards.layouts import Layouts
 
     with np.errstate(all="ignore"):
-        estimate = estimate_layouts(question, Layouts.stack([layout]))[0]
-    name = question.framework.name
+        estimate = estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    name = scenario.framework.name
     plan = Plan(
-        question.model.name, 0, question.machine.name, nodes, 0, question.workload, 0,
+        scenario.model.name, 0, scenario.machine.name, nodes, 0, scenario.workload, 0,
         ranked=(), recommended=None, strategies=(), dropped=(), notes=(), queues=(),
     )  # fmt: skip
     try:

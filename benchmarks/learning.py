@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from planner.cost.question.experience import Known, likelihoods, outlook, telling
-from planner.cost.question.prior import GAUSSIAN, Prior
+from planner.cost.scenario.experience import Known, likelihoods, outlook, telling
+from planner.cost.scenario.prior import GAUSSIAN, Prior
 from planner.evidence.residuals.table import Figure, Residual, known, residuals
 
 ROOT = Path(__file__).parent.parent
@@ -223,7 +223,7 @@ def main() -> None:
     write_priors(step_time.whole, memory.whole)
     path = ROOT / "docs" / "learning.md"
     path.write_text(report([step_time, memory]), encoding="utf-8")
-    print("docs/learning.md and planner/cost/question/prior.toml")
+    print("docs/learning.md and planner/cost/scenario/prior.toml")
 
 
 def _learned(figure: Figure, title: str) -> Learned:

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 import planner  # noqa: E402
 from benchmarks.referee.configs import configuration  # noqa: E402
 from planner.cost.memory.peak import device_memory  # noqa: E402
-from planner.cost.question import Question  # noqa: E402
+from planner.cost.scenario import Scenario  # noqa: E402
 from planner.cost.shards.stages import Stages  # noqa: E402
 from planner.describe.catalogue import load_framework, load_machine, load_model  # noqa: E402
 from planner.describe.layout import Layout  # noqa: E402
@@ -104,14 +104,14 @@ class Case:
     @property
     def engine(self) -> dict[str, Any]:
         """DeepSpeed's configuration, as `planner emit` writes it."""
-        q = self.question
+        q = self.scenario
         found = planner.estimate(
             q.model, q.machine, self.layout, workload=q.workload, framework=q.framework
         )
         return dict(json.loads(config_file(BatchJob(q, found, 1, 1)).text))
 
     @property
-    def question(self) -> Question:
+    def scenario(self) -> Scenario:
         """The same, as the planner is asked."""
         workload = Workload(
             sequence_length=self.sequence,
@@ -124,7 +124,7 @@ class Case:
         if "no_sync" in self.options:
             once = framework.communication.replaced(reduces_once=True)
             framework = framework.replaced(communication=once.model_dump())
-        return Question(self.described, load_machine("dgx-h100"), workload, framework)
+        return Scenario(self.described, load_machine("dgx-h100"), workload, framework)
 
 
 def cases() -> Iterator[Case]:
@@ -325,7 +325,7 @@ def _asked(process: subprocess.Popen[str], case: Case) -> dict[str, Any]:
 
 def estimated(case: Case) -> float:
     """The estimate of the same: the peak without context and the allocator's reserve [B]."""
-    parts, _ = device_memory(Stages.every(case.question, case.layout))
+    parts, _ = device_memory(Stages.every(case.scenario, case.layout))
     sizes = (value for name, value in parts.items() if name not in _NOT_FOLLOWED)
     return float(np.max(sum(sizes)))
 

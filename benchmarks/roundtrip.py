@@ -21,7 +21,7 @@ from planner.choose.given.completing import Completed, complete
 from planner.choose.legality import check
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration, joined
@@ -65,7 +65,7 @@ FRAMEWORKS = tuple(name for name in names("framework") if name in UNSAID)
 class Case:
     """One random job."""
 
-    question: Question
+    scenario: Scenario
     layout: Layout
     nodes: int
 
@@ -138,7 +138,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
         global_batch=layout.global_batch,
         precision=draw.choice(["bf16", "bf16", "bf16", "fp16", "fp32"]),
     )
-    return Case(Question(model, machine, workload, framework), layout, nodes)
+    return Case(Scenario(model, machine, workload, framework), layout, nodes)
 
 
 def _experts(draw: random.Random, rest: int, tp: int, *, spread: bool) -> dict[str, int]:
@@ -177,12 +177,12 @@ def _dealing(draw: random.Random, layers: int, pp: int, vpp: int) -> dict[str, A
 
 def _written(case: Case) -> Emitted | None:
     """The files of a job; None where a framework has none of its own for it."""
-    question = case.question
-    question.machine.peak(question.workload.base_precision)
-    check(question, case.layout)
-    estimate = estimate_layouts(question, Layouts.stack([case.layout]))[0]
+    scenario = case.scenario
+    scenario.machine.peak(scenario.workload.base_precision)
+    check(scenario, case.layout)
+    estimate = estimate_layouts(scenario, Layouts.stack([case.layout]))[0]
     plan = Plan(
-        question.model.name, 0, question.machine.name, case.nodes, 0, question.workload, 0,
+        scenario.model.name, 0, scenario.machine.name, case.nodes, 0, scenario.workload, 0,
         ranked=(), recommended=None, strategies=(), dropped=(), notes=(), queues=(),
     )  # fmt: skip
     files = {
@@ -190,19 +190,19 @@ def _written(case: Case) -> Emitted | None:
         for name, text in emit_estimate(plan, estimate).items()
         if name not in NO_CONFIGURATION and not name.endswith(".sh")
     }
-    shards = case.layout.world > 1 or question.framework.name != "accelerate"
+    shards = case.layout.world > 1 or scenario.framework.name != "accelerate"
     return Emitted(case, estimate, files) if files and shards else None
 
 
 def differences(job: Emitted) -> list[str]:
     """What reading the files of a job says otherwise than the job; empty where all is the same."""
-    case, question = job.case, job.case.question
+    case, scenario = job.case, job.case.scenario
     read = joined([read_configuration_text(text, name) for name, text in job.files.items()])
     back, unsaid = _completed(case, read)
     usual = Layout()
     surprising = [
         field
-        for field in unsaid - UNSAID[question.framework.name]
+        for field in unsaid - UNSAID[scenario.framework.name]
         if getattr(case.layout, field, None) != getattr(usual, field, 1)
     ]
     found = [f"{field} is not in the files" for field in surprising]
@@ -210,23 +210,23 @@ def differences(job: Emitted) -> list[str]:
         other = getattr(_plain(back.layout), field)
         if value != other:
             found.append(f"{field} = {value} was read as {other}")
-    for field, value in _said(case, question.workload).items():
+    for field, value in _said(case, scenario.workload).items():
         other = _said(case, back.workload)[field]
         if value != other:
             found.append(f"{field} = {value} was read as {other}")
     if back.framework is None or not _counts_alike(job, back.framework):
-        found.append(f"framework {question.framework.name} changed: {'; '.join(back.notes)}")
+        found.append(f"framework {scenario.framework.name} changed: {'; '.join(back.notes)}")
     return found
 
 
 def _counts_alike(job: Emitted, framework: Framework) -> bool:
     """Whether a framework is the job's own, or takes as long and as much with its layout: files
     that exchange no tokens do not say how they would."""
-    question = job.case.question
-    if framework == question.framework:
+    scenario = job.case.scenario
+    if framework == scenario.framework:
         return True
     other = estimate_layouts(
-        replace(question, framework=framework), Layouts.stack([job.case.layout])
+        replace(scenario, framework=framework), Layouts.stack([job.case.layout])
     )[0]
     return (other.step_time_parts_s, other.memory_bytes, other.host_memory_bytes) == (
         job.estimate.step_time_parts_s,
@@ -237,16 +237,16 @@ def _counts_alike(job: Emitted, framework: Framework) -> bool:
 
 def _completed(case: Case, read: Configuration) -> tuple[Completed, set[str]]:
     """The job that the files and what they leave unsaid make, and the names of the latter."""
-    question = case.question
-    layout, workload = case.layout.model_dump(), question.workload.model_dump()
+    scenario = case.scenario
+    layout, workload = case.layout.model_dump(), scenario.workload.model_dump()
     stated = {*read.layout, *read.workload, *read.usual}
     stated |= {"dp_shard", "dp", "world"}  # follow from the nodes and the number of replicas
     sizes = {"micro_batch", "grad_accumulation", "global_batch"} & stated
     stated |= {"micro_batch", "grad_accumulation", "global_batch"} if len(sizes) > 1 else set()
     options = [{k: v for k, v in part.items() if k not in stated} for part in (layout, workload)]
     back = complete(
-        question.model,
-        question.machine,
+        scenario.model,
+        scenario.machine,
         read,
         nodes=case.nodes,
         layout=options[0],
@@ -272,7 +272,7 @@ def _said(case: Case, workload: Workload) -> dict[str, object]:
     """The workload in one spelling: the model's dropout where none of its own is stated."""
     fields = workload.model_dump()
     if fields["dropout"] is None:
-        fields["dropout"] = case.question.model.dropout
+        fields["dropout"] = case.scenario.model.dropout
     return fields
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import planner
 from planner.choose.search.candidates import candidates
 from planner.cost.estimate import estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 
 MOST = 65_536
 """Layouts of one call."""
@@ -49,17 +49,17 @@ def one_call(model: str, machine: str, framework: str, nodes: int, length: int, 
     place = planner.load_machine(machine)
     workload = planner.Workload(sequence_length=length, global_batch=batch)
     known = planner.load_framework(framework)
-    question = Question(planner.load_model(model), place, workload, known)
-    found, _ = candidates(question, nodes * place.node.num_devices)
+    scenario = Scenario(planner.load_model(model), place, workload, known)
+    found, _ = candidates(scenario, nodes * place.node.num_devices)
     layouts = found.take(slice(0, MOST))
     some = [layouts[i] for i in range(0, len(layouts), max(len(layouts) // ALONE, 1))]
 
     def singly() -> None:
         for layout in some:
-            planner.estimate(question.model, place, layout, workload=workload, framework=known)
+            planner.estimate(scenario.model, place, layout, workload=workload, framework=known)
 
     singly()
-    together = min(seconds(lambda: estimate_layouts(question, layouts)) for _ in range(3))
+    together = min(seconds(lambda: estimate_layouts(scenario, layouts)) for _ in range(3))
     alone = seconds(singly) / len(some)
     each = together / len(layouts)
     print(
@@ -109,11 +109,11 @@ def calculon(folder: Path) -> None:
     each = seconds(lambda: [evaluate() for _ in range(100)]) / 100
     known, place = planner.load_model("gpt3-175b"), planner.load_machine("selene")
     job = planner.Workload(sequence_length=2048, global_batch=64)
-    question = Question(known, place, job, planner.load_framework("megatron-lm"))
-    layouts = candidates(question, 64)[0]
-    own = min(seconds(lambda: estimate_layouts(question, layouts)) for _ in range(3)) / len(layouts)
+    scenario = Scenario(known, place, job, planner.load_framework("megatron-lm"))
+    layouts = candidates(scenario, 64)[0]
+    own = min(seconds(lambda: estimate_layouts(scenario, layouts)) for _ in range(3)) / len(layouts)
     one = layouts.take(slice(0, 1))
-    alone = seconds(lambda: [estimate_layouts(question, one) for _ in range(ALONE)]) / ALONE
+    alone = seconds(lambda: [estimate_layouts(scenario, one) for _ in range(ALONE)]) / ALONE
     print(
         f"GPT-3 175B on 64 devices: Calculon {1e3 * each:.2f} ms a layout; this planner "
         f"{1e6 * own:.1f} us in a call of {len(layouts):,} ({each / own:,.0f} times as many a "

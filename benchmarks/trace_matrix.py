@@ -29,7 +29,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -96,7 +96,7 @@ class Case:
         return f"deep {name}" if self.deep else name
 
     @property
-    def question(self) -> Question:
+    def scenario(self) -> Scenario:
         """The model, and what is asked."""
         name, rows = DEEP[self.family] if self.deep else (MODELS.get(self.family, ""), 2048)
         layers = LAYERS[self.layout.pp]
@@ -112,7 +112,7 @@ class Case:
             experts = model.experts and model.experts.replaced(**dense).model_dump()
             model = model.replaced(num_layers=layers, experts=experts)
         workload = Workload(sequence_length=rows, global_batch=self.layout.global_batch)
-        return Question(model, load_machine("dgx-h100"), workload, load_framework("fsdp2"))
+        return Scenario(model, load_machine("dgx-h100"), workload, load_framework("fsdp2"))
 
 
 def cases() -> Iterator[Case]:
@@ -212,7 +212,7 @@ def traced(path: Path, chosen: list[Case], jobs: int) -> dict[str, dict[str, Any
             while not todo.empty():
                 case = todo.get()
                 try:
-                    made = trace(case.question, case.layout, stage=case.stage, tracer=tracer)
+                    made = trace(case.scenario, case.layout, stage=case.stage, tracer=tracer)
                     keep(case, made.as_dict())
                 except PlannerError as error:
                     keep(case, {"error": str(error)})
@@ -230,7 +230,7 @@ def compared(case: Case, made: dict[str, Any]) -> Comparison:
     """A kept trace beside today's estimate."""
     collectives = tuple(Collective(**item) for item in made["collectives"])
     again = Trace(**{**made, "layout": case.layout, "collectives": collectives})
-    return compare(case.question, case.layout, again)
+    return compare(case.scenario, case.layout, again)
 
 
 # --- fixture ---------------------------------------------------------------------------------

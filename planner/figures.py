@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.choose.pictured.anatomy import axes, played, question_of
+from planner.choose.pictured.anatomy import axes, played, scenario_of
 from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
-from planner.cost.question.experience import Experience
+from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -419,5 +419,5 @@ def _space(
 def _stages(
     answer: Plan, estimate: Estimate, model: Model, machine: Machine
 ) -> list[dict[str, float]]:
-    question = question_of(model, machine, answer.workload, estimate)
-    return stage_memory(question, estimate.layout)
+    scenario = scenario_of(model, machine, answer.workload, estimate)
+    return stage_memory(scenario, estimate.layout)

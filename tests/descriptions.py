@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -13,17 +13,17 @@ JOB = {"sequence_length": 4096, "global_batch": 64}
 """The job where a test does not say another."""
 
 
-def question(
+def scenario(
     model: str | Model = "llama-3-8b",
     framework: str | Framework = "megatron-lm",
     machine: str | Machine = "polaris",
     **workload: object,
-) -> Question:
+) -> Scenario:
     """What is estimated; names are those of the catalogue, further fields those of the workload.
 
     A module whose tests share other defaults says so once, with `functools.partial`.
     """
-    return Question(
+    return Scenario(
         load_model(model) if isinstance(model, str) else model,
         load_machine(machine) if isinstance(machine, str) else machine,
         Workload.described({**JOB, **workload}),

@@ -24,7 +24,7 @@ from planner.cost.step.compute import block_time, gemm_s
 from planner.cost.step.constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from tests.descriptions import question
+from tests.descriptions import scenario
 from tests.markdown import read
 
 TEXT = read("method.md").split("\n## A worked example\n")[1].split("\n## ")[0]
@@ -34,7 +34,7 @@ ROWS = re.findall(r"^\| `(\w+)` \|.*?\| (?:`([^`]+)` \| )?([\d.,]+) ?(\S*) \|$",
 UNITS = {"": 1, "%": 1e-2, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 UNITS |= {"MiB": 2**20, "GiB": 2**30, "GB/s": 1e9, "GFLOP": 1e9, "TFLOP/s": 1e12}
 
-QUESTION = question()
+QUESTION = scenario()
 LAYOUT = Layout(dp=4, tp=4, zero_stage=1, grad_accumulation=16)
 LAYOUTS = Layouts.of(LAYOUT)
 STAGES = Stages.of(QUESTION, LAYOUTS, 0)

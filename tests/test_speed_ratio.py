@@ -9,9 +9,9 @@ import pytest
 
 from planner.choose.search.candidates import candidates
 from planner.cost.estimate import estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,9 @@ def seconds(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def asked() -> tuple[Question, Layouts]:
+def asked() -> tuple[Scenario, Layouts]:
     """Layouts of a dense model on 16 nodes of eight devices."""
-    job = question("llama-3.1-70b", "megatron-lm", machine="dgx-h100", global_batch=1024)
+    job = scenario("llama-3.1-70b", "megatron-lm", machine="dgx-h100", global_batch=1024)
     layouts, _ = candidates(job, 128)
     return job, layouts
 

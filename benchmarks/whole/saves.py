@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner import Layout, Workload, load_framework, load_machine, load_model
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.training.checkpoints import Checkpoints
 from planner.describe.training.failures import Failures
@@ -37,27 +37,27 @@ def rows() -> list[Row]:
     return [*_sizes(), *_writing(), *_starting(), *_failing(), *_staying()]
 
 
-def question(model: str, machine: str, framework: str, precision: str = "bf16") -> Question:
+def scenario(model: str, machine: str, framework: str, precision: str = "bf16") -> Scenario:
     """A job of the catalogues."""
     job = Workload(precision=precision)
-    return Question(load_model(model), load_machine(machine), job, load_framework(framework))
+    return Scenario(load_model(model), load_machine(machine), job, load_framework(framework))
 
 
-def bloom() -> tuple[Question, Layouts]:
+def bloom() -> tuple[Scenario, Layouts]:
     """BLOOM-176B: Megatron-DeepSpeed, ZeRO-1, on 384 A100."""
-    found = question("bloom-176b", "jean-zay-a100", "megatron-deepspeed")
+    found = scenario("bloom-176b", "jean-zay-a100", "megatron-deepspeed")
     return found, Layouts.of(Layout(tp=4, pp=12, dp=8, zero_stage=1))
 
 
-def trillion() -> tuple[Question, Layouts]:
+def trillion() -> tuple[Scenario, Layouts]:
     """The largest model of SC21: Megatron-LM on 3,072 A100."""
-    found = question("ptdp-1t", "selene", "megatron-lm-2021", "fp16")
+    found = scenario("ptdp-1t", "selene", "megatron-lm-2021", "fp16")
     return found, Layouts.of(Layout(tp=8, pp=64, dp=6))
 
 
-def wordplay() -> tuple[Question, Layouts]:
+def wordplay() -> tuple[Scenario, Layouts]:
     """wordplay on the four A100 of a node of Polaris."""
-    return question("wordplay-85m-char", "polaris", "ddp"), Layouts.of(Layout(dp=4))
+    return scenario("wordplay-85m-char", "polaris", "ddp"), Layouts.of(Layout(dp=4))
 
 
 def _sizes() -> Iterator[Row]:
@@ -68,7 +68,7 @@ def _sizes() -> Iterator[Row]:
     yield "BLOOM-176B, checkpoint", "TiB", 2.3, whole / TIB, f"{BIGSCIENCE}; held out"
     whole = float(checkpoint_of(*trillion()).total_bytes)
     yield "1T of Megatron-LM, checkpoint", "TB", 13.8, whole / 1e12, f"{SC21}; held out"
-    job = question("mt-nlg-530b", "aws-p4d", "deepspeed", "fp16")
+    job = scenario("mt-nlg-530b", "aws-p4d", "deepspeed", "fp16")
     states = saved_bytes(job, Layouts.of(Layout(dp=128, zero_stage=3)))
     minutes = float(sum(states.values())) / (20e9 / 8) / 60
     source = "GEMINI, SOSP 2023, section 1: model states of MT-NLG at 20 Gb/s; held out"
@@ -91,7 +91,7 @@ def _writing() -> Iterator[Row]:
     disk = float(moving_s(machine, plain, 53e9, 53e9 / 8, 1, process_bytes_per_s=rate))
     source = "awslabs/awsome-distributed-ai#1225, 53 GB of 8 ranks to a local disk; held out"
     yield "Megatron-LM, 8 ranks write to a disk", "s", 8.3, disk, source
-    job = question("llama-3-70b", "dgx-h200", "fsdp2")
+    job = scenario("llama-3-70b", "dgx-h200", "fsdp2")
     layouts = Layouts.of(Layout(dp=1856, zero_stage=3))
     staged = checkpoint_of(job, layouts, Checkpoints(asynchronous=True))
     source = "PyTorch blog 2025-04-30, 6x faster Async Checkpointing; fitted"
@@ -157,7 +157,7 @@ def _staying() -> Iterator[Row]:
     share = 100 * float(bloom_s.checkpoints_s / bloom_s.total_s)
     source = "stas00/ml-engineering@05eb723b fault-tolerance/README.md; definition"
     yield "BLOOM-176B, saving of all time, 40 s every 3 h", "%", 0.37, share, source
-    job = question("llama-3.1-405b", "grand-teton", "fsdp2")
+    job = scenario("llama-3.1-405b", "grand-teton", "fsdp2")
     layouts = Layouts.of(Layout(tp=8, pp=16, dp=128, zero_stage=2))
     saved = checkpoint_of(job, layouts)
     write = max(float(saved.blocking_s), float(saved.total_bytes) / 2e12)

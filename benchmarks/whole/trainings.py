@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import planner
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
 from planner.training.answer import DAY_S, WholeTraining
@@ -37,9 +37,9 @@ def _from_start(hundred: WholeTraining) -> float:
     """From the start of wordplay's clock to step 310, of what 100 steps take [s]."""
     model, machine = planner.load_model("wordplay-85m-char"), planner.load_machine("polaris")
     job = planner.Workload(sequence_length=1024, global_batch=256)
-    question = Question(model, machine, job, planner.load_framework("ddp"))
+    scenario = Scenario(model, machine, job, planner.load_framework("ddp"))
     layouts = Layouts.of(planner.Layout(dp=4, micro_batch=64))
-    start = sum(float(s) for name, s in start_up(question, layouts).items() if name != "imports")
+    start = sum(float(s) for name, s in start_up(scenario, layouts).items() if name != "imports")
     steps = 3.1 * hundred.part_s("steps")
     return start + steps + 4 * hundred.part_s("evaluation") + 3 * hundred.part_s("checkpoints")
 

@@ -13,7 +13,7 @@ import streamlit as st
 from planner.app import link
 from planner.app.controls.job import Job
 from planner.ask import QUESTIONS, Answer
-from planner.choose.pictured.anatomy import Axis, Played, axes, played, question_of
+from planner.choose.pictured.anatomy import Axis, Played, axes, played, scenario_of
 from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan, whole_training
@@ -115,8 +115,8 @@ def axes_of(job: Job, packed: str) -> list[Axis]:
 def stage_memory_of(job: Job, packed: str) -> list[dict[str, float]]:
     """Memory by part on every stage of a layout."""
     found = estimate_of(job, packed)
-    question = question_of(job.model, job.machine, job.workload, found, job.experience)
-    return stage_memory(question, found.layout)
+    scenario = scenario_of(job.model, job.machine, job.workload, found, job.experience)
+    return stage_memory(scenario, found.layout)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
@@ -132,9 +132,9 @@ def files_of(job: Job, packed: str) -> tuple[bytes, str]:
 
 
 @st.cache_data(max_entries=64, show_spinner="Working it out ...", hash_funcs=_HASH)
-def answer_of(job: Job, question: str, own: str) -> Answer:
+def answer_of(job: Job, scenario: str, own: str) -> Answer:
     """The answer to a question about a job; `own` is what it asks besides, as JSON."""
-    return QUESTIONS[question](
+    return QUESTIONS[scenario](
         job.model,
         job.machine,
         workload=job.workload,

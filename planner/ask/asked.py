@@ -21,8 +21,8 @@ from planner.choose.job import (
 )
 from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import Needed
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework
@@ -95,7 +95,7 @@ class Asked:
 
     def answer(
         self,
-        question: str,
+        scenario: str,
         verdict: str,
         rows: Sequence[Row],
         *,
@@ -124,7 +124,7 @@ class Asked:
             **own,
         }
         plain = json.loads(json.dumps(asked))
-        return Answer(question, plain, found, verdict, tuple(rows), tuple(notes))
+        return Answer(scenario, plain, found, verdict, tuple(rows), tuple(notes))
 
     def needs_tokens(self, why: str) -> None:
         """Raise LayoutError where it is not said how long the training is."""
@@ -181,9 +181,9 @@ def _check(asked: Asked) -> None:
     asked.machine.peak(asked.workload.base_precision)
     job = asked.frameworks, asked.machine, asked.workload, asked.model
     for framework in frameworks_for(*job):
-        question = Question(asked.model, asked.machine, asked.workload, framework)
-        check_sequence(question)
-        check_routing(question)
+        scenario = Scenario(asked.model, asked.machine, asked.workload, framework)
+        check_sequence(scenario)
+        check_routing(scenario)
 
 
 @dataclass(frozen=True, slots=True)

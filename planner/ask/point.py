@@ -12,7 +12,7 @@ from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest
 from planner.cost.estimate import Estimate, timed
 from planner.cost.parts import part
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.workload import Workload
@@ -48,7 +48,7 @@ class Point:
     """As it is answered: with the nearest batch where the one asked for has no layout."""
     best: Estimate | None
     """The recommended layout; None where nothing fits."""
-    question: Question | None
+    scenario: Scenario | None
     """What it answers."""
     reason: str
     """Why it is that one, or why there is none."""
@@ -140,15 +140,15 @@ def largest_parts(one: Estimate, count: int = 3) -> str:
 
 def point_of(nodes: int, done: Answered, best: Estimate | None) -> Point:
     """The point of a search that is done."""
-    first = next(iter(done.found.values())).question
+    first = next(iter(done.found.values())).scenario
     if best is None:
         return no_point(nodes, first.machine, done.workload, _in_the_way(done.found.values()))
-    question = done.found[best.framework].question
-    odd = tuple(_oddities(question, best))
+    scenario = done.found[best.framework].scenario
+    odd = tuple(_oddities(scenario, best))
     reason = "; ".join([*odd, largest_parts(best)])
     if done.workload.global_batch != first.workload.global_batch:
         reason = f"batch {done.workload.global_batch:,}; {reason}"
-    return Point(nodes, question.machine, done.workload, best, question, reason, odd)
+    return Point(nodes, scenario.machine, done.workload, best, scenario, reason, odd)
 
 
 def no_point(nodes: int, machine: Machine, workload: Workload, reason: str) -> Point:
@@ -156,28 +156,28 @@ def no_point(nodes: int, machine: Machine, workload: Workload, reason: str) -> P
     return Point(nodes, machine, workload, None, None, reason)
 
 
-def _oddities(question: Question, best: Estimate) -> Iterable[str]:
+def _oddities(scenario: Scenario, best: Estimate) -> Iterable[str]:
     """What of a layout people do only in need."""
     layout, layouts = best.layout, Layouts.stack([best.layout])
     if best.out_of_memory_probability > RISK:
         yield f"out of memory with {100 * best.out_of_memory_probability:.0f} %"
     if layout.offload != "none":
         yield f"offload {layout.offload}"
-    if deep(question.model, layout.pp):
+    if deep(scenario.model, layout.pp):
         yield f"a pipeline of {layout.pp} stages"
-    if not usual(question, layouts)[0]:
-        cut = layout.tp > question.machine.wired_devices
+    if not usual(scenario, layouts)[0]:
+        cut = layout.tp > scenario.machine.wired_devices
         yield f"tp {layout.tp} leaves the node" if cut else f"cp {layout.cp} cuts sequences short"
-    if likely_stalls(question, layouts)[0]:
+    if likely_stalls(scenario, layouts)[0]:
         yield "runs like it stalled more often than not"
 
 
 def _in_the_way(found: Iterable[Found]) -> str:
     """By how much what is nearest to fitting does not; or which rule leaves nothing."""
-    closest = [(*nearest(part), part.question) for part in found if len(part.footprints)]
+    closest = [(*nearest(part), part.scenario) for part in found if len(part.footprints)]
     if closest:
-        _, taken, question = min(closest, key=lambda each: each[0])
-        one = timed(question, taken)[0]
+        _, taken, scenario = min(closest, key=lambda each: each[0])
+        one = timed(scenario, taken)[0]
         return f"{one.layout} [{one.framework}] {excess(one, taken)}"
     dropped = [item for part in found for item in part.dropped.items()]
     why = max(dropped, key=lambda item: item[1])[0] if dropped else "no framework can run it here"

@@ -10,8 +10,8 @@ from planner.choose.legality import check
 from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, Needed, search
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -52,7 +52,7 @@ def answered(
     world, batch = nodes * machine.node.num_devices, workload.global_batch
     found: dict[str, Found] = {}
     for stage in _stages(model, machine, workload, chosen):
-        asked = {name: replace(question, experience=experience) for name, question in stage.items()}
+        asked = {name: replace(scenario, experience=experience) for name, scenario in stage.items()}
         found |= _search_all(asked, world, needed)
         one = recommended(found.values())
         if one is not None and not deep(model, one.layout.pp):
@@ -66,14 +66,14 @@ def answered(
         ]
         if near:
             nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
-            again = {name: replace(question, workload=nearest) for name, question in asked.items()}
+            again = {name: replace(scenario, workload=nearest) for name, scenario in asked.items()}
             return Answered(nearest, _search_all(again, world, needed), others)
         if one is not None:
             break
     return Answered(workload, found)
 
 
-def _search_all(asked: dict[str, Question], world: int, needed: Needed) -> dict[str, Found]:
+def _search_all(asked: dict[str, Scenario], world: int, needed: Needed) -> dict[str, Found]:
     """What is found for every framework.
 
     In any order the answer is the same; those of most axes are often the fastest and spare most
@@ -102,21 +102,21 @@ def searched(
 
 def _stages(
     model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework]
-) -> Iterator[dict[str, Question]]:
+) -> Iterator[dict[str, Scenario]]:
     """What files can be written for, then what else the frameworks can do."""
-    asked = {q.framework.name: q for q in _questions(model, machine, workload, chosen)}
+    asked = {q.framework.name: q for q in _scenarios(model, machine, workload, chosen)}
     yield asked
     yield {
-        framework.name: Question(model, machine, workload, framework)
+        framework.name: Scenario(model, machine, workload, framework)
         for framework in frameworks_for(chosen, machine, workload, model)
         if (framework.name not in asked or asked[framework.name].framework != framework)
         and (chosen or not framework.instead_of)
     }
 
 
-def _questions(
+def _scenarios(
     model: Model, machine: Machine, workload: Workload, chosen: Sequence[str | Framework]
-) -> list[Question]:
+) -> list[Scenario]:
     """Every framework, as far as its layouts can be written for the job.
 
     One that is named is searched whole where its own code does not build the model; of the others
@@ -133,14 +133,14 @@ def _questions(
             continue
         whole = chosen and framework.code.models and not built
         part = framework if whole else framework.written(model, workload)
-        asked[framework.name] = Question(model, machine, workload, part)
+        asked[framework.name] = Scenario(model, machine, workload, part)
     if chosen:
         return list(asked.values())
     replaced = {q.framework.instead_of for q in asked.values()}
     return [
-        question
-        for name, question in asked.items()
-        if name not in replaced and question.framework.stands_in_for not in asked
+        scenario
+        for name, scenario in asked.items()
+        if name not in replaced and scenario.framework.stands_in_for not in asked
     ]
 
 
@@ -163,11 +163,11 @@ def left_out(
     ]
 
 
-def unwritten(questions: Mapping[str, Question], best: Estimate | None) -> list[str]:
+def unwritten(scenarios: Mapping[str, Scenario], best: Estimate | None) -> list[str]:
     """A sentence where no files can be written for the recommended layout itself."""
     if best is None:
         return []
-    asked = questions[best.framework]
+    asked = scenarios[best.framework]
     model, workload, framework = asked.model, asked.workload, asked.framework
     if framework.code.lacks(model, workload):
         return []  # said of the framework as a whole

@@ -19,7 +19,7 @@ from planner.choose.recommending import TOLERANCE, effort, recommended
 from planner.choose.search import search
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.frames import Record
 
@@ -64,7 +64,7 @@ def nearest_batches(batch: int, ranks: int) -> list[int]:
 
 
 def offered(
-    questions: Mapping[str, Question], nodes: int, answer: Estimate | None
+    scenarios: Mapping[str, Scenario], nodes: int, answer: Estimate | None
 ) -> tuple[Batch, ...]:
     """Batches near the one asked for with which the job is faster, or as fast and simpler.
 
@@ -72,7 +72,7 @@ def offered(
     evenly that all devices need not share. Multiples of the devices are farther away, and offered
     only where they are much faster.
     """
-    first = next(iter(questions.values()))
+    first = next(iter(scenarios.values()))
     world, asked = nodes * first.machine.node.num_devices, first.workload.global_batch
     if answer is not None and answer.layout.pp * answer.layout.cp == 1:
         return ()
@@ -83,7 +83,7 @@ def offered(
         [size for size in reversed(sizes) if size < asked],
         [size for size in sizes if size > asked],
     ):
-        worth = _worth(questions, world, side, answer)
+        worth = _worth(scenarios, world, side, answer)
         # where there is no layout, the nearest that has one is enough
         found.append(list(worth if answer else itertools.islice(worth, 1)))
     return tuple(_nearest(side) for side in found if side)
@@ -106,10 +106,10 @@ def _sharing(ranks: int, batch: int) -> int:
 
 
 def _worth(
-    questions: Mapping[str, Question], world: int, sizes: Sequence[int], answer: Estimate | None
+    scenarios: Mapping[str, Scenario], world: int, sizes: Sequence[int], answer: Estimate | None
 ) -> Iterator[Batch]:
     """Of some batches those that are worth a change."""
-    first = next(iter(questions.values()))
+    first = next(iter(scenarios.values()))
     asked, per_node = first.workload.global_batch, first.machine.node.num_devices
     # where there is no layout at all, or no sequence for each device, every axis may help
     axes = _AXES if answer and asked >= world else ()
@@ -121,40 +121,40 @@ def _worth(
     for size in sizes:
         if answer and abs(size - asked) > NEAR * asked:
             continue
-        some = [_with_batch(question, size, axes) for question in _runnable(questions)]
-        found = recommended(search(question, world).only(no_worse) for question in some)
+        some = [_with_batch(scenario, size, axes) for scenario in _runnable(scenarios)]
+        found = recommended(search(scenario, world).only(no_worse) for scenario in some)
         if found is None:
             continue
         if answer is None:
             yield Batch(size, found, None)
             continue
         speedup = found.tokens_per_s / answer.tokens_per_s
-        theirs, ours = (_effort(questions, one) for one in (found, answer))
+        theirs, ours = (_effort(scenarios, one) for one in (found, answer))
         if speedup >= (1 / (1 + TOLERANCE) if theirs < ours else 1 + TOLERANCE):
             yield Batch(size, found, speedup)
 
 
-def _runnable(questions: Mapping[str, Question]) -> list[Question]:
-    """The questions as far as their layouts can be written; all where none can."""
+def _runnable(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
+    """The scenarios as far as their layouts can be written; all where none can."""
     parts = [
         replace(q, framework=q.framework.written(q.model, q.workload))
-        for q in questions.values()
+        for q in scenarios.values()
         if not q.framework.code.lacks(q.model, q.workload)
     ]
-    return parts or list(questions.values())
+    return parts or list(scenarios.values())
 
 
-def _effort(questions: Mapping[str, Question], one: Estimate) -> float:
+def _effort(scenarios: Mapping[str, Scenario], one: Estimate) -> float:
     """What a layout costs the people who run it, its framework included."""
-    question = questions[one.framework]
-    if question.framework.code.lacks(question.model, question.workload):
+    scenario = scenarios[one.framework]
+    if scenario.framework.code.lacks(scenario.model, scenario.workload):
         return math.inf
-    return effort(Layouts.of(one.layout)).item() + question.framework.effort
+    return effort(Layouts.of(one.layout)).item() + scenario.framework.effort
 
 
-def _with_batch(question: Question, size: int, axes: Sequence[str]) -> Question:
-    """The question with another batch, and of the axes only some where such are named."""
-    workload, framework = question.workload.replaced(global_batch=size), question.framework
+def _with_batch(scenario: Scenario, size: int, axes: Sequence[str]) -> Scenario:
+    """The scenario with another batch, and of the axes only some where such are named."""
+    workload, framework = scenario.workload.replaced(global_batch=size), scenario.framework
     if axes:
         framework = framework.replaced(axes=[axis for axis in framework.axes if axis in axes])
-    return replace(question, workload=workload, framework=framework)
+    return replace(scenario, workload=workload, framework=framework)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.base import shown
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
@@ -57,16 +57,16 @@ def check_workload(workload: Workload | None) -> None:
         )
 
 
-def check_sequence(question: Question) -> None:
+def check_sequence(scenario: Scenario) -> None:
     """Raise LayoutError where the model's position table is shorter than the sequence."""
-    model, length = question.model, question.workload.sequence_length
-    if model.traced is not None and question.workload.adapted:
+    model, length = scenario.model, scenario.workload.sequence_length
+    if model.traced is not None and scenario.workload.adapted:
         raise LayoutError(
             f"adapters and frozen parts of {model.name}, a traced module, are not planned; build "
             "the module with them, and train it whole"
         )
     if model.counts_samples:
-        _check_samples(question)
+        _check_samples(scenario)
         return
     rows = model.max_sequence_length or model.num_position_rows
     if model.position == "learned" and model.kind != "vision" and rows and length > rows:
@@ -76,9 +76,9 @@ def check_sequence(question: Question) -> None:
         )
 
 
-def _check_samples(question: Question) -> None:
+def _check_samples(scenario: Scenario) -> None:
     """Raise LayoutError where a workload says of samples what sequences alone have."""
-    model, workload = question.model, question.workload
+    model, workload = scenario.model, scenario.workload
     if (length := workload.sequence_length) != 1:
         raise LayoutError(
             f"sequence length {length}: a sample of {model.name} is a whole and no sequence; "
@@ -95,9 +95,9 @@ def _check_samples(question: Question) -> None:
         )
 
 
-def check_routing(question: Question) -> None:
+def check_routing(scenario: Scenario) -> None:
     """Raise LayoutError where a workload routes tokens as the model never does."""
-    model, workload = question.model, question.workload
+    model, workload = scenario.model, scenario.workload
     experts, uneven = model.experts, workload.expert_imbalance
     if experts is None:
         names = ("expert_imbalance", "expert_capacity", "pad_experts")

@@ -1,6 +1,6 @@
 """Plan: the answer to a job, and its JSON.
 
-The question, the ranked estimates, the verdict with reasons, and what was dropped.
+The scenario, the ranked estimates, the verdict with reasons, and what was dropped.
 """
 
 from __future__ import annotations

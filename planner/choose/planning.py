@@ -21,8 +21,8 @@ from planner.choose.verdicts.advice import learning_rate_note, notes
 from planner.choose.verdicts.judging import judge
 from planner.choose.verdicts.switching import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
@@ -38,7 +38,7 @@ from planner.training.whole import whole_training as whole_training_of
 if TYPE_CHECKING:
     from planner.describe.names import FrameworkName, MachineName, ModelName
 
-__all__ = ["asked_question", "estimate", "plan", "whole_training"]
+__all__ = ["estimate", "plan", "scenario_for", "whole_training"]
 
 _TOP = 20
 
@@ -118,11 +118,11 @@ def plan(
     needed = Needed(near=1 + near, listed=top)
     answer = answered(described, place, nodes, workload, frameworks, experience, needed)
     found, workload = answer.found, answer.workload
-    questions = {name: part.question for name, part in found.items()}
+    scenarios = {name: part.scenario for name, part in found.items()}
     best = recommended(found.values(), near)
     ranked = tuple(ideas(found.values(), top))
-    verdicts = judge(found, questions, nodes, bool(frameworks), near)
-    batches = answer.batches or offered(questions, nodes, best)
+    verdicts = judge(found, scenarios, nodes, bool(frameworks), near)
+    batches = answer.batches or offered(scenarios, nodes, best)
     dropped: Counter[str] = Counter()
     for part in found.values():
         dropped.update(part.dropped)
@@ -140,12 +140,12 @@ def plan(
         strategies=tuple(verdicts),
         dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
         notes=(
-            *notes(tuple(questions.values()), nodes, best, verdicts),
+            *notes(tuple(scenarios.values()), nodes, best, verdicts),
             *switch_notes(found, best),
-            *stall_notes(questions, filter(None, (best, *ranked[:1]))),
+            *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
             learning_rate_note(workload.global_batch, unit=workload.batch_unit),
             *left_out(described, place, workload, frameworks, found),
-            *unwritten(questions, best),
+            *unwritten(scenarios, best),
         ),
         batches=batches,
         asked_batch=asked,
@@ -153,7 +153,7 @@ def plan(
         queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
         training=None
         if best is None
-        else whole_training_of(questions[best.framework], best, nodes, training),
+        else whole_training_of(scenarios[best.framework], best, nodes, training),
     )
 
 
@@ -199,8 +199,8 @@ def estimate(
     >>> estimate("llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1)).layout.world
     16
     """
-    question = asked_question(model, machine, layout, workload, framework, experience)
-    return estimate_layouts(question, Layouts.stack([layout]))[0]
+    scenario = scenario_for(model, machine, layout, workload, framework, experience)
+    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
 
 
 def whole_training(
@@ -224,10 +224,10 @@ def whole_training(
     >>> found.steps, found.time.expected == sum(one.time_s.expected for one in found.parts)
     (152588, True)
     """
-    question = asked_question(model, machine, layout, workload, framework, experience)
-    one = estimate_layouts(question, Layouts.stack([layout]))[0]
-    nodes = -(-layout.world // question.machine.node.num_devices)
-    found = whole_training_of(question, one, nodes, training)
+    scenario = scenario_for(model, machine, layout, workload, framework, experience)
+    one = estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    nodes = -(-layout.world // scenario.machine.node.num_devices)
+    found = whole_training_of(scenario, one, nodes, training)
     if found is None:
         raise LayoutError(
             f"tokens = {workload.tokens:g}: how long the training is, is not said; set tokens, or "
@@ -236,14 +236,14 @@ def whole_training(
     return found
 
 
-def asked_question(
+def scenario_for(
     model: str | Model,
     machine: str | Machine,
     layout: Layout,
     workload: Workload | None,
     framework: str | Framework | None,
     experience: Experience,
-) -> Question:
+) -> Scenario:
     """What is asked of one layout, which its framework allows; arguments as of `estimate`."""
     described, place = _model(model), _machine(machine)
     check_workload(workload)
@@ -251,38 +251,38 @@ def asked_question(
     workload = workload or Workload(global_batch=layout.global_batch, sequence_length=length)
     place.peak(workload.base_precision)
     check_nodes(place, -(-layout.world // place.node.num_devices))
-    question = _question_for(described, place, workload, layout, framework)
-    return replace(question, experience=experience)
+    scenario = _scenario_for(described, place, workload, layout, framework)
+    return replace(scenario, experience=experience)
 
 
-def _question_for(
+def _scenario_for(
     model: Model,
     machine: Machine,
     workload: Workload,
     layout: Layout,
     framework: str | Framework | None,
-) -> Question:
+) -> Scenario:
     if framework is not None:
         chosen = framework if isinstance(framework, Framework) else load_framework(framework)
-        question = Question(model, machine, workload, chosen)
-        check(question, layout)
-        return question
-    asked = [Question(model, machine, workload, each) for each in frameworks_for((), machine)]
+        scenario = Scenario(model, machine, workload, chosen)
+        check(scenario, layout)
+        return scenario
+    asked = [Scenario(model, machine, workload, each) for each in frameworks_for((), machine)]
     refusals: list[LayoutError] = []
-    for question in asked:
+    for scenario in asked:
         try:
-            check(question, layout)
+            check(scenario, layout)
         except LayoutError as error:
             refusals.append(error)
         else:
-            return question
+            return scenario
     raise min(zip(asked, refusals, strict=True), key=lambda pair: _distance(pair[0], layout))[1]
 
 
-def _distance(question: Question, layout: Layout) -> tuple[int, bool, int, int]:
+def _distance(scenario: Scenario, layout: Layout) -> tuple[int, bool, int, int]:
     """How far a framework is from a layout: the rules that are broken, and of as many the one that
     offers the most, which says most about the layout itself."""
-    framework, rules = question.framework, len(list(broken(question, layout)))
+    framework, rules = scenario.framework, len(list(broken(scenario, layout)))
     return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
 
 

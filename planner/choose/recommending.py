@@ -15,7 +15,7 @@ import numpy as np
 from planner.choose.search import RISK, Found, order
 from planner.cost.arrays import Float, Int, Mask, among, distinct
 from planner.cost.estimate import Estimate, Estimates
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 from planner.describe.model.model import Model
@@ -167,11 +167,11 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
     steady = [mask & ~_stalling(part) for mask, part in zip(safe, sets, strict=True)]
     safe = steady if any(np.any(mask) for mask in steady) else safe
     common = [
-        mask & usual(part.question, part.estimates.layouts)
+        mask & usual(part.scenario, part.estimates.layouts)
         for mask, part in zip(safe, sets, strict=True)
     ]
     shallow = [
-        mask & ~deep(part.question.model, part.estimates.layouts.pp)
+        mask & ~deep(part.scenario.model, part.estimates.layouts.pp)
         for mask, part in zip(common, sets, strict=True)
     ]
     enough = _UNUSUAL_GAIN * _fastest(sets, safe)
@@ -187,7 +187,7 @@ def recommended(found: Iterable[Found], tolerance: float = TOLERANCE) -> Estimat
         some = part.estimates
         near = np.flatnonzero(mask & (some.step_time_s <= (1 + tolerance) * fastest))
         if len(near):
-            efforts = effort(some.layouts.take(near)) + part.question.framework.effort
+            efforts = effort(some.layouts.take(near)) + part.scenario.framework.effort
             pick = int(np.lexsort((some.step_time_s[near], efforts))[0])
             one = some[int(near[pick])]
             picks.append((float(efforts[pick]), one.step_time_s, position, one))
@@ -207,7 +207,7 @@ def deep(model: Model, pp: Int | int) -> Mask:
     return (np.asarray(pp) > _STAGES) & (model.num_params < _STAGES_PARAMS)
 
 
-def stall_probability(question: Question, layouts: Layouts) -> Float:
+def stall_probability(scenario: Scenario, layouts: Layouts) -> Float:
     """Part of a framework's measured runs in layouts like these that stalled [1].
 
     Counted: runs that took more than 1 / 0.6 of their estimate, by what a framework's description
@@ -215,15 +215,15 @@ def stall_probability(question: Question, layouts: Layouts) -> Float:
     step time. method.md#recommended.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> job = Question(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
+    >>> job = Scenario(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(),
     ...                load_framework("nanotron"))
     >>> some = [Layout(dp=64, tp=8), Layout(dp=32, tp=8, pp=2)]
     >>> stall_probability(job, Layouts.stack(some)).tolist()
     [0.6, 0.0]
     """
-    devices = question.machine.node.num_devices
+    devices = scenario.machine.node.num_devices
     found = np.zeros(np.shape(layouts.dp))
-    for stall in question.framework.stalls:
+    for stall in scenario.framework.stalls:
         here = (layouts.world >= stall.min_nodes * devices) & (layouts.piped == stall.piped)
         here = here & among(layouts.zero_stage, stall.zero_stages)
         here = here & ((layouts.tp > devices) | (not stall.beyond_node))
@@ -231,15 +231,15 @@ def stall_probability(question: Question, layouts: Layouts) -> Float:
     return found
 
 
-def likely_stalls(question: Question, layouts: Layouts) -> Mask:
+def likely_stalls(scenario: Scenario, layouts: Layouts) -> Mask:
     """Where more measured runs stalled than did not."""
-    return stall_probability(question, layouts) > _LIKELY
+    return stall_probability(scenario, layouts) > _LIKELY
 
 
-def stall_notes(questions: Mapping[str, Question], some: Iterable[Estimate]) -> list[str]:
+def stall_notes(scenarios: Mapping[str, Scenario], some: Iterable[Estimate]) -> list[str]:
     """A warning for each of some layouts of whose kind measured runs have stalled."""
     shares = {
-        one.layout: float(stall_probability(questions[one.framework], Layouts.of(one.layout)))
+        one.layout: float(stall_probability(scenarios[one.framework], Layouts.of(one.layout)))
         for one in some
     }
     return [
@@ -252,15 +252,15 @@ def stall_notes(questions: Mapping[str, Question], some: Iterable[Estimate]) -> 
 
 def _stalling(part: Found) -> Mask:
     """Where more runs stall than do not."""
-    return likely_stalls(part.question, part.estimates.layouts)
+    return likely_stalls(part.scenario, part.estimates.layouts)
 
 
-def usual(question: Question, layouts: Layouts) -> Mask:
+def usual(scenario: Scenario, layouts: Layouts) -> Mask:
     """Where layers and sequences are cut as people do: layers over devices that are wired to each
     other (Narayanan et al. 2021, arXiv:2104.04473, takeaway 1), sequences into long slices."""
-    tokens = question.workload.sequence_length
+    tokens = scenario.workload.sequence_length
     long = (layouts.cp == 1) | (tokens >= layouts.cp * _SLICE_TOKENS)
-    return np.asarray(long & (layouts.tp <= question.machine.wired_devices))
+    return np.asarray(long & (layouts.tp <= scenario.machine.wired_devices))
 
 
 def _fastest(sets: Sequence[Found], masks: Sequence[Mask]) -> float:

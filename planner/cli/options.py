@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cost.question.experience import Experience
+from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description, field_docs
 from planner.describe.catalogue import MOST_FREE, load_framework, load_machine, load_model, names
 from planner.describe.framework.switches import split_name

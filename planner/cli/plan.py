@@ -27,7 +27,7 @@ from planner.describe.catalogue import load_framework
 
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
-    from planner.cost.question import Question
+    from planner.cost.scenario import Scenario
     from planner.describe.training.training import Training
     from planner.evidence.learning import Learned, Taught
     from planner.training.answer import WholeTraining
@@ -51,7 +51,7 @@ def plan_command(
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
     from planner.choose.planning import plan
-    from planner.cost.question import Question
+    from planner.cost.scenario import Scenario
 
     model, machine, workload, frameworks = job.described()
     learned = job.learned()
@@ -68,10 +68,10 @@ def plan_command(
         training=whole.described(),
     )
 
-    def asked(one: Estimate) -> tuple[Question, Estimate]:
+    def asked(one: Estimate) -> tuple[Scenario, Estimate]:
         given = {framework.name: framework for framework in frameworks}
         framework = given.get(one.framework) or load_framework(one.framework)
-        return Question(model, machine, answer.workload, framework, experience), one
+        return Scenario(model, machine, answer.workload, framework, experience), one
 
     said = None if learned is None else _Said(learned, [asked(one) for one in answer.listed])
     if as_json:
@@ -102,7 +102,7 @@ def estimate_command(
     """
     from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
-    from planner.cost.question import Question
+    from planner.cost.scenario import Scenario
 
     described, place, job = given.completed()
     learned = given.learned(described)
@@ -116,12 +116,12 @@ def estimate_command(
         experience=experience,
     )
     chosen = job.framework or load_framework(answer.framework)
-    question = Question(described, place, job.workload, chosen, experience)
+    scenario = Scenario(described, place, job.workload, chosen, experience)
     better = improved(described, place, job, answer, experience) if given.files else None
-    said = None if learned is None else _Said(learned, [(question, answer)])
+    said = None if learned is None else _Said(learned, [(scenario, answer)])
     read = (better, job.notes) if given.files else None
-    training = _training(question, answer, tokens, whole.described())
-    _print_estimate(question, answer, read, said, training, as_json, as_csv)
+    training = _training(scenario, answer, tokens, whole.described())
+    _print_estimate(scenario, answer, read, said, training, as_json, as_csv)
     return FITS if answer.fits else NOTHING_FITS
 
 
@@ -130,7 +130,7 @@ class _Said:
     """What measured runs say of an answer, of its first estimate most."""
 
     learned: Learned
-    asked: Sequence[tuple[Question, Estimate]]
+    asked: Sequence[tuple[Scenario, Estimate]]
 
     def lines(self) -> list[str]:
         from planner.show.lessons import lessons
@@ -151,20 +151,20 @@ class _Said:
 
 
 def _training(
-    question: Question, answer: Estimate, tokens: float | None, asked: Training
+    scenario: Scenario, answer: Estimate, tokens: float | None, asked: Training
 ) -> WholeTraining | None:
     """The whole training of some tokens on the layout; None where none are asked for."""
     from planner.training.whole import whole_training
 
     if tokens is None:
         return None
-    job = replace(question, workload=question.workload.replaced(tokens=tokens))
-    nodes = -(-answer.layout.world // question.machine.node.num_devices)
+    job = replace(scenario, workload=scenario.workload.replaced(tokens=tokens))
+    nodes = -(-answer.layout.world // scenario.machine.node.num_devices)
     return whole_training(job, answer, nodes, asked)
 
 
 def _print_estimate(
-    question: Question,
+    scenario: Scenario,
     answer: Estimate,
     read: tuple[Estimate | None, tuple[str, ...]] | None,
     said: _Said | None,
@@ -175,14 +175,14 @@ def _print_estimate(
     from planner.choose.plan import estimate_dict
     from planner.cost.memory.footprint import stage_memory
 
-    stages = stage_memory(question, answer.layout)
+    stages = stage_memory(scenario, answer.layout)
     if as_json:
         data = {**estimate_dict(answer), "stages": stages}
         if training is not None:
             data["training"] = training.as_dict()
         if read:
             better, notes = read
-            data["workload"] = question.workload.model_dump(mode="json")
+            data["workload"] = scenario.workload.model_dump(mode="json")
             data["better"] = None if better is None else estimate_dict(better)
             data["notes"] = notes
         print(json.dumps(data, indent=1, allow_nan=False) if said is None else said.json(data))
@@ -201,11 +201,11 @@ def _print_estimate(
         )
 
         out = console()
-        show_estimate(answer, question.machine, stages, out)
+        show_estimate(answer, scenario.machine, stages, out)
         if training is not None:
             show_training(training, out)
         show_notes([] if said is None else said.lines(), out)
-        nodes = -(-answer.layout.world // question.machine.node.num_devices)
-        show_notes([*utilisation(question, answer), *grounds(question, nodes)], out)
+        nodes = -(-answer.layout.world // scenario.machine.node.num_devices)
+        show_notes([*utilisation(scenario, answer), *grounds(scenario, nodes)], out)
         if read:
             show_reading(answer, *read, out)

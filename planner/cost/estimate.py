@@ -16,7 +16,7 @@ from planner.cost.memory.footprint import Footprints, check_figures, footprints_
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.operators.operations import model_flop
 from planner.cost.parts import TIME_PARTS, part
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import kept_share
 from planner.cost.shards.stages import Stages
@@ -124,7 +124,7 @@ class Estimates(Footprints):
     tokens_per_step: int
     model_flop: Float
     peak_flop_per_s: float
-    question: Question
+    scenario: Scenario
 
     @functools.cached_property
     def step_time_s(self) -> Float:
@@ -135,7 +135,7 @@ class Estimates(Footprints):
     def out_of_memory_probability(self) -> Float:
         """That a run takes more memory than the device has [1]."""
         room = self.device_limit_bytes / np.maximum(self.memory_bytes, 1.0)
-        return exceeding_probability(self.question, self.layouts, room)
+        return exceeding_probability(self.scenario, self.layouts, room)
 
     @property
     def mfu(self) -> Float:
@@ -152,16 +152,16 @@ class Estimates(Footprints):
         step, total = sum(parts.values()), sum(memory.values())
         layout, fits = self.layouts[index], bool(self.fits.flat[index])
         alone = self.layouts.map(lambda column: column.reshape(-1)[index : index + 1])
-        fastest, slowest = step_outlook(self.question, alone, parts).around()
-        least, most = memory_outlook(self.question, alone).around()
+        fastest, slowest = step_outlook(self.scenario, alone, parts).around()
+        least, most = memory_outlook(self.scenario, alone).around()
         room = self.device_limit_bytes / total
         return Estimate(
             layout=layout,
-            framework=self.question.framework.name,
+            framework=self.scenario.framework.name,
             fits=fits,
             tight=fits and most > room,
             out_of_memory_probability=float(
-                exceeding_probability(self.question, alone, np.array([room]))[0]
+                exceeding_probability(self.scenario, alone, np.array([room]))[0]
             ),
             step_time_s=step,
             interval_step_time_s=(step * fastest, step * slowest),
@@ -177,12 +177,12 @@ class Estimates(Footprints):
         )
 
     def _network(self, layout: Layout) -> str:
-        machine = self.question.machine
+        machine = self.scenario.machine
         across = layout.world > machine.node.num_devices
         return machine.network.name if machine.networks and machine.network and across else ""
 
 
-def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
+def estimate_layouts(scenario: Scenario, layouts: Layouts) -> Estimates:
     """Memory and step time of every layout.
 
     Counted: see DEVICE_PARTS, HOST_PARTS and TIME_PARTS. Left out: evaluation, checkpoints,
@@ -190,8 +190,8 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
-    >>> found = estimate_layouts(question, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> found = estimate_layouts(scenario, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
     >>> found.memory_bytes["optimizer_states"] / model.num_params       # fp32 copy and moments
     12.0
     >>> round(sum(found.step_time_parts_s.values()) / found.step_time_s, 6)
@@ -199,7 +199,7 @@ def estimate_layouts(question: Question, layouts: Layouts) -> Estimates:
     """
 
     def of(some: Layouts) -> Estimates:
-        stages = Stages.candidates(question, some)
+        stages = Stages.candidates(scenario, some)
         return _timed(stages, footprints_of(stages))
 
     return in_pieces(of, layouts, len(layouts)) if np.ndim(layouts.dp) == 1 else of(layouts)
@@ -213,21 +213,21 @@ class _Fitting(Arrays):
     estimates: Estimates
 
 
-def fitting(question: Question, layouts: Layouts) -> tuple[Footprints, Estimates]:
+def fitting(scenario: Scenario, layouts: Layouts) -> tuple[Footprints, Estimates]:
     """What every layout takes, and the estimates of those that fit.
 
     Counted: as `estimate_layouts`. Left out: the time of what does not fit. method.md#search.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("ddp"))
-    >>> taken, found = fitting(question, Layouts.broadcast(dp=64, micro_batch=[1, 64]))
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("ddp"))
+    >>> taken, found = fitting(scenario, Layouts.broadcast(dp=64, micro_batch=[1, 64]))
     >>> taken.fits.tolist(), len(found)
     ([True, False], 1)
     """
 
     def of(some: Layouts) -> _Fitting:
-        stages = Stages.candidates(question, some)
+        stages = Stages.candidates(scenario, some)
         taken = footprints_of(stages)
         rows = np.flatnonzero(taken.fits)
         return _Fitting(taken, _timed(stages.rows(rows), taken.take(rows)))
@@ -236,7 +236,7 @@ def fitting(question: Question, layouts: Layouts) -> tuple[Footprints, Estimates
     return found.taken, found.estimates
 
 
-def timed(question: Question, known: Footprints) -> Estimates:
+def timed(scenario: Scenario, known: Footprints) -> Estimates:
     """Estimates of layouts whose footprints are known, such as those that fit.
 
     Counted: TIME_PARTS. Left out: nothing of `estimate_layouts`. method.md#search.
@@ -244,44 +244,44 @@ def timed(question: Question, known: Footprints) -> Estimates:
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.footprint import footprints
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])
-    >>> later = timed(question, footprints(question, layouts)).step_time_s
-    >>> bool(np.all(later == estimate_layouts(question, layouts).step_time_s))
+    >>> later = timed(scenario, footprints(scenario, layouts)).step_time_s
+    >>> bool(np.all(later == estimate_layouts(scenario, layouts).step_time_s))
     True
     """
     return in_pieces(
-        lambda some: _timed(Stages.candidates(question, some.layouts), some), known, len(known)
+        lambda some: _timed(Stages.candidates(scenario, some.layouts), some), known, len(known)
     )
 
 
-def step_times(question: Question, layouts: Layouts) -> Float:
+def step_times(scenario: Scenario, layouts: Layouts) -> Float:
     """Step times of layouts whether they fit or not [s].
 
     Counted: TIME_PARTS. Left out: memory. method.md#search.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], grad_accumulation=[8, 16])
-    >>> found = estimate_layouts(question, layouts).step_time_s
-    >>> bool(np.all(step_times(question, layouts) == found))
+    >>> found = estimate_layouts(scenario, layouts).step_time_s
+    >>> bool(np.all(step_times(scenario, layouts) == found))
     True
     """
     if not len(layouts):
         return np.zeros(0)
-    parts = _as_measured(question, layouts, time_parts(Stages.candidates(question, layouts)))
+    parts = _as_measured(scenario, layouts, time_parts(Stages.candidates(scenario, layouts)))
     return np.asarray(sum(parts.values()))
 
 
 def _timed(stages: Stages, known: Footprints) -> Estimates:
-    question = stages.question
-    machine, workload = question.machine, question.workload
+    scenario = stages.scenario
+    machine, workload = scenario.machine, scenario.workload
     shape = np.shape(known.layouts.dp)
     # a search asks often what nothing takes
     nothing: dict[str, Float] = dict.fromkeys(TIME_PARTS, np.zeros(shape))
     parts = time_parts(stages) if np.size(known.layouts.dp) else nothing
-    parts = _as_measured(question, known.layouts, parts)
+    parts = _as_measured(scenario, known.layouts, parts)
     found = Estimates(
         **{field.name: getattr(known, field.name) for field in fields(known)},
         time_parts_s={name: shaped(values, shape) for name, values in parts.items()},
@@ -290,17 +290,17 @@ def _timed(stages: Stages, known: Footprints) -> Estimates:
             model_flop(stages.blocks, workload, kept_share(workload, known.layouts)), shape
         ),
         peak_flop_per_s=machine.peak(workload.base_precision),
-        question=question,
+        scenario=scenario,
     )
-    check_figures(question, found.step_time_s)
+    check_figures(scenario, found.step_time_s)
     return found
 
 
 def _as_measured(
-    question: Question, layouts: Layouts, parts_s: dict[str, Float]
+    scenario: Scenario, layouts: Layouts, parts_s: dict[str, Float]
 ) -> dict[str, Float]:
     """Parts of the step time as runs that were measured before let expect them [s]."""
-    if question.experience.step_time is None or not np.size(layouts.dp):
+    if scenario.experience.step_time is None or not np.size(layouts.dp):
         return parts_s
-    factor = step_outlook(question, layouts, parts_s).expected.reshape(np.shape(layouts.dp))
+    factor = step_outlook(scenario, layouts, parts_s).expected.reshape(np.shape(layouts.dp))
     return {name: values * factor for name, values in parts_s.items()}

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_machine, load_model, names, part_of_node
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
@@ -45,7 +45,7 @@ def slug(text: str, limit: int = 40) -> str:
 class BatchJob:
     """What is run, where, on how many nodes, and for how many steps."""
 
-    question: Question
+    scenario: Scenario
     estimate: Estimate
     nodes: int
     steps: int
@@ -57,22 +57,22 @@ class BatchJob:
     @property
     def model(self) -> Model:
         """The model."""
-        return self.question.model
+        return self.scenario.model
 
     @property
     def machine(self) -> Machine:
         """The machine."""
-        return self.question.machine
+        return self.scenario.machine
 
     @property
     def workload(self) -> Workload:
         """The workload."""
-        return self.question.workload
+        return self.scenario.workload
 
     @property
     def framework(self) -> Framework:
         """The framework."""
-        return self.question.framework
+        return self.scenario.framework
 
     @property
     def layout(self) -> Layout:

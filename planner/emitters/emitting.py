@@ -7,7 +7,7 @@ from types import UnionType
 
 from planner.choose.plan import Plan
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -65,7 +65,7 @@ def emit_estimate(
     queue: str = "",
     benchmark: bool = False,
 ) -> dict[str, str]:
-    """Files that run one estimate of a plan's question, as `emit`."""
+    """Files that run one estimate of a plan's scenario, as `emit`."""
     # what writes files is loaded when files are written: most who plan write none
     from planner.emitters.batch_job import BatchJob, steps_of
     from planner.emitters.bundle.files import files_of
@@ -81,14 +81,14 @@ def emit_estimate(
         ("framework", framework, Framework),
     ):
         _check_kind(name, given, kind | None, f"description; give planner.load_{name}(...)")
-    question = Question(
+    scenario = Scenario(
         model or load_model(plan.model, run=False),
         machine or load_machine(plan.machine),
         plan.workload,
         framework or load_framework(estimate.framework),
     )
     steps = steps_of(plan.workload) if steps is None else int(steps)
-    return files_of(BatchJob(question, estimate, plan.nodes, steps, queue, benchmark))
+    return files_of(BatchJob(scenario, estimate, plan.nodes, steps, queue, benchmark))
 
 
 def _check_whole(name: str, value: int | None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from planner.choose.legality import check
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.layout import DEALING, Layout
 from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import BatchJob
@@ -151,7 +151,7 @@ def check_job(job: BatchJob, says: Says) -> None:
         # one rank shards nothing, whatever its stage is called
         part = part.model_copy(update={"zero_stages": framework.zero_stages})
     try:
-        check(Question(job.model, job.machine, job.workload, part), job.layout)
+        check(Scenario(job.model, job.machine, job.workload, part), job.layout)
     except LayoutError as error:
         odd = framework.code.odd(job.model, job.workload.sequence_length)
         why = f" ({odd})" if odd and odd not in str(error) else ""

@@ -1,6 +1,6 @@
 """Backtest: estimates against measured runs.
 
-Runs that ask the same question are estimated together, as one array of layouts.
+Runs that ask the same scenario are estimated together, as one array of layouts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import unseen_parts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.runs import step_outlook
 from planner.errors import PlannerError
@@ -89,25 +89,25 @@ def score(runs: Iterable[Run | RefusedRun]) -> Backtest:
 
 def _scored(runs: list[Run]) -> list[Score | RefusedRun]:
     first = runs[0]
-    question = Question(first.model, first.machine, first.workload, first.framework)
+    scenario = Scenario(first.model, first.machine, first.workload, first.framework)
     try:
-        estimates = estimate_layouts(question, Layouts.stack(run.layout for run in runs))
+        estimates = estimate_layouts(scenario, Layouts.stack(run.layout for run in runs))
     except PlannerError as error:
         if len(runs) > 1:
             return [scored for run in runs for scored in _scored([run])]
         return [RefusedRun(first.row_id, first.source, str(error))]
     found = [estimates[i] for i in range(len(runs))]
     return [
-        _one(run, estimate, estimate.fits or (run.open_recompute and _fits_somehow(question, run)))
+        _one(run, estimate, estimate.fits or (run.open_recompute and _fits_somehow(scenario, run)))
         for run, estimate in zip(runs, found, strict=True)
     ]
 
 
-def _fits_somehow(question: Question, run: Run) -> bool:
+def _fits_somehow(scenario: Scenario, run: Run) -> bool:
     """Whether a run fits with any recompute that its software has."""
-    modes = question.framework.recompute
+    modes = scenario.framework.recompute
     layouts = Layouts.stack(run.layout.replaced(recompute=mode) for mode in modes)
-    return bool(np.any(estimate_layouts(question, layouts).fits))
+    return bool(np.any(estimate_layouts(scenario, layouts).fits))
 
 
 def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
@@ -138,8 +138,8 @@ def _one(run: Run, estimate: Estimate, fits: bool) -> Score | RefusedRun:
 def _seen_memory(run: Run, estimate: Estimate) -> float:
     """What the run's way of measuring memory sees, of the stage that it measured [B]."""
     if run.first_stage and run.layout.pp > 1:
-        question = Question(run.model, run.machine, run.workload, run.framework)
-        return first_stage_bytes(question, run.layout, run.memory_kind)
+        scenario = Scenario(run.model, run.machine, run.workload, run.framework)
+        return first_stage_bytes(scenario, run.layout, run.memory_kind)
     parts = estimate.memory_bytes
     return parts["total"] - sum(parts[name] for name in unseen_parts(run.memory_kind))
 
@@ -150,9 +150,9 @@ def interval(run: Run, estimate: Estimate) -> Interval | None:
         return None
     if not run.guessed:
         return estimate.interval_step_time_s
-    question = Question(run.model, run.machine, run.workload, run.framework)
+    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
     layouts, parts = Layouts.stack([run.layout]), estimate.step_time_parts_s
-    low, high = step_outlook(question, layouts, parts, guessed=True).around()
+    low, high = step_outlook(scenario, layouts, parts, guessed=True).around()
     return estimate.step_time_s * low, estimate.step_time_s * high
 
 

@@ -14,10 +14,10 @@ from typing import Literal, get_args
 import numpy as np
 
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience, Known, Outlook, likelihoods, telling
-from planner.cost.question.prior import priors
-from planner.cost.question.traits import Traits
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience, Known, Outlook, likelihoods, telling
+from planner.cost.scenario.prior import priors
+from planner.cost.scenario.traits import Traits
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory import memory_outlook
 from planner.cost.uncertainty.runs import step_outlook, traits_of
@@ -170,8 +170,8 @@ def _known(runs: list[tuple[Traits, float]]) -> Known | None:
 
 def _traits(item: Score, parts_s: Mapping[str, float]) -> Traits:
     run = item.run
-    question = Question(run.model, run.machine, run.workload, run.framework)
-    return traits_of(question, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
+    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
+    return traits_of(scenario, Layouts.of(run.layout), parts_s, guessed=bool(run.guessed))
 
 
 # --- what that changes ------------------------------------------------------------------------
@@ -197,16 +197,16 @@ class Taught:
     memory: Change | None
 
 
-def taught(question: Question, estimate: Estimate) -> Taught:
-    """What the experience of a question changed of an estimate of its."""
-    alone, known = replace(question, experience=Experience()), question.experience
+def taught(scenario: Scenario, estimate: Estimate) -> Taught:
+    """What the experience of a scenario changed of an estimate of its."""
+    alone, known = replace(scenario, experience=Experience()), scenario.experience
     layouts, parts = Layouts.stack([estimate.layout]), estimate.step_time_parts_s
     step = memory = None
     if known.step_time is not None:
         before = step_outlook(alone, layouts, parts)
-        step = _change(before, step_outlook(question, layouts, parts))
+        step = _change(before, step_outlook(scenario, layouts, parts))
     if known.memory is not None:
-        memory = _change(memory_outlook(alone, layouts), memory_outlook(question, layouts))
+        memory = _change(memory_outlook(alone, layouts), memory_outlook(scenario, layouts))
     return Taught(step, memory)
 
 
@@ -214,13 +214,13 @@ def _change(before: Outlook, after: Outlook) -> Change:
     return Change(float(after.expected[0]), before.around(), after.around())
 
 
-def most_telling(asked: Sequence[tuple[Question, Estimate]]) -> Estimate | None:
+def most_telling(asked: Sequence[tuple[Scenario, Estimate]]) -> Estimate | None:
     """The estimate whose measurement would say most of the others; None of fewer than three."""
     if len(asked) < 3:
         return None
     traits = [
-        traits_of(question, Layouts.stack([one.layout]), one.step_time_parts_s)
-        for question, one in asked
+        traits_of(scenario, Layouts.stack([one.layout]), one.step_time_parts_s)
+        for scenario, one in asked
     ]
     known = asked[0][0].experience.step_time
     return asked[telling(priors().step_time, Traits.joined(traits), known)][1]

@@ -115,7 +115,7 @@ def _named(job: str | None) -> str | None:
 
 
 def _of_comparison(found: Comparison, name: str) -> Run | RefusedRun:
-    question = found.job.question
+    scenario = found.job.scenario
     if found.doubts:
         return RefusedRun(name, found.log.source, found.doubts[0])
     figures = {figure.name: figure.measured for figure in found.figures}
@@ -123,11 +123,11 @@ def _of_comparison(found: Comparison, name: str) -> Run | RefusedRun:
     return Run(
         name,
         found.log.source,
-        question.machine,
-        question.machine.name,
-        question.framework,
-        question.model,
-        question.workload,
+        scenario.machine,
+        scenario.machine.name,
+        scenario.framework,
+        scenario.model,
+        scenario.workload,
         found.job.layout,
         found.step_time_s,
         memory,

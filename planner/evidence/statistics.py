@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.choose.recommending import likely_stalls
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.evidence.runs.run import Run
@@ -177,8 +177,8 @@ def regret(items: Sequence[Score]) -> tuple[float | None, bool]:
 def _rank(item: Score) -> tuple[bool, float, str]:
     """Where a layout stands among those of its job."""
     run = item.run
-    question = Question(run.model, run.machine, run.workload, run.framework)
-    stalls = bool(likely_stalls(question, Layouts.of(run.layout)))
+    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
+    stalls = bool(likely_stalls(scenario, Layouts.of(run.layout)))
     return stalls, item.estimate.step_time_s, run.row_id
 
 

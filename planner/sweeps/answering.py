@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from planner.choose.given.completing import complete
 from planner.choose.planning import estimate, plan
 from planner.choose.verdicts.changes import lacking
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.framework import Framework
@@ -189,7 +189,7 @@ def _traced(tracer: Any, job: _Job) -> Cells:
         framework=job.framework or load_framework("fsdp2"),
     )
     assert whole.framework is not None
-    asked = Question(job.model, job.machine, whole.workload, whole.framework)
+    asked = Scenario(job.model, job.machine, whole.workload, whole.framework)
     found = compare(asked, whole.layout, trace(asked, whole.layout, stage=job.stage, tracer=tracer))
     layout = whole.layout.model_dump(mode="json")
     alike = all(

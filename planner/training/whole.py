@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Queue
 from planner.describe.training.training import Training
@@ -40,7 +40,7 @@ _ROUGH = 2.0
 
 
 def whole_training(
-    question: Question, estimate: Estimate, nodes: int, training: Training | None = None
+    scenario: Scenario, estimate: Estimate, nodes: int, training: Training | None = None
 ) -> WholeTraining | None:
     """How long a training takes from its first job to its last step, why, and what it takes.
 
@@ -52,25 +52,25 @@ def whole_training(
     >>> import planner
     >>> job = planner.Workload(global_batch=64, sequence_length=1024, tokens=1e10)
     >>> layout = planner.Layout(dp=4, micro_batch=16)
-    >>> question = Question(planner.load_model("gpt2"), planner.load_machine("polaris"), job,
+    >>> scenario = Scenario(planner.load_model("gpt2"), planner.load_machine("polaris"), job,
     ...                     planner.load_framework("ddp"))
     >>> one = planner.estimate("gpt2", "polaris", layout, workload=job, framework="ddp")
-    >>> found = whole_training(question, one, 1)
+    >>> found = whole_training(scenario, one, 1)
     >>> found.part_s("steps") == training_time(job, one)
     True
     >>> found.time.expected > found.part_s("steps")
     True
     """
-    if not question.workload.all_tokens:
+    if not scenario.workload.all_tokens:
         return None
-    return _Run(question, estimate, nodes, training or Training()).answer()
+    return _Run(scenario, estimate, nodes, training or Training()).answer()
 
 
 @dataclass(frozen=True)
 class _Run:
     """A training on an estimate's layout; each figure needs those above it."""
 
-    question: Question
+    scenario: Scenario
     estimate: Estimate
     nodes: int
     training: Training
@@ -82,15 +82,15 @@ class _Run:
     @cached_property
     def steps_s(self) -> float:
         """The steps, as they are estimated [s]."""
-        return training_time(self.question.workload, self.estimate)
+        return training_time(self.scenario.workload, self.estimate)
 
     @cached_property
     def read(self) -> InputTime | None:
         """What reading the samples of a step takes; None where no dataset is stated."""
-        dataset, workload = self.training.dataset, self.question.workload
+        dataset, workload = self.training.dataset, self.scenario.workload
         if dataset is None:
             return None
-        machine = self.question.machine
+        machine = self.scenario.machine
         ranks = min(self.estimate.layout.world, machine.node.num_devices)
         samples = dataset.of_sequences(workload.sequence_length)
         return input_time(
@@ -109,7 +109,7 @@ class _Run:
         """Waiting for data, in the first epoch and after it [s]."""
         if self.read is None or self.training.dataset is None:
             return 0.0
-        workload = self.question.workload
+        workload = self.scenario.workload
         samples = self.training.dataset.of_sequences(workload.sequence_length).num_samples.value
         first = min(samples / workload.global_batch, workload.steps)
         later = workload.steps - first
@@ -122,19 +122,19 @@ class _Run:
         if not asked.every_steps:
             return 0.0
         parts_s = self.estimate.step_time_parts_s
-        each = evaluation_s(self.question, self.estimate.layout, parts_s, asked)
-        return self.question.workload.steps // asked.every_steps * each
+        each = evaluation_s(self.scenario, self.estimate.layout, parts_s, asked)
+        return self.scenario.workload.steps // asked.every_steps * each
 
     @cached_property
     def saved(self) -> Checkpoint:
         """One checkpoint."""
-        return checkpoint_of(self.question, self.layouts, self.training.checkpoints)
+        return checkpoint_of(self.scenario, self.layouts, self.training.checkpoints)
 
     @cached_property
     def start_s(self) -> float:
         """A job before its first step [s]."""
         asked = self.training
-        parts = start_up(self.question, self.layouts, asked.start_up, asked.checkpoints)
+        parts = start_up(self.scenario, self.layouts, asked.start_up, asked.checkpoints)
         return float(sum(parts.values()))
 
     @cached_property
@@ -151,7 +151,7 @@ class _Run:
         mtbf_s = mean_time_between_failures_s(self.estimate.layout.world, failures)
         interval_s = asked.interval_s
         if asked.every_steps:
-            interval_s = work_s * asked.every_steps / self.question.workload.steps
+            interval_s = work_s * asked.every_steps / self.scenario.workload.steps
         elif interval_s is None:
             # the end of a job undoes work as a failure does
             ended = 1 / (1 / mtbf_s + 1 / self.wall_s)
@@ -162,7 +162,7 @@ class _Run:
     @cached_property
     def queue(self) -> Queue | None:
         """The queue that lets a job of these nodes run longest, none that is by request."""
-        queues = self.question.machine.scheduler.queues
+        queues = self.scenario.machine.scheduler.queues
         admit = [queue for queue in queues if queue.min_nodes <= self.nodes <= queue.max_nodes]
         free = [queue for queue in admit if not queue.on_request] or admit
         return max(free, key=lambda queue: queue.max_hours, default=None)
@@ -182,7 +182,7 @@ class _Run:
     @cached_property
     def power(self) -> NodePower | None:
         """What a node draws."""
-        return node_power(self.question.machine, self.training.charges.node_power_watts)
+        return node_power(self.scenario.machine, self.training.charges.node_power_watts)
 
     def answer(self) -> WholeTraining:
         """All of it."""
@@ -200,7 +200,7 @@ class _Run:
         )
         return WholeTraining(
             nodes=self.nodes,
-            steps=self.question.workload.steps,
+            steps=self.scenario.workload.steps,
             parts=parts,
             jobs=round(count),
             queue=self.queue.name if self.queue else "",

@@ -8,7 +8,7 @@ import pytest
 
 import planner
 from planner import Workload, ask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
@@ -28,18 +28,18 @@ JOB = Workload(sequence_length=2048, global_batch=64, tokens=2e9)
 MODEL, MACHINE = "llama-2-7b", "polaris"
 
 
-def recommended(nodes: int, **more: Any) -> tuple[Question, Layout]:
+def recommended(nodes: int, **more: Any) -> tuple[Scenario, Layout]:
     plan = planner.plan(MODEL, MACHINE, nodes=nodes, workload=JOB, **more)
     one = plan.recommended
     assert one is not None
     framework = load_framework(one.framework)
-    question = Question(load_model(MODEL), load_machine(MACHINE), JOB, framework)
-    return question, one.layout
+    scenario = Scenario(load_model(MODEL), load_machine(MACHINE), JOB, framework)
+    return scenario, one.layout
 
 
 def test_rows_of_checkpoints_are_the_formulas() -> None:
     answer = ask.checkpoints(MODEL, MACHINE, nodes=4, workload=JOB)
-    question, layout = recommended(4)
+    scenario, layout = recommended(4)
     layouts = Layouts.of(layout)
     rows = {row["way"]: row for row in answer.rows}
     ways = {
@@ -50,12 +50,12 @@ def test_rows_of_checkpoints_are_the_formulas() -> None:
     }
     assert set(rows) == set(ways)
     for name, how in ways.items():
-        row, saved = rows[name], checkpoint_of(question, layouts, how)
+        row, saved = rows[name], checkpoint_of(scenario, layouts, how)
         assert row["layout"] == str(layout)
         assert row["checkpoint_bytes"] == float(saved.total_bytes)
         assert row["wait_s"] == float(saved.blocking_s)
         assert row["behind_s"] == float(saved.behind_s)
-        again = restart_s(question, layouts, checkpoints=how)
+        again = restart_s(scenario, layouts, checkpoints=how)
         mtbf = mean_time_between_failures_s(16)
         plan = planner.plan(MODEL, MACHINE, nodes=4, workload=JOB)
         assert plan.recommended is not None
@@ -80,9 +80,9 @@ def test_what_is_stated_of_failures_is_taken() -> None:
     row = answer.rows[0]
     assert row["mtbf_s"] == pytest.approx(100 * 3600)
     assert row["interval_s"] == 1200
-    question, layout = recommended(4)
+    scenario, layout = recommended(4)
     stated = Failures(per_device_hour=1 / 1600, detection_s=60)
-    again = restart_s(question, Layouts.of(layout), failures=stated)
+    again = restart_s(scenario, Layouts.of(layout), failures=stated)
     assert row["restart_s"] == pytest.approx(float(again))
 
 
@@ -131,9 +131,9 @@ def test_rows_of_startup_are_the_formulas() -> None:
     )
     assert [row["nodes"] for row in answer.rows] == [2, 4]
     for row in answer.rows:
-        question, layout = recommended(row["nodes"])
+        scenario, layout = recommended(row["nodes"])
         start = StartUp(loading="sharded", compile_s=30)
-        parts = start_up(question, Layouts.of(layout), start)
+        parts = start_up(scenario, Layouts.of(layout), start)
         assert row["start_s"] == pytest.approx(sum(float(part) for part in parts.values()))
         assert row["compile_s"] == 30
         assert "groups_s" not in row
@@ -142,6 +142,6 @@ def test_rows_of_startup_are_the_formulas() -> None:
 
 
 def test_more_nodes_than_are_looked_at_are_refused() -> None:
-    for question in (ask.startup, ask.checkpoints):
+    for scenario in (ask.startup, ask.checkpoints):
         with pytest.raises(LayoutError, match="nodes = 4 exceeds most_nodes = 2"):
-            question("gpt2", MACHINE, nodes=4, most_nodes=2, workload=SHORT)
+            scenario("gpt2", MACHINE, nodes=4, most_nodes=2, workload=SHORT)

@@ -10,7 +10,7 @@ from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 JOB = Workload(global_batch=32, sequence_length=2048)
 
@@ -53,7 +53,7 @@ def test_a_framework_that_is_named_is_searched_wherever_it_runs() -> None:
 )
 def test_a_recommended_layout_that_no_file_says_is_named(layout: Layout, said: str) -> None:
     """torchtitan trains no adapters: around the model's own code FSDP2 shards, and nothing else."""
-    asked = question("llama-3-8b", "fsdp2", "dgx-h100", lora_rank=8)
+    asked = scenario("llama-3-8b", "fsdp2", "dgx-h100", lora_rank=8)
     found = estimate(
         asked.model, asked.machine, layout, workload=asked.workload, framework=asked.framework
     )

@@ -12,7 +12,7 @@ from planner.choose.legality import legal
 from planner.choose.search import search
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import footprints
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
@@ -21,14 +21,14 @@ from planner.describe.workload import Workload
 INTERLEAVED = SCHEDULES.index("interleaved-1f1b")
 
 
-def _question(model: str, layers: int, memory: str, batch: int, framework: str) -> Question:
+def _scenario(model: str, layers: int, memory: str, batch: int, framework: str) -> Scenario:
     machine = load_machine("polaris", (f"device.memory_bytes={memory}",))
     workload = Workload(sequence_length=1024, global_batch=batch)
     described = load_model(model).replaced(num_layers=layers)
-    return Question(described, machine, workload, load_framework(framework))
+    return Scenario(described, machine, workload, load_framework(framework))
 
 
-question = partial(_question, framework="megatron-lm")
+scenario = partial(_scenario, framework="megatron-lm")
 CASES = {
     # model, layers, device memory, batch: a large vocabulary; chunks that are even with ends
     # alone, three memories; a head as light as half a layer
@@ -40,7 +40,7 @@ CASES = {
 }
 
 
-def _everywhere(q: Question, found: Layouts) -> Layouts:
+def _everywhere(q: Scenario, found: Layouts) -> Layouts:
     """Every layout with ends as layers, with any number of chunks."""
     plain = found.take(np.flatnonzero(found.piped & ~found.counts_ends))
     once = plain.take(np.flatnonzero(plain.scheduled("1f1b")))
@@ -59,7 +59,7 @@ def _everywhere(q: Question, found: Layouts) -> Layouts:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_winner_is_that_of_trying_ends_everywhere(case: str) -> None:
-    q = question(*CASES[case])
+    q = scenario(*CASES[case])
     found = search(q, 16)
     everywhere = timed(q, footprints(q, _everywhere(q, found.footprints.layouts)))
     both = [
@@ -71,7 +71,7 @@ def test_the_winner_is_that_of_trying_ends_everywhere(case: str) -> None:
 
 def test_ends_count_where_that_is_faster() -> None:
     """14 layers and 2 ends are even on 4 stages of 4 chunks, and a stage of the head has less."""
-    found = search(question(*CASES["chunks"]), 16)
+    found = search(scenario(*CASES["chunks"]), 16)
     told = found.estimates.layouts.counts_ends
     assert np.any(told)
     assert np.any(~told & found.estimates.layouts.piped)
@@ -82,12 +82,12 @@ def test_ends_count_where_that_is_faster() -> None:
 
 @pytest.mark.parametrize("framework", ["fsdp2", "nanotron", "megatron-deepspeed"])
 def test_frameworks_that_deal_so_or_are_not_told_are_not_searched_so(framework: str) -> None:
-    found = search(_question(*CASES["chunks"], framework), 16)
+    found = search(_scenario(*CASES["chunks"], framework), 16)
     assert not np.any(found.footprints.layouts.counts_ends)
 
 
 def test_no_ends_where_they_change_nothing() -> None:
     """No head to speak of, and memory enough: a layer less on two stages makes none faster."""
-    q = _question("llama-3-70b", 80, "1000GB", 64, "megatron-lm")
+    q = _scenario("llama-3-70b", 80, "1000GB", 64, "megatron-lm")
     q = replace(q, model=q.model.replaced(vocab_size=4000))
     assert not np.any(search(q, 16).footprints.layouts.counts_ends)

@@ -14,7 +14,7 @@ from planner.choose.legality import legal
 from planner.choose.search import Found
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints, footprints
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model, overridden
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
@@ -40,13 +40,13 @@ WORLDS = {
 }
 
 
-def every_layout(question: Question, world: int) -> Layouts:
+def every_layout(scenario: Scenario, world: int) -> Layouts:
     """All combinations of all columns that are legal; degrees fill the world and the batch."""
-    batch, layers = question.workload.global_batch, question.model.num_layers
-    experts = question.model.experts.num_experts if question.model.experts else 1
+    batch, layers = scenario.workload.global_batch, scenario.model.num_layers
+    experts = scenario.model.experts.num_experts if scenario.model.experts else 1
     ways = np.array(divisors(world))
     tp, pp, cp = (a.ravel() for a in np.meshgrid(ways, ways, ways))
-    full = (world % (tp * pp * cp) == 0) & (cp <= question.workload.sequence_length // 1024)
+    full = (world % (tp * pp * cp) == 0) & (cp <= scenario.workload.sequence_length // 1024)
     columns = {"tp": tp[full], "pp": pp[full], "cp": cp[full]}
     columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
 
@@ -61,7 +61,7 @@ def every_layout(question: Question, world: int) -> Layouts:
             columns[key] = column[mask]
 
     def rules() -> None:
-        mask, _ = legal(question, Layouts.broadcast(**columns), set(columns))
+        mask, _ = legal(scenario, Layouts.broadcast(**columns), set(columns))
         keep(mask)
 
     cross("micro_batch", divisors(batch))
@@ -74,7 +74,7 @@ def every_layout(question: Question, world: int) -> Layouts:
         "sequence_parallel": [0, 1],
         "zero_stage": [0, 1, 2, 3],
         "dp_shard": divisors(world),
-        "reshard": [0, question.machine.node.num_devices],
+        "reshard": [0, scenario.machine.node.num_devices],
         "offload": list(range(len(OFFLOAD))),
         "schedule": list(range(len(SCHEDULES))),
         "vpp": list(range(1, layers // 2 + 1)),
@@ -92,17 +92,17 @@ def every_layout(question: Question, world: int) -> Layouts:
             even = (columns["vpp"] == 1) | (layers % chunks == 0)
             keep(even)
         rules()
-    mask, _ = legal(question, Layouts.broadcast(**columns), set(Layout.model_fields))
+    mask, _ = legal(scenario, Layouts.broadcast(**columns), set(Layout.model_fields))
     keep(mask)
     # states that one replica shares with nobody are held whole, unless the host holds them
     layouts = Layouts.broadcast(**columns)
-    least = layouts.zero_stage == min(question.framework.stages(question.workload.precision))
+    least = layouts.zero_stage == min(scenario.framework.stages(scenario.workload.precision))
     return layouts.take(np.flatnonzero((layouts.num_replicas > 1) | least | ~layouts.keeps_states))
 
 
-def fastest(question: Question, taken: Footprints) -> float:
+def fastest(scenario: Scenario, taken: Footprints) -> float:
     fits = np.flatnonzero(taken.fits)
-    times = timed(question, taken.take(fits)).step_time_s if len(fits) else np.array([np.inf])
+    times = timed(scenario, taken.take(fits)).step_time_s if len(fits) else np.array([np.inf])
     return float(np.min(times))
 
 
@@ -120,13 +120,13 @@ def test_nothing_legal_is_faster_than_what_is_found(name: str) -> None:
     found = searched(load_model(model), machine, nodes, job, frameworks)
     some = 0
     for framework, part in found.items():
-        layouts = every_layout(part.question, world)
+        layouts = every_layout(part.scenario, world)
         some += len(layouts)
         if not len(layouts):
             assert not len(part.footprints), framework
             continue
-        taken = footprints(part.question, layouts)
+        taken = footprints(part.scenario, layouts)
         untiled = part.only(lambda x: x.tiles == 1)
-        assert best(untiled) <= fastest(part.question, taken) * (1 + 1e-9), framework
+        assert best(untiled) <= fastest(part.scenario, taken) * (1 + 1e-9), framework
     assert some
     assert name != "nothing fits" or not any(len(part.estimates) for part in found.values())

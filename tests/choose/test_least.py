@@ -26,7 +26,7 @@ JOBS = {
 @pytest.mark.parametrize("name", JOBS)
 def test_every_candidate_takes_at_least_its_bounds(name: str) -> None:
     model, framework, machine, job, world = JOBS[name]
-    asked = descriptions.question(model, framework, machine, **job)
+    asked = descriptions.scenario(model, framework, machine, **job)
     layouts, _ = candidates(asked, world)
     taken = footprints(asked, layouts)
     assert len(taken) > 50
@@ -45,7 +45,7 @@ def test_every_candidate_takes_at_least_its_bounds(name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_so_does_what_is_tried_further(name: str) -> None:
     model, framework, machine, job, world = JOBS[name]
-    asked = descriptions.question(model, framework, machine, **job)
+    asked = descriptions.scenario(model, framework, machine, **job)
     found = search(asked, world)
     memory = least_memory_bytes(asked, found.footprints.layouts)
     assert np.max(memory / found.footprints.memory_bytes) <= 1

@@ -16,13 +16,13 @@ from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.errors import LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 LEGAL = Layout(dp=4, tp=4, zero_stage=1, micro_batch=2, grad_accumulation=8)
 
 
 def test_a_legal_layout_passes() -> None:
-    check(question(), LEGAL)
+    check(scenario(), LEGAL)
 
 
 @pytest.mark.parametrize(
@@ -265,13 +265,13 @@ def test_each_rule_has_its_sentence(
     asked: dict[str, Any], changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(LayoutError, match=message) as caught:
-        check(question(**asked), LEGAL.replaced(**changes))
+        check(scenario(**asked), LEGAL.replaced(**changes))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "cp", "ep"])
 def test_a_convolutional_network_is_spread_by_data_parallelism_alone(axis: str) -> None:
-    q = question("resnet-50", "megatron-deepspeed", sequence_length=1, global_batch=64)
+    q = scenario("resnet-50", "megatron-deepspeed", sequence_length=1, global_batch=64)
     with pytest.raises(LayoutError, match=f"{axis} = 2: .*"):
         check(q, Layout(dp=4, micro_batch=16, **{axis: 2}))
 
@@ -287,7 +287,7 @@ def test_a_convolutional_network_is_spread_by_data_parallelism_alone(axis: str) 
 def test_what_sequences_alone_have_is_refused_for_samples(
     fields: dict[str, Any], message: str
 ) -> None:
-    q = question(
+    q = scenario(
         "resnet-50", "ddp", "dgx-h100", **{"sequence_length": 1, "global_batch": 64} | fields
     )
     with pytest.raises(LayoutError, match=message):
@@ -296,7 +296,7 @@ def test_what_sequences_alone_have_is_refused_for_samples(
 
 def test_three_heads_over_two_ranks() -> None:
     three = load_model("gpt2").replaced(num_heads=3, num_kv_heads=3, head_dim=256)
-    q = question(three, sequence_length=1024)
+    q = scenario(three, sequence_length=1024)
     with pytest.raises(LayoutError, match=r"tp = 2 does not divide num_heads = 3; use one of 1, 3"):
         check(q, Layout(tp=2, grad_accumulation=64))
 
@@ -326,7 +326,7 @@ degree = st.sampled_from([1, 2, 3, 4, 8])
     ),
 )
 def test_mask_and_sentence_agree(model: str, framework: str, layout: Layout) -> None:
-    q = question(model, framework, sequence_length=1024)
+    q = scenario(model, framework, sequence_length=1024)
     needs = {name for rule in RULES for name in rule.needs}
     mask, dropped = legal(q, Layouts.stack([layout]), needs)
     assert sum(dropped.values()) == int(not mask[0])
@@ -338,10 +338,10 @@ def test_mask_and_sentence_agree(model: str, framework: str, layout: Layout) -> 
 
 
 def test_learned_positions_limit_the_sequence() -> None:
-    check_sequence(question("llama-3-8b", sequence_length=1_000_000))  # rotary: no table
-    check_sequence(question("gpt2", sequence_length=1024))
+    check_sequence(scenario("llama-3-8b", sequence_length=1_000_000))  # rotary: no table
+    check_sequence(scenario("gpt2", sequence_length=1024))
     with pytest.raises(LayoutError, match="use a sequence of 1024 or less"):
-        check_sequence(question("gpt2", sequence_length=1025))
+        check_sequence(scenario("gpt2", sequence_length=1025))
 
 
 def test_dp_follows_from_nodes() -> None:
@@ -370,7 +370,7 @@ def test_a_pipeline_that_deals_layers_itself_takes_any_number(
     layers: int, machine: str, layout: Layout, fullest: int
 ) -> None:
     model = load_model("bloom-176b").replaced(name="bloom", num_layers=layers)
-    asked = question(
+    asked = scenario(
         model, "megatron-deepspeed", machine, sequence_length=2048, global_batch=8 * layout.dp
     )
     layout = layout.replaced(grad_accumulation=8)
@@ -390,13 +390,13 @@ def test_experts_are_as_uneven_as_tokens_can_be(ep: int) -> None:
     copies = [sum(rank * held <= e < (rank + 1) * held for e in range(2)) for rank in range(ep)]
     worst = max(copies) / (sum(copies) / ep)
     layout = Layout(dp=8, ep=ep, zero_stage=1, grad_accumulation=8)
-    check(question("mixtral-8x7b", expert_imbalance=worst, global_batch=64), layout)
+    check(scenario("mixtral-8x7b", expert_imbalance=worst, global_batch=64), layout)
     if ep > 1:
-        beyond = question("mixtral-8x7b", expert_imbalance=worst + 0.01, global_batch=64)
+        beyond = scenario("mixtral-8x7b", expert_imbalance=worst + 0.01, global_batch=64)
         with pytest.raises(LayoutError, match="expert_imbalance"):
             check(beyond, layout)
 
 
 def test_nothing_is_searched_for_experts_that_are_not_there() -> None:
     with pytest.raises(LayoutError, match="llama-3-8b has no experts; leave it out"):
-        search(question(expert_imbalance=2), 8)
+        search(scenario(expert_imbalance=2), 8)

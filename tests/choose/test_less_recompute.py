@@ -14,7 +14,7 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import footprints
 from planner.cost.operators.backward import FREES_NOTHING
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts, module_bits
 from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
 from planner.describe.layout import RECOMPUTE, Layout
@@ -30,21 +30,21 @@ WORLDS = {
 }
 
 
-def question_of(name: str, **job: object) -> Question:
+def scenario_of(name: str, **job: object) -> Scenario:
     model, layers, room, framework, batch = WORLDS[name]
     machine = overridden(load_machine("polaris"), [f"device.memory_bytes={room}"])
     workload = Workload(sequence_length=2048, global_batch=batch).replaced(**job)
     shape = load_model(model)
     experts = shape.experts.replaced(num_experts=16) if shape.experts else None
     shape = shape.replaced(num_layers=layers, experts=experts)
-    return Question(shape, machine, workload, load_framework(framework))
+    return Scenario(shape, machine, workload, load_framework(framework))
 
 
-def crossed(question: Question, plain: Layouts) -> Layouts:
+def crossed(scenario: Scenario, plain: Layouts) -> Layouts:
     """Every layout with every number of layers, every n-th layer and every set of modules."""
-    layers = range(1, question.model.num_layers)
+    layers = range(1, scenario.model.num_layers)
     # fused attention keeps softmax statistics alone, for which its repetition is not searched
-    modules = [name for name in question.framework.recompute_modules if name != "core_attn"]
+    modules = [name for name in scenario.framework.recompute_modules if name != "core_attn"]
     sets = itertools.chain.from_iterable(
         itertools.combinations(modules, size) for size in range(1, len(modules) + 1)
     )
@@ -59,10 +59,10 @@ def crossed(question: Question, plain: Layouts) -> Layouts:
         [
             Layouts.broadcast(**{**columns, **change})
             for change in changes
-            if change["recompute"] == full or question.framework.recompute_modules
+            if change["recompute"] == full or scenario.framework.recompute_modules
         ]
     )
-    mask, _ = legal(question, every, set(Layout.model_fields))
+    mask, _ = legal(scenario, every, set(Layout.model_fields))
     return every.take(np.flatnonzero(mask))
 
 
@@ -79,16 +79,16 @@ def fastest(estimates: Estimates) -> dict[tuple[int, ...], float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> None:
-    question = question_of(name)
-    found, modes = search(question, 4), [RECOMPUTE.index(mode) for mode in ("none", "full")]
+    scenario = scenario_of(name)
+    found, modes = search(scenario, 4), [RECOMPUTE.index(mode) for mode in ("none", "full")]
     layouts = found.footprints.layouts
     told = layouts.recomputes_partly | (layouts.recompute_modules > 0)
     none, full = (np.flatnonzero((layouts.recompute == mode) & ~told) for mode in modes)
-    every = footprints(question, crossed(question, layouts.take(none)))
-    best = fastest(timed(question, every.take(np.flatnonzero(every.fits))))
+    every = footprints(scenario, crossed(scenario, layouts.take(none)))
+    best = fastest(timed(scenario, every.take(np.flatnonzero(every.fits))))
     ours = fastest(found.estimates)
     enough = found.footprints.take(full)
-    repeated = fastest(timed(question, enough.take(np.flatnonzero(enough.fits))))
+    repeated = fastest(timed(scenario, enough.take(np.flatnonzero(enough.fits))))
     # what could not be near the fastest without any recompute is left out
     near = {key for key in best if best[key] < 1.1 * min(ours.values())}
     assert near & repeated.keys()
@@ -105,36 +105,36 @@ def test_the_fastest_is_that_of_trying_every_number_and_every_set(name: str) -> 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_fastest_safe_one_is_that_of_trying_every_number_and_every_set(name: str) -> None:
     """The fewest layers that fit fill the device; those that fit safely are tried as well."""
-    question = question_of(name)
-    found = search(question, 4)
+    scenario = scenario_of(name)
+    found = search(scenario, 4)
     layouts = found.footprints.layouts
     plain = ~layouts.recomputes_partly & (layouts.recompute_modules == 0)
     none = (layouts.recompute == RECOMPUTE.index("none")) & plain
-    crossing = footprints(question, crossed(question, layouts.take(np.flatnonzero(none))))
-    every = timed(question, crossing.take(np.flatnonzero(fits_safely(question, crossing))))
-    safe = np.flatnonzero(fits_safely(question, found.estimates))
+    crossing = footprints(scenario, crossed(scenario, layouts.take(np.flatnonzero(none))))
+    every = timed(scenario, crossing.take(np.flatnonzero(fits_safely(scenario, crossing))))
+    safe = np.flatnonzero(fits_safely(scenario, found.estimates))
     ours = found.estimates.take(safe)
     assert ours.step_time_s.min() <= every.step_time_s.min() * (1 + 1e-9)
     assert np.all(ours.out_of_memory_probability <= RISK)
 
 
 def test_selective_recompute_that_frees_nothing_is_not_tried() -> None:
-    question = question_of("layers")
-    found = search(question, 4)
+    scenario = scenario_of("layers")
+    found = search(scenario, 4)
     layouts = found.footprints.layouts
     assert not np.any(layouts.recomputes_selectively & (layouts.recompute_modules == 0))
     assert found.dropped[f"selective recompute: {FREES_NOTHING}"] > 0
-    eager = search(question_of("layers", attention="eager"), 4).footprints.layouts
+    eager = search(scenario_of("layers", attention="eager"), 4).footprints.layouts
     assert np.any(eager.recomputes_selectively & (eager.recompute_modules == 0))
 
 
 @pytest.mark.slow
 def test_modules_that_8_bit_training_does_not_repeat_are_not_tried() -> None:
-    latent = question_of("latent", precision="fp8")
+    latent = scenario_of("latent", precision="fp8")
     hopper = load_machine("dgx-h100", ("device.memory_bytes=28GB",))
     tried = {}
     for name in ("megatron-lm", "megatron-lm+fp8-blockwise"):
-        asked = Question(latent.model, hopper, latent.workload, load_framework(name))
+        asked = Scenario(latent.model, hopper, latent.workload, load_framework(name))
         sets = search(asked, 8).footprints.layouts
         tried[name] = sets.recomputes_module(("moe_act", "layernorm")), sets.recompute_modules > 0
     assert np.any(tried["megatron-lm"][1])
@@ -144,12 +144,12 @@ def test_modules_that_8_bit_training_does_not_repeat_are_not_tried() -> None:
 
 def test_less_recompute_is_tried_of_the_kind_that_is_looked_for() -> None:
     """A kind that is far from the fastest of all is refined where it alone is looked for."""
-    question = question_of("every")
+    scenario = scenario_of("every")
 
     def kind(layouts: Layouts) -> Mask:
         return layouts.tp == 2
 
-    whole, alone = search(question, 4).only(kind), search(question, 4, kind)
+    whole, alone = search(scenario, 4).only(kind), search(scenario, 4, kind)
     assert kind(alone.footprints.layouts).all()
     assert alone.fastest_s < whole.fastest_s
     of_kind = fastest(alone.estimates)

@@ -48,8 +48,8 @@ def test_bounds_change_no_answer(name: str) -> None:
     assert said(recommended(found.values())) == said(recommended(all_found.values()))
     listed = [said(one) for one in ideas(found.values(), 20)]
     assert listed == [said(one) for one in ideas(all_found.values(), 20)]
-    questions = {key: part.question for key, part in found.items()}
-    fates = zip(judge(found, questions, nodes), judge(all_found, questions, nodes), strict=True)
+    scenarios = {key: part.scenario for key, part in found.items()}
+    fates = zip(judge(found, scenarios, nodes), judge(all_found, scenarios, nodes), strict=True)
     for mine, theirs in fates:
         assert (mine.name, mine.fits) == (theirs.name, theirs.fits)
         if mine.fits:
@@ -58,7 +58,7 @@ def test_bounds_change_no_answer(name: str) -> None:
 
 @pytest.mark.slow
 def test_every_candidate_is_decided_once() -> None:
-    asked = descriptions.question("mixtral-8x7b", "megatron-lm", "dgx-a100", global_batch=512)
+    asked = descriptions.scenario("mixtral-8x7b", "megatron-lm", "dgx-a100", global_batch=512)
     layouts, fell = candidates(asked, 128)
     found, everything = (
         search(asked, 128, needed=Needed(0)),

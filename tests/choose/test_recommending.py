@@ -21,7 +21,7 @@ from planner.choose.recommending import (
 )
 from planner.choose.search import RISK, Found
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory import exceeding_probability, memory_class, memory_classes
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -48,7 +48,7 @@ def everything(found: list[Found]) -> list[tuple[float, Estimate]]:
     """Every layout that fits, with its effort."""
     pairs = []
     for part in found:
-        efforts = effort(part.estimates.layouts) + part.question.framework.effort
+        efforts = effort(part.estimates.layouts) + part.scenario.framework.effort
         pairs += zip(efforts.tolist(), part.estimates, strict=True)
     return pairs
 
@@ -60,9 +60,9 @@ def test_nothing_simpler_is_as_safe_and_as_fast(
     one = recommended(found, tolerance)
     assert one is not None
     pairs = everything
-    tokens = found[0].question.workload.sequence_length
+    tokens = found[0].scenario.workload.sequence_length
     safe = [(e, x) for e, x in pairs if x.out_of_memory_probability <= RISK]
-    wired = found[0].question.machine.node.num_devices
+    wired = found[0].scenario.machine.node.num_devices
     long = [(e, x) for e, x in safe if x.layout.cp == 1 or tokens >= 4096 * x.layout.cp]
     usual = [(e, x) for e, x in long if x.layout.tp <= wired]
     fastest = min(x.step_time_s for _, x in usual)
@@ -117,7 +117,7 @@ def test_more_effort_never_ranks_as_less() -> None:
 def test_more_room_is_never_more_dangerous(framework: str) -> None:
     rooms = [0.3, 0.8, 0.95, 1.0, 1.05, 1.2, 1.5, 3.0]
     described = load_framework(framework)
-    job = Question(load_model("gpt2"), load_machine("polaris"), Workload(), described)
+    job = Scenario(load_model("gpt2"), load_machine("polaris"), Workload(), described)
     layouts = Layouts.broadcast(dp=np.full(len(rooms), 4))
     risks = exceeding_probability(job, layouts, rooms).tolist()
     assert risks == sorted(risks, reverse=True)
@@ -210,15 +210,15 @@ def test_what_stalls_more_often_than_not_is_passed_over_and_said() -> None:
 
 def test_stalls_are_said_where_they_were_measured() -> None:
     nanotron = load_framework("nanotron")
-    question = Question(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(), nanotron)
+    scenario = Scenario(load_model("llama-3-8b"), load_machine("dgx-h100"), Workload(), nanotron)
     few, all_nodes, beyond, piped = (
         Layout(dp=56, tp=8),
         Layout(dp=64, tp=8, zero_stage=1),
         Layout(dp=16, tp=16, zero_stage=1),
         Layout(dp=32, tp=8, pp=2),
     )
-    shares = stall_probability(question, Layouts.stack([few, all_nodes, beyond, piped]))
+    shares = stall_probability(scenario, Layouts.stack([few, all_nodes, beyond, piped]))
     assert shares.tolist() == [0.0, 0.6, 0.09, 0.0]
     assert not stall_probability(
-        replace(question, framework=load_framework("megatron-lm")), Layouts.of(Layout(dp=512))
+        replace(scenario, framework=load_framework("megatron-lm")), Layouts.of(Layout(dp=512))
     )

@@ -14,7 +14,7 @@ from planner.choose.planning import plan
 from planner.choose.search import candidates, order, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.operators.backward import selective_frees_nothing
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, V_SHAPED, Layout, divisors
@@ -24,10 +24,10 @@ from tests import descriptions
 
 FRAMEWORKS = ["ddp", "deepspeed", "fsdp2", "megatron-lm", "nanotron", "accelerate", "horovod"]
 
-question = partial(descriptions.question, sequence_length=1024)
+scenario = partial(descriptions.scenario, sequence_length=1024)
 
 
-def brute_force(q: Question, world: int) -> set[Layout]:
+def brute_force(q: Scenario, world: int) -> set[Layout]:
     """Every layout that keeps all rules, without the variants search leaves out."""
     ways, batch, crossed = divisors(world), q.workload.global_batch, []
     experts = q.model.experts.num_experts if q.model.experts else 1
@@ -95,7 +95,7 @@ def brute_force(q: Question, world: int) -> set[Layout]:
     return {layout for layout, kept in zip(crossed, keeps, strict=True) if kept}
 
 
-def passes(q: Question, layout: Layout) -> bool:
+def passes(q: Scenario, layout: Layout) -> bool:
     """Whether a user may run it."""
     try:
         check(q, layout)
@@ -118,7 +118,7 @@ def passes(q: Question, layout: Layout) -> bool:
 def test_candidates_are_exactly_the_legal_layouts(
     model: str, framework: str, world: int, batch: int
 ) -> None:
-    q = question(model, framework, global_batch=batch)
+    q = scenario(model, framework, global_batch=batch)
     layouts, _ = candidates(q, world)
     found = [layouts[i] for i in range(len(layouts))]
     assert len(set(found)) == len(found)
@@ -134,7 +134,7 @@ def test_candidates_are_exactly_the_legal_layouts(
 def test_every_candidate_is_legal_and_fills_the_world(
     model: str, framework: str, world: int, batch: int
 ) -> None:
-    q = question(model, framework, global_batch=batch)
+    q = scenario(model, framework, global_batch=batch)
     layouts, dropped = candidates(q, world)
     assert len(layouts) > 0
     assert np.all(layouts.world == world)
@@ -145,7 +145,7 @@ def test_every_candidate_is_legal_and_fills_the_world(
 
 
 def test_groups_of_every_size_are_tried() -> None:
-    found = search(question("llama-3-8b", "fsdp2", global_batch=32), 16).footprints.layouts
+    found = search(scenario("llama-3-8b", "fsdp2", global_batch=32), 16).footprints.layouts
     hybrid = found.dp_shard < found.dp
     assert set(found.dp_shard[hybrid & (found.dp == 16)].tolist()) == {2, 4, 8}
     assert np.all(found.zero_stage[hybrid] == 3)
@@ -153,7 +153,7 @@ def test_groups_of_every_size_are_tried() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_order_is_sorted_and_fits(framework: str) -> None:
-    found = search(question("gpt2-xl", framework, global_batch=32), 16)
+    found = search(scenario("gpt2-xl", framework, global_batch=32), 16)
     estimates = found.estimates
     ranked = order(estimates)
     assert len(ranked) == len(estimates) == int(np.count_nonzero(found.footprints.fits))
@@ -169,7 +169,7 @@ def test_order_is_sorted_and_fits(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", ["deepspeed", "fsdp2", "megatron-lm"])
 def test_what_is_timed_later_is_what_is_estimated_at_once(framework: str) -> None:
-    job = question("llama-2-13b", framework, global_batch=32)
+    job = scenario("llama-2-13b", framework, global_batch=32)
     found = search(job, 16)
     every = estimate_layouts(job, found.footprints.layouts)
     at_once = every.take(np.flatnonzero(every.fits))
@@ -181,7 +181,7 @@ def test_what_is_timed_later_is_what_is_estimated_at_once(framework: str) -> Non
 
 
 def test_order_does_not_depend_on_how_candidates_were_generated() -> None:
-    estimates = search(question("gpt2-xl", global_batch=32), 16).estimates
+    estimates = search(scenario("gpt2-xl", global_batch=32), 16).estimates
     shuffled = np.random.default_rng(7).permutation(len(estimates))
     first = order(estimates, 50)
     again = order(estimates.take(shuffled), 50)
@@ -203,7 +203,7 @@ def test_interleaving_goes_as_far_as_chunks_are_even() -> None:
     """To one layer a chunk; where none is even, the fullest holds little more than the mean."""
     for layers, longest in ((48, 24), (53, 27)):
         model = load_model("llama-3-8b").replaced(num_layers=layers)
-        layouts, _ = candidates(question(model, "megatron-lm", global_batch=64), 16)
+        layouts, _ = candidates(scenario(model, "megatron-lm", global_batch=64), 16)
         chunks = set(layouts.vpp[layouts.pp == 2].tolist()) - {1}
         even = {count for count in range(2, longest) if layers % (2 * count) == 0}
         assert even <= chunks
@@ -212,7 +212,7 @@ def test_interleaving_goes_as_far_as_chunks_are_even() -> None:
 
 def test_a_v_is_searched_only_where_it_can_be_run() -> None:
     """Two chunks a stage, nothing repeated, weights not gathered again; no files, no candidate."""
-    q = question("llama-3-8b", "fsdp2", global_batch=64)
+    q = scenario("llama-3-8b", "fsdp2", global_batch=64)
     found, dropped = candidates(q, 16)
     turned = found.take(np.flatnonzero(found.v_shaped))
     assert len(turned)
@@ -229,7 +229,7 @@ def test_a_v_is_searched_only_where_it_can_be_run() -> None:
 
 def test_nothing_legal_is_a_result() -> None:
     # a prime global batch below the number of ranks
-    found = search(question("gpt2", "ddp", global_batch=3), 16)
+    found = search(scenario("gpt2", "ddp", global_batch=3), 16)
     assert len(found.estimates) == 0
     assert order(found.estimates).tolist() == []
     assert found.dropped["global batch is not a multiple of dp"] > 0
@@ -245,5 +245,5 @@ def test_every_ranked_layout_passes_check() -> None:
     }
     assert len(ideas) == sum(e.layout.dp_shard == 0 for e in answer.ranked) >= 10
     for estimate in answer.ranked:
-        check(question("gpt2-xl", estimate.framework), estimate.layout)
+        check(scenario("gpt2-xl", estimate.framework), estimate.layout)
         assert estimate.fits

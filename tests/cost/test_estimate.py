@@ -19,7 +19,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.step import time_parts
 from planner.describe.layout import Layout
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 
 def test_stages_are_worked_out_once_per_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_stages_are_worked_out_once_per_estimate(monkeypatch: pytest.MonkeyPatch
             Layout(dp=2, pp=4, schedule="1f1b", grad_accumulation=8),
         ]
     )
-    estimate_layouts(question(framework="deepspeed"), layouts)
+    estimate_layouts(scenario(framework="deepspeed"), layouts)
     assert calls == {"candidate_stages": 1, "stage_parts": 1, "stage_params": 1}
 
 
@@ -56,7 +56,7 @@ def test_every_field_of_a_layout_is_a_column() -> None:
 
 def test_the_worst_stage_is_one_of_all_stages() -> None:
     layout = Layout(dp=2, pp=4, schedule="1f1b", grad_accumulation=8)
-    asked = question(framework="megatron-lm")
+    asked = scenario(framework="megatron-lm")
     found = estimate_layouts(asked, Layouts.of(layout))[0]
     totals = [sum(parts.values()) for parts in stage_memory(asked, layout)]
     assert found.memory_bytes["total"] == pytest.approx(max(totals), rel=1e-12)
@@ -64,7 +64,7 @@ def test_the_worst_stage_is_one_of_all_stages() -> None:
 
 
 def test_parts_add_up_to_what_is_said() -> None:
-    found = estimate_layouts(question(), Layouts.stack([Layout(dp=4), Layout(dp=4, tp=4)]))
+    found = estimate_layouts(scenario(), Layouts.stack([Layout(dp=4), Layout(dp=4, tp=4)]))
     for index in range(len(found)):
         one = found[index]
         assert one.step_time_s == sum(one.step_time_parts_s.values())
@@ -74,7 +74,7 @@ def test_parts_add_up_to_what_is_said() -> None:
 
 @pytest.mark.slow
 def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = question(framework="megatron-lm")
+    asked = scenario(framework="megatron-lm")
     layouts, _ = candidates(asked, 64)
     whole = estimate_layouts(asked, layouts)
     assert len(layouts) > 200
@@ -114,7 +114,7 @@ _DEALT = {
 def test_a_layout_is_estimated_alike_whatever_stands_beside_it(model: str) -> None:
     """Alone, among others, and from all of its stages."""
     layouts = _DEALT[model]
-    asked = question(model, framework="megatron-lm", sequence_length=4096)
+    asked = scenario(model, framework="megatron-lm", sequence_length=4096)
     together = estimate_layouts(asked, Layouts.stack(layouts))
     for index, layout in enumerate(layouts):
         one = Layouts.of(layout)

@@ -15,9 +15,9 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout, Module
 from planner.errors import LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
-MEGATRON = question("llama-3-8b", framework="megatron-lm", sequence_length=2048)
+MEGATRON = scenario("llama-3-8b", framework="megatron-lm", sequence_length=2048)
 TOKEN = 2 * 4096
 """A token's stream in 16 bits [B]: width 4096."""
 PIPED = {"pp": 4, "schedule": "1f1b", "grad_accumulation": 8}
@@ -52,7 +52,7 @@ def test_layers_are_counted_in_every_chunk_of_a_stage() -> None:
 
 def test_kinds_of_layers_keep_their_order() -> None:
     """The three dense layers of DeepSeek-V3 come first: they are repeated first."""
-    asked = question("deepseek-v3", framework="megatron-lm", sequence_length=2048)
+    asked = scenario("deepseek-v3", framework="megatron-lm", sequence_length=2048)
     stages = Stages.every(asked, plain(recompute_layers=5))
     names = [
         (b.name, b.kept_whole, int(n[0])) for b, n in zip(stages.blocks, stages.counts, strict=True)
@@ -67,7 +67,7 @@ def test_kinds_of_layers_keep_their_order() -> None:
 
 
 def test_every_nth_layer_of_torchtitan_is_repeated_from_the_nth_on() -> None:
-    asked = question("llama-3-8b", framework="fsdp2", sequence_length=2048)
+    asked = scenario("llama-3-8b", framework="fsdp2", sequence_length=2048)
     stages = Stages.every(asked, plain(recompute_every=5))
     assert [int(count[0]) for count in stages.counts] == [1, 6, 26, 1]
 
@@ -122,7 +122,7 @@ def modules(*names: Module) -> Layout:
 
 def test_modules_free_what_megatron_core_frees() -> None:
     """By hand: h = 7168, 128 heads of (128 + 64, 128 + 64, 128), f = 2048, top 8, one shared."""
-    asked = question("deepseek-v3", framework="megatron-lm", sequence_length=1)
+    asked = scenario("deepseek-v3", framework="megatron-lm", sequence_length=1)
     layer = blocks_of(asked)[2]
     assert layer.dispatch_top_k == 8
 
@@ -138,7 +138,7 @@ def test_modules_free_what_megatron_core_frees() -> None:
 
 
 def test_a_set_of_modules_frees_the_sum_and_repeats_no_more_than_a_layer() -> None:
-    asked = question("deepseek-v3", framework="megatron-lm", sequence_length=2048)
+    asked = scenario("deepseek-v3", framework="megatron-lm", sequence_length=2048)
     none, full = kept(Layout(), asked), kept(plain(), asked)
     a, b = (none - kept(modules(name), asked) for name in ("moe_act", "mla_up_proj"))
     assert none - kept(modules("moe_act", "mla_up_proj"), asked) == pytest.approx(a + b)
@@ -150,7 +150,7 @@ def test_a_set_of_modules_frees_the_sum_and_repeats_no_more_than_a_layer() -> No
 
 
 def test_experts_that_are_repeated_get_their_tokens_again() -> None:
-    asked = question("mixtral-8x7b", framework="megatron-lm", sequence_length=2048)
+    asked = scenario("mixtral-8x7b", framework="megatron-lm", sequence_length=2048)
     spread = {"dp": 8, "ep": 8}
     layouts = [
         Layout(**spread),
@@ -163,7 +163,7 @@ def test_experts_that_are_repeated_get_their_tokens_again() -> None:
 
 
 def test_activations_on_the_host_leave_the_device_and_cross_the_link() -> None:
-    asked = question("llama-3-8b", framework="megatron-deepspeed", sequence_length=2048)
+    asked = scenario("llama-3-8b", framework="megatron-deepspeed", sequence_length=2048)
     layout = plain(dp=4, zero_stage=1)
     moved = layout.replaced(offload_activations=True)
     inputs = 32 * 2048 * TOKEN
@@ -197,25 +197,25 @@ def test_activations_on_the_host_leave_the_device_and_cross_the_link() -> None:
 )
 def test_what_a_framework_does_not_do_is_said(layout: Layout, framework: str, message: str) -> None:
     with pytest.raises(LayoutError, match=message.replace("(", r"\(")):
-        check(question("llama-3-8b", framework=framework, global_batch=layout.global_batch), layout)
+        check(scenario("llama-3-8b", framework=framework, global_batch=layout.global_batch), layout)
 
 
 @pytest.mark.parametrize("recipe", ["fp8-tensorwise", "fp8-blockwise"])
 def test_modules_that_delayed_scaling_does_not_repeat_need_another_recipe(recipe: str) -> None:
     layout, job = modules("moe_act", "layernorm"), {"precision": "fp8", "machine": "dgx-h100"}
     with pytest.raises(LayoutError) as refused:
-        check(question("llama-3-8b", framework="megatron-lm", global_batch=1, **job), layout)
+        check(scenario("llama-3-8b", framework="megatron-lm", global_batch=1, **job), layout)
     assert str(refused.value) == (
         "recompute_modules = moe_act+layernorm: megatron-lm repeats core_attn, mla_up_proj, mlp, "
         "moe or shared_experts in fp8; use these, or its switch fp8-tensorwise or fp8-blockwise"
     )
-    check(question("llama-3-8b", framework=f"megatron-lm+{recipe}", global_batch=1, **job), layout)
-    check(question("llama-3-8b", framework="megatron-lm", global_batch=1), layout)
+    check(scenario("llama-3-8b", framework=f"megatron-lm+{recipe}", global_batch=1, **job), layout)
+    check(scenario("llama-3-8b", framework="megatron-lm", global_batch=1), layout)
 
 
 def test_recompute_that_frees_nothing_is_said() -> None:
-    fused = question("llama-3-8b", framework="megatron-lm")
-    eager = question("llama-3-8b", framework="megatron-lm", attention="eager")
+    fused = scenario("llama-3-8b", framework="megatron-lm")
+    eager = scenario("llama-3-8b", framework="megatron-lm", attention="eager")
     selective = Layout(recompute="selective")
     assert kept(selective, fused) == pytest.approx(kept(Layout(), fused))
     assert "is none in memory" in idle_recompute(fused, selective)[0]

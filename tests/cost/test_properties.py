@@ -16,10 +16,10 @@ from planner.choose.legality import legal
 from planner.choose.search import candidates
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimates, estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 CASES = (
     ("llama-3-8b", "megatron-lm", "polaris", 4, "bf16"),
@@ -38,10 +38,10 @@ Case = tuple[str, str, str, int, str]
 
 
 @functools.cache
-def asked(case: Case, **workload: object) -> tuple[Question, Layouts, Estimates]:
-    """A question, a sample of its legal layouts, and their estimates."""
+def asked(case: Case, **workload: object) -> tuple[Scenario, Layouts, Estimates]:
+    """A scenario, a sample of its legal layouts, and their estimates."""
     model, framework, machine, nodes, precision = case
-    job = question(
+    job = scenario(
         model, framework, machine, sequence_length=1024, global_batch=64, precision=precision
     )
     every, _ = candidates(job, nodes * job.machine.node.num_devices)
@@ -50,13 +50,13 @@ def asked(case: Case, **workload: object) -> tuple[Question, Layouts, Estimates]
     return job, layouts, estimate_layouts(job, layouts)
 
 
-def doubled_batch(job: Question) -> Question:
+def doubled_batch(job: Scenario) -> Scenario:
     """The same with twice the sequences in a step."""
     batch = 2 * job.workload.global_batch
     return replace(job, workload=job.workload.replaced(global_batch=batch))
 
 
-def allowed(job: Question, layouts: Layouts) -> NDArray[np.bool_]:
+def allowed(job: Scenario, layouts: Layouts) -> NDArray[np.bool_]:
     """Which layouts every rule allows."""
     every = {"tp", "pp", "cp", "ep", "dp", "vpp", "sequence_parallel", "zero_stage", "offload"}
     mask, _ = legal(job, layouts, every | {"schedule", "grad_accumulation", "recompute"})

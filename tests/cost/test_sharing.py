@@ -11,10 +11,10 @@ import pytest
 from planner.choose.search import candidates
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimates, estimate_layouts, fitting
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES
-from tests.descriptions import question as asked
+from tests.descriptions import scenario as asked
 
 JOBS: dict[str, tuple[str, str, str, int, int, dict[str, object]]] = {
     # model, machine, framework, ranks, batch, what else is asked
@@ -57,19 +57,19 @@ def neighbours(some: Layouts) -> Iterator[Layouts]:
     yield replace(some, schedule=np.where(plain, flat, some.schedule))
 
 
-def some_layouts(name: str) -> tuple[Question, Layouts]:
+def some_layouts(name: str) -> tuple[Scenario, Layouts]:
     """Candidates of all kinds and their neighbours, in no order."""
     model, machine, framework, world, batch, more = JOBS[name]
-    question = asked(model, framework, machine, sequence_length=2048, global_batch=batch, **more)
-    every, _ = candidates(question, world)
+    scenario = asked(model, framework, machine, sequence_length=2048, global_batch=batch, **more)
+    every, _ = candidates(scenario, world)
     mixed = np.random.default_rng(7)
     some = every.take(mixed.choice(len(every), min(NUM_LAYOUTS, len(every)), replace=False))
     changed = Layouts.joined(list(neighbours(some)))
     around = Layouts.joined([some, changed])
     # experts lie on ranks that there are
-    there = around.settled(question.framework).expert_dp > 0
+    there = around.settled(scenario.framework).expert_dp > 0
     around = around.take(np.flatnonzero(there))
-    return question, around.take(mixed.permutation(len(around)))
+    return scenario, around.take(mixed.permutation(len(around)))
 
 
 def figures(found: Estimates) -> dict[str, Float]:
@@ -82,19 +82,19 @@ def figures(found: Estimates) -> dict[str, Float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_set_in_any_order_is_estimated_as_one_by_one(name: str) -> None:
-    question, layouts = some_layouts(name)
-    together = figures(estimate_layouts(question, layouts))
+    scenario, layouts = some_layouts(name)
+    together = figures(estimate_layouts(scenario, layouts))
     for row in range(0, len(layouts), EVERY):
-        alone = figures(estimate_layouts(question, layouts.take(np.array([row]))))
+        alone = figures(estimate_layouts(scenario, layouts.take(np.array([row]))))
         for part, values in alone.items():
             assert together[part][row] == pytest.approx(values[0], rel=1e-12), (part, layouts[row])
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_those_that_fit_are_estimated_as_among_all(name: str) -> None:
-    question, layouts = some_layouts(name)
-    every = estimate_layouts(question, layouts)
-    taken, found = fitting(question, layouts)
+    scenario, layouts = some_layouts(name)
+    every = estimate_layouts(scenario, layouts)
+    taken, found = fitting(scenario, layouts)
     assert taken.fits.tolist() == every.fits.tolist()
     assert len(found) == every.fits.sum() > 0
     for part, values in figures(found).items():

@@ -35,7 +35,7 @@ from planner.errors import (
     UnknownNameError,
     WriteError,
 )
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 LOADERS = [load_model, load_machine, load_framework]
 
@@ -430,8 +430,8 @@ def test_each_kind_of_bad_file_is_told_apart(tmp_path: Path, name: str, says: st
 def test_kernels_that_a_runtime_lacks_are_not_used_there(machine: str, fused: bool) -> None:
     """argonne-lcf/Megatron-DeepSpeed @ffa3456d, megatron/initialize.py: fused kernels are only
     supported in cuda, which ROCm's devices are called too; the norm has a kernel everywhere."""
-    kernels = question(framework="megatron-deepspeed", machine=machine).framework.kernels
+    kernels = scenario(framework="megatron-deepspeed", machine=machine).framework.kernels
     assert (kernels.fused_rope, kernels.fused_residual, kernels.fused_optimizer) == (fused,) * 3
     assert kernels.fused_norm
     # what others run is not said to lack anything
-    assert question(framework="fsdp2", machine=machine).framework == load_framework("fsdp2")
+    assert scenario(framework="fsdp2", machine=machine).framework == load_framework("fsdp2")

@@ -13,7 +13,7 @@ import pytest
 
 from planner.cost.network.collectives import all_reduce_s
 from planner.cost.network.topology import group_view
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.base import Description, Quantity
 from planner.describe.catalogue import (
     aliases,
@@ -431,7 +431,7 @@ def test_the_question_estimates_the_network_that_the_framework_runs_on() -> None
     rates = {}
     slow = load_machine("polaris", ("network=sockets",))
     for name, machine in (("fsdp2", polaris), ("megatron-deepspeed", slow)):
-        job = Question(load_model("gpt2"), machine, Workload(), load_framework(name))
+        job = Scenario(load_model("gpt2"), machine, Workload(), load_framework(name))
         group = group_view(job.machine, 32, 1)
         rates[name] = 2 * 31 / 32 * size / float(all_reduce_s(group, size)) / 1e9
     assert rates["fsdp2"] == pytest.approx(36, rel=0.1)

@@ -6,7 +6,7 @@ import planner
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.emitters.batch_job import BatchJob
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 __all__ = ["plain_job"]
 
@@ -16,7 +16,7 @@ def plain_job(name: str, steps: int = 1000, framework: str = "ddp") -> BatchJob:
     machine = load_machine(name)
     layout = Layout(dp=machine.node.num_devices)
     precision = next(p for p in ("bf16", "fp16", "fp32") if p in machine.device.peak_flop_per_s)
-    asked = question(
+    asked = scenario(
         "gpt2",
         framework,
         machine,

@@ -47,9 +47,9 @@ def test_the_layout_is_read_back_by_compare(tmp_path: Path) -> None:
     job = read_job(log, "polaris", path)
     assert job.layout == layout
     assert job.assumptions == ()
-    assert job.question.model == load_model("llama-3-8b")
-    assert job.question.framework.name == "accelerate"
-    assert job.question.workload.sequence_length == 1024
+    assert job.scenario.model == load_model("llama-3-8b")
+    assert job.scenario.framework.name == "accelerate"
+    assert job.scenario.workload.sequence_length == 1024
 
 
 def test_the_readme_states_the_estimate() -> None:

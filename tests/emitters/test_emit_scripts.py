@@ -19,7 +19,7 @@ from planner.emitters.batch_job import BatchJob
 from planner.emitters.queue import slot_of
 from planner.emitters.scripts.known import SYSTEMS
 from planner.errors import EmitError
-from tests.descriptions import question
+from tests.descriptions import scenario
 from tests.emitters import slurm
 from tests.emitters.emitted import place_files, run_on, scripts
 
@@ -311,7 +311,7 @@ def test_wall_times_stay_within_the_queue(name: str, steps: int) -> None:
     layout = Layout(dp=machine.node.num_devices)
     precision = next(p for p in ("bf16", "fp16", "fp32") if p in machine.device.peak_flop_per_s)
     job = {"sequence_length": 1024, "global_batch": layout.global_batch, "precision": precision}
-    q = question("gpt2", "ddp", machine, **job)
+    q = scenario("gpt2", "ddp", machine, **job)
     found = planner.estimate(q.model, machine, layout, workload=q.workload, framework=q.framework)
     place = slot_of(BatchJob(q, found, 1, steps))
     free = [q for q in machine.scheduler.queues if q.min_nodes == 1 and not q.on_request]

@@ -16,7 +16,7 @@ from planner.emitters import emit_estimate
 from planner.emitters.limits import Says, Words
 from planner.emitters.registry import NO_FILES, recipes
 from planner.errors import EmitError
-from tests.descriptions import question
+from tests.descriptions import scenario
 from tests.emitters.emitted import files_of, plan_of
 
 
@@ -116,7 +116,7 @@ def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
 @pytest.mark.slow
 def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
     """The search keeps to the same, with smaller groups too."""
-    asked = question("qwen3-30b-a3b", "fsdp2", "perlmutter")
+    asked = scenario("qwen3-30b-a3b", "fsdp2", "perlmutter")
     part = asked.framework.written(asked.model, asked.workload)
     found = list(search(replace(asked, framework=part), 16).footprints.layouts)
     assert any(x.ep > 1 and x.dp_shard not in (0, x.dp) for x in found)

@@ -15,8 +15,8 @@ from planner.choose.asking import searched
 from planner.choose.planning import plan
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import stage_memory
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
@@ -39,7 +39,7 @@ COLUMNS = (
     "step_time_s,peak_memory_gib,memory_kind,precision,recompute,sequence_parallel,flash_attention\n"
 )
 JOB = Layout(dp=4, tp=4, zero_stage=1, sequence_parallel=True, grad_accumulation=16)
-QUESTION = Question(
+QUESTION = Scenario(
     load_model("llama-3-8b"),
     load_machine("polaris"),
     Workload(global_batch=64, sequence_length=4096),
@@ -107,8 +107,8 @@ def test_runs_that_agree_shrink_the_interval() -> None:
 def test_a_run_of_another_machine_says_less() -> None:
     here = after(csv_row("r", SLOW)).step_time_s
     elsewhere = load_machine("jean-zay-a100")
-    question = replace(QUESTION, machine=elsewhere)
-    slow = 1.15 * estimate_layouts(question, Layouts.of(JOB))[0].step_time_s
+    scenario = replace(QUESTION, machine=elsewhere)
+    slow = 1.15 * estimate_layouts(scenario, Layouts.of(JOB))[0].step_time_s
     there = after(csv_row("r", slow, "Jean Zay")).step_time_s
     assert ALONE.step_time_s < there < here
 
@@ -186,7 +186,7 @@ def test_every_search_knows_what_was_measured() -> None:
     known = learned(csv_row("r", SLOW)).experience
     small = Workload(global_batch=16, sequence_length=1024)
     parts = searched(load_model("gpt2"), QUESTION.machine, 1, small, ("ddp",), known)
-    assert all(part.question.experience is known for part in parts.values())
+    assert all(part.scenario.experience is known for part in parts.values())
 
 
 def test_what_tells_most_is_the_layout_nearest_to_the_others() -> None:

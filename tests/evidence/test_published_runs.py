@@ -24,7 +24,7 @@ from planner.describe.model.model import Model
 from planner.evidence.backtest import score
 from planner.evidence.runs.run import Run
 from planner.evidence.runs.table import runs_from_text
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 # whole tables of papers
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ def run(row: Row) -> Estimate:
     )
     year = 2022 if row in KORTHIKANTI else 2021
     framework = "deepspeed-2021" if row.zero else f"megatron-lm-{year}"
-    asked = question(model, framework, "selene", **_job(row.batch))
+    asked = scenario(model, framework, "selene", **_job(row.batch))
     return estimate_layouts(asked, Layouts.of(layout))[0]
 
 
@@ -188,7 +188,7 @@ def test_wordplay_on_one_polaris_node() -> None:
     # github.com/saforem2/wordplay, log of 2024-07-17: median step 0.2850 s, MFU 45.9 % on
     # 4 x A100, DDP, fp16, 64 sequences of 1024 characters per GPU
     job: dict[str, Any] = {"sequence_length": 1024, "global_batch": 256, "precision": "fp16"}
-    asked = question("wordplay-85m-char", "ddp", **job)
+    asked = scenario("wordplay-85m-char", "ddp", **job)
     estimate = estimate_layouts(asked, Layouts.of(Layout(dp=4, micro_batch=64)))[0]
     assert estimate.fits
     assert estimate.step_time_s == pytest.approx(0.2850, rel=0.10)
@@ -201,7 +201,7 @@ def auroragpt_micro_batches(nodes: int, recompute: str) -> dict[int, bool]:
     fits = {}
     for micro in (1, 2, 4, 8, 16, 32):
         job: dict[str, Any] = {"global_batch": 4 * nodes * micro, "precision": "fp16"}
-        asked = question("auroragpt-7b", "megatron-deepspeed", **job)
+        asked = scenario("auroragpt-7b", "megatron-deepspeed", **job)
         layout = Layout(dp=4 * nodes, zero_stage=1, micro_batch=micro, recompute=recompute)
         found = estimate_layouts(asked, Layouts.of(layout))[0]
         if found.fits:
@@ -253,7 +253,7 @@ def test_unaligned_heads_cost_a_third(
             num_kv_heads=heads,
             head_dim=13824 // heads,
         )
-        asked = question(model, "megatron-deepspeed", "jean-zay-a100", **_job(2048))
+        asked = scenario(model, "megatron-deepspeed", "jean-zay-a100", **_job(2048))
         times.append(estimate_layouts(asked, Layouts.of(layout))[0].step_time_s)
     assert times[0] / times[1] == pytest.approx(measured_ratio, rel=0.08)
 
@@ -289,7 +289,7 @@ def test_allocated_memory_of_megatron_on_b200(
         sequence_parallel=tp > 1,
         schedule="1f1b" if pp > 1 else "none",
     )
-    asked = question(
+    asked = scenario(
         load_model("llama-3-70b").replaced(num_layers=12),
         framework.replaced(kernels=kernels),
         "dgx-b200",
@@ -310,7 +310,7 @@ def test_placeholders_are_one_expert_wide() -> None:
     )
     layouts = Layouts.of(Layout(dp=8, ep=8, zero_stage=1))
     asked = [
-        question("mixtral-8x7b", software, "dgx-h100", global_batch=8)
+        scenario("mixtral-8x7b", software, "dgx-h100", global_batch=8)
         for software in (framework, without)
     ]
     found = [estimate_layouts(q, layouts)[0].memory_bytes["gradients"] for q in asked]
@@ -361,7 +361,7 @@ def test_llm_foundry_holds_what_it_ran(
     )
     layout = Layout(dp=8, zero_stage=3, micro_batch=micro_batch)
     job: dict[str, Any] = {"sequence_length": tokens, "global_batch": 8 * micro_batch}
-    asked = question(model, "llm-foundry", machine, **job)
+    asked = scenario(model, "llm-foundry", machine, **job)
     estimate = estimate_layouts(asked, Layouts.stack([layout]))[0]
     assert estimate.fits
     # twice as many would not

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.choose.legality import check
 from planner.cost.memory.moments import MOMENTS, Worksheet
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import names
 from planner.describe.layout import Layout
@@ -38,7 +38,7 @@ LAYOUTS = (
 MODELS = ("gpt2-xl", "llama-3-8b", "mixtral-8x7b")
 
 
-def cases() -> Iterator[tuple[str, Question, Layout]]:
+def cases() -> Iterator[tuple[str, Scenario, Layout]]:
     """Every legal combination; models take turns."""
     for number, (framework, layout) in enumerate(itertools.product(names("framework"), LAYOUTS)):
         model = MODELS[number % len(MODELS)]
@@ -55,7 +55,7 @@ def moments() -> dict[str, dict[str, list[int]]]:
     return {name: _moments(job, layout) for name, job, layout in cases()}
 
 
-def _moments(job: Question, layout: Layout) -> dict[str, list[int]]:
+def _moments(job: Scenario, layout: Layout) -> dict[str, list[int]]:
     sheet = Worksheet.of(Stages.every(job, layout))
     found = {}
     for name, moment in MOMENTS.items():

@@ -42,7 +42,7 @@ from planner.show.figures import (
 )
 from planner.show.figures.frame import Drawing, log_ticks, plain
 from planner.units import GIB, format_seconds
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 # figures of whole plans
 pytestmark = pytest.mark.slow
@@ -296,7 +296,7 @@ def test_a_deep_pipeline_is_drawn_beyond_its_filling() -> None:
 def test_memory_over_the_step_peaks_where_the_estimate_does() -> None:
     limit = load_machine("polaris").device.memory_bytes.value
     found, step = _played(_SHORT, "megatron-lm", "llama-3-8b", "polaris")
-    tables = stage_memory(question(sequence_length=2048), _SHORT)
+    tables = stage_memory(scenario(sequence_length=2048), _SHORT)
     drawing = pipeline.memory_over_step(step, tables, limit)
     _check(drawing)
     peak = max(value for value in drawing.figure.data[0].y if value is not None) * GIB
@@ -312,7 +312,7 @@ def test_memory_over_the_step_peaks_where_the_estimate_does() -> None:
 def test_the_fullest_stage_is_among_those_drawn() -> None:
     """Its peak is the memory that the estimate states; the first, middle and last may hold less."""
     _, step = _played(_SHORT, "megatron-lm", "llama-3-8b", "polaris")
-    stages = stage_memory(question(sequence_length=2048), _SHORT)
+    stages = stage_memory(scenario(sequence_length=2048), _SHORT)
     fuller = dict(stages[1], weights=stages[1]["weights"] + 9 * GIB)
     stages = [stages[0], fuller, *stages[2:]]
     drawing = pipeline.memory_over_step(step, stages, 8e10)

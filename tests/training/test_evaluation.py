@@ -6,13 +6,13 @@ import pytest
 
 import planner
 from planner.cost.parts import TIME_PARTS
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.training.evaluation import Evaluation
 from planner.training.evaluation import evaluation_s, forward_s, generated_token_s
 
 
-def question(model: str, framework: str = "ddp", **job: int) -> Question:
-    return Question(
+def scenario(model: str, framework: str = "ddp", **job: int) -> Scenario:
+    return Scenario(
         planner.load_model(model),
         planner.load_machine("polaris"),
         planner.Workload(**{"sequence_length": 1024, "global_batch": 64, **job}),
@@ -29,7 +29,7 @@ def test_forward_is_less_than_the_step_whatever_its_parts() -> None:
 def test_wordplay_evaluates_as_long_as_its_log_says() -> None:
     # log of 2024-07-17: 43.1 to 43.4 s between steps 100 and 110 and so on; ten steps are 2.85 s
     # of it and the checkpoint 1.7 to 2.0 s
-    job = question("wordplay-85m-char", global_batch=256)
+    job = scenario("wordplay-85m-char", global_batch=256)
     layout = planner.Layout(dp=4, micro_batch=64)
     one = planner.estimate(
         job.model, job.machine, layout, workload=job.workload, framework=job.framework
@@ -40,8 +40,8 @@ def test_wordplay_evaluates_as_long_as_its_log_says() -> None:
 
 
 def test_a_token_reads_every_weight_of_a_large_model() -> None:
-    large = question("llama-3-70b")
+    large = scenario("llama-3-70b")
     device = large.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
     assert generated_token_s(large) == pytest.approx(2 * large.model.num_params / rate)
-    assert generated_token_s(question("gpt2")) > 2 * question("gpt2").model.num_params / rate
+    assert generated_token_s(scenario("gpt2")) > 2 * scenario("gpt2").model.num_params / rate

@@ -17,7 +17,7 @@ from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.app.controls.hub import hub_model
 from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.recommending import TOLERANCE
-from planner.cost.question.experience import Experience
+from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import (
     MOST_FREE,
     aliases,

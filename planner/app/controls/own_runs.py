@@ -13,7 +13,7 @@ import streamlit as st
 
 from planner.app.controls.job import Asked, Job
 from planner.app.markdown import escape
-from planner.choose.pictured.anatomy import question_of
+from planner.choose.pictured.anatomy import scenario_of
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, names
 from planner.describe.machine import Machine
@@ -87,8 +87,8 @@ def said(job: Job, found: Estimate | None = None) -> None:
         return
     changes = Taught(None, None)
     if found is not None:
-        question = question_of(job.model, job.machine, job.workload, found, job.experience)
-        changes = taught(question, found)
+        scenario = scenario_of(job.model, job.machine, job.workload, found, job.experience)
+        changes = taught(scenario, found)
     lines = lessons(job.learned, changes)
     if lines:
         st.caption(escape(" ".join(lines)))

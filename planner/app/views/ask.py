@@ -61,7 +61,7 @@ def page(asked: Asked) -> None:
     if job is None:
         return
     name = st.selectbox(
-        "Question", list(QUESTIONS), key=_QUESTION, format_func=lambda n: f"{n}: {summary(n)}"
+        "Scenario", list(QUESTIONS), key=_QUESTION, format_func=lambda n: f"{n}: {summary(n)}"
     )
     st.caption(escape(_as_labelled(" ".join(said(name).split()))))
     own = _controls(name, job)

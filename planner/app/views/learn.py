@@ -17,7 +17,7 @@ from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
 from planner.choose.verdicts.guide import guide
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import StageTime, simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -287,12 +287,12 @@ def _choosing(job: Job | None) -> None:
     if job is None:
         example = _small(_LARGER, 64)
         job = Job(example.model, example.machine, 1, example.workload)
-    question = Question(job.model, job.machine, job.workload, load_framework("fsdp2"))
+    scenario = Scenario(job.model, job.machine, job.workload, load_framework("fsdp2"))
     st.info(
         escape(
             f"The guide for {job.model.name} on {counted(job.nodes, 'node')} of "
             f"{job.machine.name}: "
-            f"{guide([question], job.nodes)[1]}."
+            f"{guide([scenario], job.nodes)[1]}."
         )
     )
     st.caption(

@@ -14,7 +14,7 @@ from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.app.views.log import log
 from planner.app.views.shards import shards
-from planner.cost.question.prior import Prior, priors
+from planner.cost.scenario.prior import Prior, priors
 from planner.cost.uncertainty.memory import memory_classes
 from planner.describe.base import field_docs
 from planner.errors import CatalogueError, PlannerError

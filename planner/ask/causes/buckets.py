@@ -10,7 +10,7 @@ from planner.ask.option import Nodes, checked
 from planner.choose.job import check_nodes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import part
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.framework import Framework
@@ -94,8 +94,8 @@ def _estimate(asked: Asked, framework: Framework, world: int, stage: int) -> Est
     passes = max(round(asked.workload.global_batch / world), 1)
     layout = Layout(dp=world, zero_stage=stage, grad_accumulation=passes)
     workload = asked.workload.replaced(global_batch=layout.global_batch, ramp="")
-    question = Question(asked.model, asked.machine, workload, framework, asked.experience)
-    return estimate_layouts(question, Layouts.stack([layout]))[0]
+    scenario = Scenario(asked.model, asked.machine, workload, framework, asked.experience)
+    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
 
 
 def _row(

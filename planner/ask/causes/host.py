@@ -11,7 +11,7 @@ from planner.ask.point import on_nodes
 from planner.cost.estimate import Estimate
 from planner.cost.memory.host import host_moments
 from planner.cost.parts import part
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
@@ -44,10 +44,10 @@ def host(
     """
     asked = asked_of(model, machine, job)
     point = asked.on(nodes)
-    if point.best is None or point.question is None:
+    if point.best is None or point.scenario is None:
         verdict = f"Nothing fits on {on_nodes(point)}: {point.reason}."
         return asked.answer("host", verdict, [point.row()], found=False, nodes=nodes)
-    rows = _rows(point.question, point.best)
+    rows = _rows(point.scenario, point.best)
     room = asked.machine.node.host_memory_bytes.value
     most = max(rows, key=lambda row: float(row["host_memory_bytes"]))
     enough = "is enough" if most["host_memory_bytes"] <= room else "is too little"
@@ -62,7 +62,7 @@ def host(
             f"{asked.per_node} ranks a node; "
             + (
                 "every rank reads the whole checkpoint where the node can hold that."
-                if point.question.framework.loads_full_checkpoint
+                if point.scenario.framework.loads_full_checkpoint
                 else "a rank reads what it holds."
             ),
             "Save is of weights gathered whole by one rank; sharded checkpoints take less.",
@@ -73,15 +73,15 @@ def host(
     )
 
 
-def _rows(question: Question, best: Estimate) -> list[Row]:
+def _rows(scenario: Scenario, best: Estimate) -> list[Row]:
     """A record for each moment."""
-    machine = question.machine
+    machine = scenario.machine
     shared = best.memory_bytes["total"] if machine.device.uses_host_memory else 0.0
-    first = Stages.of(question, Layouts.stack([best.layout]), 0)
+    first = Stages.of(scenario, Layouts.stack([best.layout]), 0)
     load, step = host_moments(first, shared)
-    element = question.workload.compute_bytes
+    element = scenario.workload.compute_bytes
     save = {**step, "checkpoint_load": 0.0 * step["processes"]}
-    gathered = float(question.model.num_params * element)
+    gathered = float(scenario.model.num_params * element)
     return [
         _row("load", {name: float(value.item()) for name, value in load.items()}),
         _row("step", {name: float(value.item()) for name, value in step.items()}),

@@ -15,7 +15,7 @@ from planner.choose.verdicts.changes import nearest
 from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.moments import MOMENTS, Worksheet
 from planner.cost.parts import MemoryKind, part, unseen_parts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.uncertainty.memory import memory_outlook
@@ -55,12 +55,12 @@ def memory(
     True
     """
     asked = asked_of(model, machine, job)
-    question, one = _one(asked, nodes)
+    scenario, one = _one(asked, nodes)
     where = f"{counted(nodes, 'node')} of {asked.machine.name}"
-    if question is None or one is None:
+    if scenario is None or one is None:
         verdict = f"{asked.model.name} has no legal layout on {where}; try another batch."
         return asked.answer("memory", verdict, [], found=False, nodes=nodes)
-    moments, seen = _moments(question, one), [_seen(one, kind) for kind in _READ]
+    moments, seen = _moments(scenario, one), [_seen(one, kind) for kind in _READ]
     return asked.answer(
         "memory",
         _verdict(asked, one, seen),
@@ -75,24 +75,24 @@ def memory(
     )
 
 
-def _one(asked: Asked, nodes: int) -> tuple[Question | None, Estimate | None]:
+def _one(asked: Asked, nodes: int) -> tuple[Scenario | None, Estimate | None]:
     """The recommended layout, or the one that is nearest to fitting, and its question."""
     done = asked.searched(nodes)
     best = recommended(done.found.values(), asked.tolerance)
     if best is not None:
-        return done.found[best.framework].question, best
-    closest = [(*nearest(f), f.question) for f in done.found.values() if len(f.footprints)]
+        return done.found[best.framework].scenario, best
+    closest = [(*nearest(f), f.scenario) for f in done.found.values() if len(f.footprints)]
     if not closest:
         return None, None
-    _, taken, question = min(closest, key=lambda each: each[0])
-    return question, timed(question, taken)[0]
+    _, taken, scenario = min(closest, key=lambda each: each[0])
+    return scenario, timed(scenario, taken)[0]
 
 
-def _moments(question: Question, one: Estimate) -> list[Row]:
+def _moments(scenario: Scenario, one: Estimate) -> list[Row]:
     """A record for every moment that this layout has."""
     layouts = Layouts.stack([one.layout])
-    sheet = Worksheet.of(Stages.of(question, layouts, one.worst_stage))
-    measured = float(memory_outlook(question, layouts).expected[0])
+    sheet = Worksheet.of(Stages.of(scenario, layouts, one.worst_stage))
+    measured = float(memory_outlook(scenario, layouts).expected[0])
     rows = []
     for name, moment in MOMENTS.items():
         alive = moment(sheet)

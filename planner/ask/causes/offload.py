@@ -16,7 +16,7 @@ from planner.ask.point import between, on_nodes
 from planner.choose.recommending import recommended
 from planner.choose.search import Found
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Quantity
 from planner.describe.catalogue import overridden
@@ -84,8 +84,8 @@ def offload(
             f": without, {point.spoken()}." if point.best else f", nor one without: {point.reason}."
         )
         return asked.answer("offload", verdict + plain, [], found=False, **own)
-    question = _question(done.found, best)
-    rows = [row for way in _WAYS if (row := _row(question, best, way, share / 100))]
+    scenario = _scenario(done.found, best)
+    rows = [row for way in _WAYS if (row := _row(scenario, best, way, share / 100))]
     return asked.answer(
         "offload",
         _verdict(best, point.best, rows, share),
@@ -99,20 +99,20 @@ def offload(
     )
 
 
-def _question(found: dict[str, Found], best: Estimate) -> Question:
-    return found[best.framework].question
+def _scenario(found: dict[str, Found], best: Estimate) -> Scenario:
+    return found[best.framework].scenario
 
 
-def _row(question: Question, best: Estimate, way: _Way, share: float) -> Row | None:
+def _row(scenario: Scenario, best: Estimate, way: _Way, share: float) -> Row | None:
     """The record of a way; None where the machine has not it."""
-    if "local_disk" in way.paths[0] and question.machine.node.local_disk is None:
+    if "local_disk" in way.paths[0] and scenario.machine.node.local_disk is None:
         return None
-    facts = [_fact(question.machine, path) for path in way.paths]
+    facts = [_fact(scenario.machine, path) for path in way.paths]
 
     def step_s(factor: float) -> float:
         rates = (min(max(factor * fact.value, _SLOWEST), _ENDLESS) for fact in facts)
         changes = tuple(f"{p}={rate!r}" for p, rate in zip(way.paths, rates, strict=True))
-        other = replace(question, machine=overridden(question.machine, changes))
+        other = replace(scenario, machine=overridden(scenario.machine, changes))
         return estimate_layouts(other, Layouts.stack([best.layout]))[0].step_time_s
 
     least = step_s(_ENDLESS)

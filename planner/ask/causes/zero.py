@@ -128,9 +128,9 @@ def _kinds(found: list[Found], asked: Asked, alone: bool) -> Iterator[_Kind]:
             if best is not None:
                 yield _Kind(stage, offload, best, f"fits; {largest_parts(best)}")
             elif parts:
-                closest = [(*nearest(part), part.question) for part in parts]
-                _, taken, question = min(closest, key=lambda each: each[0])
-                one = timed(question, taken)[0]
+                closest = [(*nearest(part), part.scenario) for part in parts]
+                _, taken, scenario = min(closest, key=lambda each: each[0])
+                one = timed(scenario, taken)[0]
                 yield _Kind(stage, offload, one, excess(one, taken))
 
 

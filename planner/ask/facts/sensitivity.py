@@ -15,7 +15,7 @@ from planner.ask.point import between, on_nodes
 from planner.choose.legality import broken
 from planner.choose.planning import estimate
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.framework import Framework
@@ -99,20 +99,20 @@ def sensitivity(
     True
     """
     asked = asked_of(model, machine, job)
-    question, one = _one(asked, nodes, layout, framework)
+    scenario, one = _one(asked, nodes, layout, framework)
     own: dict[str, Any] = {"nodes": nodes, "by": by, "replan": replan}
     own["layout"] = one.layout.model_dump(mode="json") if one else None
     own["framework"] = one.framework if one else None
-    if question is None or one is None:
+    if scenario is None or one is None:
         point = asked.on(nodes)
         verdict = f"Nothing fits on {on_nodes(point)}: {point.reason}."
         return asked.answer("sensitivity", verdict, [point.row()], found=False, **own)
-    moved, fixed = _sorted(question, one.layout, by / 100)
+    moved, fixed = _sorted(scenario, one.layout, by / 100)
     # a search takes the other frameworks as they are, so theirs say nothing of it
     unsure = [each for each in moved if each.fact.unsure and each.kind != "framework"][:replan]
     best = one if layout is None or not unsure else asked.on(nodes).best
     rows = [
-        _row(each, one, _replanned(asked, question, nodes, each, best) if each in unsure else "")
+        _row(each, one, _replanned(asked, scenario, nodes, each, best) if each in unsure else "")
         for each in moved
     ]
     return asked.answer(
@@ -130,10 +130,10 @@ def sensitivity(
     )
 
 
-def _sorted(question: Question, layout: Layout, by: float) -> tuple[list[_Moved], list[str]]:
+def _sorted(scenario: Scenario, layout: Layout, by: float) -> tuple[list[_Moved], list[str]]:
     """Facts that matter, those that matter most first; names of those that cannot be moved."""
     moved, fixed = [], []
-    for fact, found in _every(question, layout, by):
+    for fact, found in _every(scenario, layout, by):
         if found is None:
             fixed.append(fact.name)
         elif max(abs(found.of_step), abs(found.of_memory)) > _LEAST:
@@ -144,11 +144,11 @@ def _sorted(question: Question, layout: Layout, by: float) -> tuple[list[_Moved]
 
 def _one(
     asked: Asked, nodes: int, layout: Layout | None, framework: str | Framework | None
-) -> tuple[Question | None, Estimate | None]:
+) -> tuple[Scenario | None, Estimate | None]:
     """The layout that is asked about and its question; the recommended one where none is given."""
     if layout is None:
         point = asked.on(nodes)
-        return point.question, point.best
+        return point.scenario, point.best
     workload = asked.workload.replaced(global_batch=layout.global_batch, ramp="")
     found = estimate(
         asked.model,
@@ -159,26 +159,26 @@ def _one(
         experience=asked.experience,
     )
     software = framework if isinstance(framework, Framework) else load_framework(found.framework)
-    return Question(asked.model, asked.machine, workload, software, asked.experience), found
+    return Scenario(asked.model, asked.machine, workload, software, asked.experience), found
 
 
-def _every(question: Question, layout: Layout, by: float) -> Iterator[tuple[Fact, _Moved | None]]:
+def _every(scenario: Scenario, layout: Layout, by: float) -> Iterator[tuple[Fact, _Moved | None]]:
     """Every fact, moved; None where it cannot be."""
     for kind in _KINDS:
-        fields = getattr(question, kind).model_dump()
+        fields = getattr(scenario, kind).model_dump()
         for fact in facts_of(fields):
             named = Fact((kind, *fact.path), fact.value, fact.kind, fact.source)
-            yield named, _moved(question, layout, fields, fact, named)(by)
+            yield named, _moved(scenario, layout, fields, fact, named)(by)
 
 
 def _moved(
-    question: Question, layout: Layout, fields: dict[str, Any], fact: Fact, named: Fact
+    scenario: Scenario, layout: Layout, fields: dict[str, Any], fact: Fact, named: Fact
 ) -> Callable[[float], _Moved | None]:
     """A fact at two values, one of them its own where the other is beyond its bounds."""
 
     def at(factor: float) -> Estimate | None:
         try:
-            other = _with(question, named.path[0], scaled(fields, fact, factor))
+            other = _with(scenario, named.path[0], scaled(fields, fact, factor))
         except PlannerError:
             return None
         if any(True for _ in broken(other, layout)):
@@ -216,18 +216,18 @@ def _step(value: float, by: float) -> float:
     return max(round(value * by / power), 1) * power / value
 
 
-def _with(question: Question, kind: Any, fields: dict[str, Any]) -> Question:
+def _with(scenario: Scenario, kind: Any, fields: dict[str, Any]) -> Scenario:
     """The question with one description changed."""
-    parts: dict[str, Any] = {name: getattr(question, name) for name in _KINDS}
+    parts: dict[str, Any] = {name: getattr(scenario, name) for name in _KINDS}
     parts[kind] = _KINDS[kind].described(fields)
-    return Question(**parts, workload=question.workload, experience=question.experience)
+    return Scenario(**parts, workload=scenario.workload, experience=scenario.experience)
 
 
 def _replanned(
-    asked: Asked, question: Question, nodes: int, moved: _Moved, now: Estimate | None
+    asked: Asked, scenario: Scenario, nodes: int, moved: _Moved, now: Estimate | None
 ) -> str:
     """What is recommended with a fact at its two values, where that is not what is now."""
-    fields = getattr(question, moved.kind).model_dump()
+    fields = getattr(scenario, moved.kind).model_dump()
     plain = Fact(moved.fact.path[1:], moved.fact.value, moved.fact.kind, moved.fact.source)
     said = []
     for value in moved.values:

@@ -14,7 +14,7 @@ from planner.ask.point import Point, between, estimate_row, on_nodes
 from planner.choose.legality import broken
 from planner.choose.search import RISK
 from planner.cost.estimate import Estimate, estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, Recompute
 from planner.describe.machine import Machine
@@ -54,11 +54,11 @@ def largest_batch(
     """
     asked = asked_of(model, machine, job)
     point = asked.on(nodes)
-    if point.best is None or point.question is None:
+    if point.best is None or point.scenario is None:
         verdict = f"{asked.model.name} fits on {on_nodes(point)} with no batch: {point.reason}."
         return asked.answer("largest-batch", verdict, [point.row()], found=False, nodes=nodes)
     rows, found = [], []
-    for mode in point.question.framework.recompute:
+    for mode in point.scenario.framework.recompute:
         one = _largest(point, point.best.layout, mode)
         if one is not None:
             found.append(one)
@@ -78,7 +78,7 @@ def largest_batch(
     )
 
 
-def _sized(question: Question, layout: Layout, size: int, mode: Recompute) -> Estimate | None:
+def _sized(scenario: Scenario, layout: Layout, size: int, mode: Recompute) -> Estimate | None:
     """A layout with another micro-batch in one pass; None where it is not allowed."""
     try:
         other = layout.replaced(
@@ -87,11 +87,11 @@ def _sized(question: Question, layout: Layout, size: int, mode: Recompute) -> Es
             micro_batch=size,
             grad_accumulation=max(layout.pp, 1),
         )
-        workload = question.workload.replaced(global_batch=other.global_batch, ramp="")
+        workload = scenario.workload.replaced(global_batch=other.global_batch, ramp="")
     except PlannerError:
         return None
-    asked = Question(
-        question.model, question.machine, workload, question.framework, question.experience
+    asked = Scenario(
+        scenario.model, scenario.machine, workload, scenario.framework, scenario.experience
     )
     if any(True for _ in broken(asked, other)):
         return None
@@ -100,15 +100,15 @@ def _sized(question: Question, layout: Layout, size: int, mode: Recompute) -> Es
 
 def _largest(point: Point, layout: Layout, mode: Recompute) -> Estimate | None:
     """The estimate with the largest micro-batch that is safe."""
-    question = point.question
-    assert question is not None
+    scenario = point.scenario
+    assert scenario is not None
 
     def safe(size: int) -> bool:
-        one = _sized(question, layout, size, mode)
+        one = _sized(scenario, layout, size, mode)
         return one is not None and one.fits and one.out_of_memory_probability <= RISK
 
     size = largest(layout.micro_batch, _MOST, 1, safe)
-    return None if size is None else _sized(question, layout, size, mode)
+    return None if size is None else _sized(scenario, layout, size, mode)
 
 
 def _row(one: Estimate, mode: Recompute) -> Row:

@@ -106,9 +106,9 @@ class Finished:
 
 def finished(point: Point) -> Finished | None:
     """The jobs in a row of a point, where something fits."""
-    if point.best is None or point.question is None:
+    if point.best is None or point.scenario is None:
         return None
-    job = BatchJob(point.question, point.best, point.nodes, steps_of(point.workload))
+    job = BatchJob(point.scenario, point.best, point.nodes, steps_of(point.workload))
     return Finished(point, slot_of(job))
 
 

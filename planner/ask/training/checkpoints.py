@@ -12,7 +12,7 @@ from planner.ask.fewest import doublings
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, on_nodes
 from planner.ask.resources.nodes import up_to
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
@@ -177,18 +177,18 @@ class _Saves:
         plain = Checkpoints(file_system=first, share=share)
         if machine.node.local_disk is not None:
             yield f"local disks, then {named[0]}", plain.replaced(storage="local-disk")
-        if self.layouts.world > 1 and checkpoint_of(self._question, self.layouts).writers > 1:
+        if self.layouts.world > 1 and checkpoint_of(self._scenario, self.layouts).writers > 1:
             yield f"{named[0]}, whole by one rank", plain.replaced(full=True)
 
     @property
-    def _question(self) -> Question:
-        assert self.point.question is not None
-        return self.point.question
+    def _scenario(self) -> Scenario:
+        assert self.point.scenario is not None
+        return self.point.scenario
 
     def _way(self, name: str, how: Checkpoints) -> _Way:
-        saved = checkpoint_of(self._question, self.layouts, how)
+        saved = checkpoint_of(self._scenario, self.layouts, how)
         again = restart_s(
-            self._question, self.layouts, failures=self.stated.failures, checkpoints=how
+            self._scenario, self.layouts, failures=self.stated.failures, checkpoints=how
         )
         work = self.point.seconds if self.point.workload.all_tokens else _MONTH_S
         interval, behind = self.stated.interval_s, saved.behind_s
@@ -204,9 +204,9 @@ class _Saves:
         """The answer."""
         first, best = self.ways[0], self.best
         assert self.point.best is not None
-        weights = float(saved_bytes(self._question, self.layouts, "weights")["weights"])
+        weights = float(saved_bytes(self._scenario, self.layouts, "weights")["weights"])
         said = (
-            f"A checkpoint of {self._question.model.name} on {on_nodes(self.point)} "
+            f"A checkpoint of {self._scenario.model.name} on {on_nodes(self.point)} "
             f"({self.point.best.layout} [{self.point.best.framework}]) is "
             f"{format_bytes(float(first.saved.total_bytes))} in "
             f"{counted(int(first.saved.files), 'file')} ({format_bytes(weights)} for weights "
@@ -244,10 +244,10 @@ def _nothing(asked: Asked, points: list[Point]) -> str:
 def _rows(point: Point, stated: _Stated) -> list[Row]:
     """A record for each way to save."""
     place = {"nodes": point.nodes, "devices": point.nodes * point.machine.node.num_devices}
-    if point.best is None or point.question is None:
+    if point.best is None or point.scenario is None:
         return [{**place, "fits": False, "reason": point.reason}]
     saves = _Saves(point, stated)
-    weights = saved_bytes(point.question, saves.layouts, "weights")["weights"]
+    weights = saved_bytes(point.scenario, saves.layouts, "weights")["weights"]
     return [
         {
             **place,

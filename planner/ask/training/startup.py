@@ -98,8 +98,8 @@ def startup(
 
 def _parts(point: Point, start: StartUp) -> dict[str, float]:
     assert point.best is not None
-    assert point.question is not None
-    found = start_up(point.question, Layouts.of(point.best.layout), start)
+    assert point.scenario is not None
+    found = start_up(point.scenario, Layouts.of(point.best.layout), start)
     return {name: float(part) for name, part in found.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from planner.choose.given.completing import Completed, complete
 from planner.choose.planning import estimate, plan
 from planner.cost.estimate import Estimate
-from planner.cost.question.experience import Experience
+from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.framework.framework import Framework

@@ -15,7 +15,7 @@ from planner.choose.legality.rule import Rule
 from planner.choose.legality.sharding import SHARDING
 from planner.choose.legality.traced import TRACED
 from planner.cost.arrays import Mask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
@@ -35,7 +35,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, dict[str, int]]:
+def legal(scenario: Scenario, layouts: Layouts, known: set[str]) -> tuple[Mask, dict[str, int]]:
     """Which layouts keep every rule that can be applied once the `known` columns are set.
 
     Returns the mask and, per reason, how many layouts fell on it first.
@@ -45,27 +45,27 @@ def legal(question: Question, layouts: Layouts, known: set[str]) -> tuple[Mask, 
     for rule in RULES:
         if not set(rule.needs) <= known:
             continue
-        holds = rule.holds(question, layouts)
+        holds = rule.holds(scenario, layouts)
         if fell := int(np.count_nonzero(alive & np.logical_not(holds))):
             dropped[rule.reason] = dropped.get(rule.reason, 0) + fell
             alive &= holds
     return alive, dropped
 
 
-def check(question: Question, layout: Layout) -> None:
+def check(scenario: Scenario, layout: Layout) -> None:
     """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
-    if why := question.framework.refuses(question.machine, question.workload, question.model):
+    if why := scenario.framework.refuses(scenario.machine, scenario.workload, scenario.model):
         raise LayoutError(why)
-    check_sequence(question)
-    check_routing(question)
-    check_ramp(question.workload)
-    for rule in broken(question, layout):
-        raise LayoutError(rule.message(question, layout))
+    check_sequence(scenario)
+    check_routing(scenario)
+    check_ramp(scenario.workload)
+    for rule in broken(scenario, layout):
+        raise LayoutError(rule.message(scenario, layout))
 
 
-def broken(question: Question, layout: Layout) -> Iterator[Rule]:
+def broken(scenario: Scenario, layout: Layout) -> Iterator[Rule]:
     """The rules that one layout breaks, in their order."""
     one = Layouts.of(layout)
     for rule in RULES:
-        if not np.all(rule.holds(question, one)):
+        if not np.all(rule.holds(scenario, one)):
             yield rule

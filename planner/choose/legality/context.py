@@ -7,7 +7,7 @@ import numpy as np
 from planner.choose.job import listed
 from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 from planner.units import either
@@ -15,7 +15,7 @@ from planner.units import either
 __all__ = ["CONTEXT"]
 
 
-def _kind(q: Question, x: Layouts) -> Mask:
+def _kind(q: Scenario, x: Layouts) -> Mask:
     """What travels is what the framework sends."""
     offered = q.framework.context
     ring, alone = x.ulysses == 1, x.ulysses == x.cp
@@ -23,7 +23,7 @@ def _kind(q: Question, x: Layouts) -> Mask:
     return (x.cp == 1) | found | (~ring & ~alone & ("two-level" in offered))
 
 
-def _kind_message(q: Question, x: Layout) -> str:
+def _kind_message(q: Scenario, x: Layout) -> str:
     ways = {"ring": "1", "ulysses": f"{x.cp}", "two-level": "a divisor of cp between them"}
     use = either([ways[kind] for kind in q.framework.context])
     return (
@@ -32,7 +32,7 @@ def _kind_message(q: Question, x: Layout) -> str:
     )
 
 
-def _heads(q: Question, x: Layouts) -> Mask:
+def _heads(q: Scenario, x: Layouts) -> Mask:
     """Heads of a tensor-parallel rank are dealt to the ranks that exchange them, evenly."""
     ranks = x.tp * x.ulysses
     even = q.model.num_heads % ranks == 0
@@ -41,7 +41,7 @@ def _heads(q: Question, x: Layouts) -> Mask:
     return (x.ulysses == 1) | even
 
 
-def _heads_message(q: Question, x: Layout) -> str:
+def _heads_message(q: Scenario, x: Layout) -> str:
     heads = {"num_heads": q.model.num_heads}
     if not q.framework.kernels.repeats_kv_heads and q.model.latent_attention is None:
         heads["num_kv_heads"] = q.model.num_kv_heads
@@ -53,12 +53,12 @@ def _heads_message(q: Question, x: Layout) -> str:
     )
 
 
-def _sequence(q: Question, x: Layouts) -> Mask:
+def _sequence(q: Scenario, x: Layouts) -> Mask:
     pieces = np.where(x.ulysses == x.cp, x.cp, 2 * x.cp)
     return (x.cp == 1) | (q.workload.sequence_length % pieces == 0)
 
 
-def _sequence_message(q: Question, x: Layout) -> str:
+def _sequence_message(q: Scenario, x: Layout) -> str:
     length, whole = q.workload.sequence_length, x.ulysses == x.cp
     said, divided = ("cp", "which") if whole else ("2 * cp", "whose double")
     known = [d for d in divisors(length if whole else length // 2) if d <= 64]

@@ -8,7 +8,7 @@ from planner.choose.job import listed
 from planner.choose.legality.context import CONTEXT
 from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 from planner.describe.workload import parse_ramp
@@ -29,7 +29,7 @@ def _axis(name: str) -> Rule:
     )
 
 
-def _for_model(q: Question) -> str:
+def _for_model(q: Scenario) -> str:
     """Of what a framework lacks: that it does so for this model, and why."""
     code = q.framework.code
     if not code.models:
@@ -38,11 +38,11 @@ def _for_model(q: Question) -> str:
     return f" for {q.model.name}" + (f" ({odd})" if odd else "")
 
 
-def _heads(q: Question, x: Layouts) -> Mask:
+def _heads(q: Scenario, x: Layouts) -> Mask:
     return q.model.num_heads % x.tp == 0
 
 
-def _kv_heads(q: Question, x: Layouts) -> Mask:
+def _kv_heads(q: Scenario, x: Layouts) -> Mask:
     kv = q.model.num_kv_heads
     divides = kv % x.tp == 0
     if q.model.latent_attention is not None:
@@ -50,27 +50,27 @@ def _kv_heads(q: Question, x: Layouts) -> Mask:
     return divides | (q.framework.replicates_kv_heads & (x.tp % max(kv, 1) == 0))
 
 
-def _ffn_width(q: Question) -> int:
+def _ffn_width(q: Scenario) -> int:
     """Width of the dense feed-forward, which tp splits; 0 where there is none."""
     experts = q.model.experts
     return q.model.ffn_size if experts is None or experts.num_dense_layers else 0
 
 
-def _ffn(q: Question, x: Layouts) -> Mask:
+def _ffn(q: Scenario, x: Layouts) -> Mask:
     return _ffn_width(q) % x.tp == 0
 
 
-def _node(q: Question, x: Layouts) -> Mask:
+def _node(q: Scenario, x: Layouts) -> Mask:
     per_node = q.machine.node.num_devices
     return (per_node % x.tp == 0) | (x.tp % per_node == 0)
 
 
-def _user_buffers(q: Question, x: Layouts) -> Mask:
+def _user_buffers(q: Scenario, x: Layouts) -> Mask:
     inside = (x.tp > 1) & (x.tp <= q.machine.node.num_devices)
     return (inside & x.splits_sequence) | (not q.framework.communication.overlap_tensor_in_node)
 
 
-def _user_buffers_message(q: Question, x: Layout) -> str:
+def _user_buffers_message(q: Scenario, x: Layout) -> str:
     per_node = q.machine.node.num_devices
     inside = f"use both with tp = 2 to {per_node}, or " if per_node > 1 else ""
     return (
@@ -80,7 +80,7 @@ def _user_buffers_message(q: Question, x: Layout) -> str:
     )
 
 
-def _ramp(q: Question, x: Layouts) -> Mask:
+def _ramp(q: Scenario, x: Layouts) -> Mask:
     sizes = [size for _, size in parse_ramp(q.workload.ramp)]
     at_once = x.dp * x.micro_batch
     return np.all([size % at_once == 0 for size in sizes], axis=0) | np.zeros_like(at_once, bool)

@@ -7,7 +7,7 @@ import numpy as np
 from planner.choose.job import listed
 from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 from planner.units import either
@@ -15,12 +15,12 @@ from planner.units import either
 __all__ = ["EXPERTS"]
 
 
-def _width(q: Question, x: Layouts) -> Mask:
+def _width(q: Scenario, x: Layouts) -> Mask:
     width = q.model.experts.ffn_size if q.model.experts else 0
     return width % x.settled(q.framework).expert_tp == 0
 
 
-def _width_message(q: Question, x: Layout) -> str:
+def _width_message(q: Scenario, x: Layout) -> str:
     split, experts = int(Layouts.of(x).settled(q.framework).expert_tp), q.model.experts
     assert experts is not None
     width = experts.ffn_size
@@ -31,7 +31,7 @@ def _width_message(q: Question, x: Layout) -> str:
     )
 
 
-def _offered(q: Question, x: Layouts) -> Mask:
+def _offered(q: Scenario, x: Layouts) -> Mask:
     offered, chosen = q.framework.expert_tensor_parallel, x.settled(q.framework).expert_tp
     if q.model.experts is None:
         return x.etp == 0
@@ -40,7 +40,7 @@ def _offered(q: Question, x: Layouts) -> Mask:
     return whole | same | ("any" in offered)
 
 
-def _offered_message(q: Question, x: Layout) -> str:
+def _offered_message(q: Scenario, x: Layout) -> str:
     if q.model.experts is None:
         return f"etp = {x.etp}: {q.model.name} has no experts; use etp = 0"
     words = {"tp": f"{x.tp} (tp)", "one": "1"}
@@ -51,13 +51,13 @@ def _offered_message(q: Question, x: Layout) -> str:
     )
 
 
-def _spread(q: Question, x: Layouts) -> Mask:
+def _spread(q: Scenario, x: Layouts) -> Mask:
     experts = q.model.experts.num_experts if q.model.experts else 1
     ranks = x.dp * x.cp * x.tp
     return (experts % x.ep == 0) & (ranks % (x.ep * x.settled(q.framework).expert_tp) == 0)
 
 
-def _spread_message(q: Question, x: Layout) -> str:
+def _spread_message(q: Scenario, x: Layout) -> str:
     if q.model.experts is None:
         return f"ep = {x.ep}: {q.model.name} has no experts; use ep = 1"
     experts, split = q.model.experts.num_experts, int(Layouts.of(x).settled(q.framework).expert_tp)
@@ -74,7 +74,7 @@ def _spread_message(q: Question, x: Layout) -> str:
     )
 
 
-def _parts(q: Question, x: Layouts) -> Mask:
+def _parts(q: Scenario, x: Layouts) -> Mask:
     """Ranks send a token to its experts once only where each of them holds a part of all."""
     together = x.settled(q.framework).expert_tp == x.tp
     if q.model.experts and q.framework.communication.routes_own_tokens:
@@ -82,12 +82,12 @@ def _parts(q: Question, x: Layouts) -> Mask:
     return together | (x.tp == 1) | x.splits_sequence
 
 
-def _uneven(q: Question, x: Layouts) -> Mask:
+def _uneven(q: Scenario, x: Layouts) -> Mask:
     """The fullest of ep ranks gets at most every token."""
     return (x.ep == 1) | (q.workload.expert_imbalance <= x.ep)
 
 
-def _uneven_message(q: Question, x: Layout) -> str:
+def _uneven_message(q: Scenario, x: Layout) -> str:
     uneven = q.workload.expert_imbalance
     return (
         f"expert_imbalance = {uneven:g} with ep = {x.ep}: a rank that gets every token has {x.ep} "

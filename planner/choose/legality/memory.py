@@ -10,7 +10,7 @@ from planner.choose.legality.offloading import offload_message, offloads
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Float, Mask, among
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import chunk_counts
 from planner.describe.layout import DEALING, RECOMPUTE, RECOMPUTE_MODULES, Layout, divisors
@@ -19,7 +19,7 @@ from planner.units import either
 __all__ = ["OFFLOADED", "RECOMPUTED", "chunk_layers"]
 
 
-def _by_layers(q: Question, x: Layouts) -> Mask:
+def _by_layers(q: Scenario, x: Layouts) -> Mask:
     told = {
         "layers": x.recompute_layers > 0,
         "every": x.recompute_every > 1,
@@ -30,7 +30,7 @@ def _by_layers(q: Question, x: Layouts) -> Mask:
     return (some == 0) | ((some == 1) & x.recomputes_layers & ~np.any(refused, axis=0))
 
 
-def _by_layers_message(q: Question, x: Layout) -> str:
+def _by_layers_message(q: Scenario, x: Layout) -> str:
     plain = {"recompute_layers": 0, "recompute_every": 1, "recompute_span": 1}
     said = [f"{name} = {getattr(x, name)}" for name in plain if getattr(x, name) != plain[name]]
     offered = [f"recompute_{name}" for name in q.framework.recompute_by]
@@ -42,14 +42,14 @@ def _by_layers_message(q: Question, x: Layout) -> str:
     )
 
 
-def _modules(q: Question, x: Layouts) -> Mask:
+def _modules(q: Scenario, x: Layouts) -> Mask:
     known = q.framework.modules(q.workload.precision)
     refused = tuple(name for name in RECOMPUTE_MODULES if name not in known)
     named = x.recompute_modules > 0
     return ~named | (x.recomputes_selectively & ~x.recomputes_module(refused))
 
 
-def _modules_message(q: Question, x: Layout) -> str:
+def _modules_message(q: Scenario, x: Layout) -> str:
     if not q.framework.recompute_modules:
         return (
             f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} names no "
@@ -69,7 +69,7 @@ def _modules_message(q: Question, x: Layout) -> str:
     )
 
 
-def _other_recipe(q: Question, x: Layout) -> str:
+def _other_recipe(q: Scenario, x: Layout) -> str:
     """Switches with which the framework repeats modules that it does not in 8-bit training."""
     barred = q.framework.recompute_modules_not_fp8
     if not set(x.recompute_modules) & set(barred) or q.workload.precision != "fp8":
@@ -83,14 +83,14 @@ def _other_recipe(q: Question, x: Layout) -> str:
     return f", or its switch {either(lifting)}" if lifting else ""
 
 
-def _moves(q: Question, x: Layouts) -> Mask:
+def _moves(q: Scenario, x: Layouts) -> Mask:
     modes = [RECOMPUTE.index(mode) for mode in q.framework.offload_activations]
     piped = q.framework.offloading.activations_piped | ~x.piped
     apart = not q.machine.device.uses_host_memory
     return ~x.offloads_activations | (among(x.recompute, modes) & piped & apart)
 
 
-def _moves_message(q: Question, x: Layout) -> str:
+def _moves_message(q: Scenario, x: Layout) -> str:
     modes, name = q.framework.offload_activations, q.framework.name
     if not modes:
         return f"offload_activations is not offered by {name}; leave it out"
@@ -106,7 +106,7 @@ def _moves_message(q: Question, x: Layout) -> str:
     )
 
 
-def _spans(q: Question, x: Layouts) -> Mask:
+def _spans(q: Scenario, x: Layouts) -> Mask:
     several = np.ravel(x.recompute_span > 1)
     holds = np.ones(len(several), dtype=np.bool_)
     if np.any(several):
@@ -117,7 +117,7 @@ def _spans(q: Question, x: Layouts) -> Mask:
     return holds.reshape(np.shape(x.pp))
 
 
-def _spans_message(q: Question, x: Layout) -> str:
+def _spans_message(q: Scenario, x: Layout) -> str:
     layers = sorted({int(count) for count in np.ravel(chunk_layers(q, x))})
     return (
         f"recompute_span = {x.recompute_span} does not divide the layers of a chunk "
@@ -125,7 +125,7 @@ def _spans_message(q: Question, x: Layout) -> str:
     )
 
 
-def chunk_layers(q: Question, x: Layout) -> Float:
+def chunk_layers(q: Scenario, x: Layout) -> Float:
     """Layers of every chunk of every stage [1].
 
     Counted: layers of all kinds, as they are dealt to stages. Left out: embedding and head.
@@ -133,7 +133,7 @@ def chunk_layers(q: Question, x: Layout) -> Float:
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")     # 32 layers
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> sorted(set(np.ravel(chunk_layers(job, Layout(pp=2, schedule="1f1b"))).tolist()))
     [16.0]
     """

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.choose.job import listed
 from planner.cost.arrays import Mask, among
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, Layout
 from planner.units import either
@@ -14,7 +14,7 @@ from planner.units import either
 __all__ = ["offload_message", "offloads"]
 
 
-def offloads(q: Question, x: Layouts) -> Mask:
+def offloads(q: Scenario, x: Layouts) -> Mask:
     """Which layouts offload nothing, or what the framework can, to what the machine has."""
     fw, disk = q.framework, q.machine.node.local_disk is not None
     staged = among(x.zero_stage, fw.offload_stages)
@@ -27,7 +27,7 @@ def offloads(q: Question, x: Layouts) -> Mask:
     return x.keeps_states | np.where(x.states_on_host, host, off)
 
 
-def offload_message(q: Question, x: Layout) -> str:
+def offload_message(q: Scenario, x: Layout) -> str:
     """How a layout asks for an offload that is not there, and which there are."""
     if "nvme" in x.offload and q.machine.node.local_disk is None:
         return (
@@ -44,7 +44,7 @@ def offload_message(q: Question, x: Layout) -> str:
     return f"offload {x.offload!r} is not offered by {q.framework.name}; use {either(offered)}"
 
 
-def _stages(q: Question, x: Layout) -> list[int]:
+def _stages(q: Scenario, x: Layout) -> list[int]:
     """ZeRO stages of the framework at which it offloads as the layout does."""
     stages = q.framework.stages(q.workload.precision)
     held = offloads(q, Layouts.stack([x.replaced(zero_stage=stage) for stage in stages]))

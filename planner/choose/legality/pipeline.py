@@ -7,7 +7,7 @@ import numpy as np
 from planner.choose.job import listed
 from planner.choose.legality.rule import Rule, coded
 from planner.cost.arrays import Mask, among
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import defers_weight_gradients, fewest_micro_batches, interleaved
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.pipeline import layers_on_stage, told_deal
@@ -18,22 +18,22 @@ from planner.units import either
 __all__ = ["SCHEDULED", "STAGES"]
 
 
-def _num_layers(q: Question) -> int:
+def _num_layers(q: Scenario) -> int:
     return q.model.depth
 
 
-def _stages(q: Question, x: Layouts) -> Mask:
+def _stages(q: Scenario, x: Layouts) -> Mask:
     chunks, layers = x.pp * x.vpp, _num_layers(q)
     even = chunks <= layers if q.framework.uneven_stages else layers % chunks == 0
     return even | x.counts_ends | x.dealt_by_hand
 
 
-def _told(q: Question, x: Layouts) -> Mask:
+def _told(q: Scenario, x: Layouts) -> Mask:
     told = x.counts_ends | x.dealt_by_hand
     return ~told | (x.piped & q.framework.deals_as_told)
 
 
-def _told_message(q: Question, x: Layout) -> str:
+def _told_message(q: Scenario, x: Layout) -> str:
     if x.pp == 1:
         return f"pp = 1 with {_deal_of(x)}: one stage holds all layers; leave it out"
     return (
@@ -48,7 +48,7 @@ def _deal_of(x: Layout) -> str:
     return ", ".join(f"{name} = {shorten(str(value))}" for name, value in given.items())
 
 
-def _filled(q: Question, x: Layouts) -> Mask:
+def _filled(q: Scenario, x: Layouts) -> Mask:
     """All layers lie somewhere, and an end is no more than its chunk."""
     told = np.ravel(x.counts_ends | x.dealt_by_hand)
     holds = np.ones(len(told), dtype=np.bool_)
@@ -59,7 +59,7 @@ def _filled(q: Question, x: Layouts) -> Mask:
     return holds.reshape(np.shape(x.pp))
 
 
-def _is_filled(q: Question, x: Layout) -> bool:
+def _is_filled(q: Scenario, x: Layout) -> bool:
     layers, chunks = _num_layers(q), x.pp * x.vpp
     deal = told_deal(layers, x)
     _, counts = layers_on_stage(layers, chunks, np.arange(chunks), deal)
@@ -67,7 +67,7 @@ def _is_filled(q: Question, x: Layout) -> bool:
     return bool(counts.sum() == layers and np.all(counts >= 0) and np.all(between >= 1))
 
 
-def _filled_message(q: Question, x: Layout) -> str:
+def _filled_message(q: Scenario, x: Layout) -> str:
     layers, chunks = _num_layers(q), x.pp * x.vpp
     if x.split:
         return (
@@ -80,7 +80,7 @@ def _filled_message(q: Question, x: Layout) -> str:
     )
 
 
-def _stages_message(q: Question, x: Layout) -> str:
+def _stages_message(q: Scenario, x: Layout) -> str:
     layers, chunks = _num_layers(q), x.pp * x.vpp
     if q.framework.uneven_stages:
         return f"pp * vpp = {chunks} exceeds the {layers} layers; use at most {layers}"
@@ -90,14 +90,14 @@ def _stages_message(q: Question, x: Layout) -> str:
     )
 
 
-def _schedule(q: Question, x: Layouts) -> Mask:
+def _schedule(q: Scenario, x: Layouts) -> Mask:
     scheduled = x.piped != x.scheduled("none")
     chunked = np.where(x.v_shaped, x.vpp == 2, (x.vpp > 1) == interleaved(x))
     divided = ~interleaved(x) | (x.grad_accumulation % x.pp == 0)
     return scheduled & chunked & divided & (x.num_microbatches >= fewest_micro_batches(x))
 
 
-def _schedule_message(q: Question, x: Layout) -> str:
+def _schedule_message(q: Scenario, x: Layout) -> str:
     if (x.pp > 1) != (x.schedule != "none"):
         return (
             f"pp = {x.pp} with schedule {x.schedule!r}: a pipeline needs a schedule and a schedule "
@@ -125,13 +125,13 @@ def _schedule_message(q: Question, x: Layout) -> str:
     )
 
 
-def _deferred(q: Question, x: Layouts) -> Mask:
+def _deferred(q: Scenario, x: Layouts) -> Mask:
     recompute = [RECOMPUTE.index(mode) for mode in q.framework.deferred_recompute]
     stages = among(x.zero_stage, q.framework.deferred_zero_stages)
     return ~defers_weight_gradients(x) | (among(x.recompute, recompute) & stages)
 
 
-def _deferred_message(q: Question, x: Layout) -> str:
+def _deferred_message(q: Scenario, x: Layout) -> str:
     recompute, stages = q.framework.deferred_recompute, q.framework.deferred_zero_stages
     return (
         f"schedule {x.schedule!r}, whose weight gradients are passes of their own, with recompute "

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.cost.arrays import Mask, among
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 
@@ -21,8 +21,8 @@ class Rule:
     """Short reason, as counted in `dropped`."""
     needs: tuple[str, ...]
     """Columns that the rule looks at; it can be applied once these are known."""
-    holds: Callable[[Question, Layouts], Mask]
-    message: Callable[[Question, Layout], str]
+    holds: Callable[[Scenario, Layouts], Mask]
+    message: Callable[[Scenario, Layout], str]
 
 
 def choices(axis: str, allowed: tuple[object, ...]) -> str:
@@ -33,7 +33,7 @@ def choices(axis: str, allowed: tuple[object, ...]) -> str:
 def coded(name: str, table: tuple[object, ...], allowed: str, implied: object) -> Rule:
     """A choice that the framework's tuple `allowed` must hold."""
 
-    def holds(q: Question, x: Layouts) -> Mask:
+    def holds(q: Scenario, x: Layouts) -> Mask:
         offered = {implied, *getattr(q.framework, allowed)}
         codes = [i for i, value in enumerate(table) if value in offered]
         return among(getattr(x, name), codes)

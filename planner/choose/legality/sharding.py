@@ -7,18 +7,18 @@ import numpy as np
 from planner.choose.job import listed
 from planner.choose.legality.rule import Rule, choices
 from planner.cost.arrays import Mask, among
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout, divisors
 
 __all__ = ["SHARDING"]
 
 
-def _batch(q: Question, x: Layouts) -> Mask:
+def _batch(q: Scenario, x: Layouts) -> Mask:
     return x.global_batch == q.workload.global_batch
 
 
-def _batch_message(q: Question, x: Layout) -> str:
+def _batch_message(q: Scenario, x: Layout) -> str:
     batch = q.workload.global_batch
     per_replica = batch / x.dp
     if batch < x.dp:
@@ -40,13 +40,13 @@ def _batch_message(q: Question, x: Layout) -> str:
     )
 
 
-def _zero(q: Question, x: Layouts) -> Mask:
+def _zero(q: Scenario, x: Layouts) -> Mask:
     stages = among(x.zero_stage, q.framework.stages(q.workload.precision))
     piped = among(x.zero_stage, q.framework.zero_stages_with_pipeline)
     return stages & (piped | ~x.piped)
 
 
-def _zero_message(q: Question, x: Layout) -> str:
+def _zero_message(q: Scenario, x: Layout) -> str:
     allowed = q.framework.stages(q.workload.precision)
     if x.zero_stage not in allowed:
         return (
@@ -60,7 +60,7 @@ def _zero_message(q: Question, x: Layout) -> str:
     )
 
 
-def _alone(q: Question, x: Layouts) -> Mask:
+def _alone(q: Scenario, x: Layouts) -> Mask:
     """No axis that needs it, or one beside states that ranks share."""
     axes = q.framework.axes_need_sharding
     single = np.prod([np.ones_like(x.tp), *(getattr(x, axis) for axis in axes)], axis=0) == 1
@@ -71,13 +71,13 @@ def _alone(q: Question, x: Layouts) -> Mask:
     return single | (shared & (("ep" not in axes) | held))
 
 
-def _hybrid(q: Question, x: Layouts) -> Mask:
+def _hybrid(q: Scenario, x: Layouts) -> Mask:
     whole = x.dp_shard == x.dp
     offered = among(x.zero_stage, q.framework.hybrid_stages)
     return whole | ((x.dp % x.dp_shard == 0) & offered)
 
 
-def _hybrid_message(q: Question, x: Layout) -> str:
+def _hybrid_message(q: Scenario, x: Layout) -> str:
     if not q.framework.hybrid_stages:
         return (
             f"dp_shard = {x.dp_shard}: {q.framework.name} shards over all replicas; use "
@@ -89,14 +89,14 @@ def _hybrid_message(q: Question, x: Layout) -> str:
     )
 
 
-def _second(q: Question, x: Layouts) -> Mask:
+def _second(q: Scenario, x: Layouts) -> Mask:
     plain = (x.tp == 1) & (x.pp == 1) & x.shards_weights & x.keeps_states
     divides = x.num_shards % np.maximum(x.reshard, 1) == 0
     experts = x.reshard % x.ep == 0
     return (x.reshard == 0) | (plain & divides & experts & q.framework.second_shards)
 
 
-def _second_message(q: Question, x: Layout) -> str:
+def _second_message(q: Scenario, x: Layout) -> str:
     if not q.framework.second_shards:
         return (
             f"reshard = {x.reshard}: weights are sharded over all ranks again after a forward pass "
@@ -108,7 +108,7 @@ def _second_message(q: Question, x: Layout) -> str:
     )
 
 
-def _updates_once(q: Question, x: Layouts) -> Mask:
+def _updates_once(q: Scenario, x: Layouts) -> Mask:
     at_once = q.framework.kernels.optimizer_in_backward
     return ((x.grad_accumulation == 1) & ~x.piped) | (not at_once)
 

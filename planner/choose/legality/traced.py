@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.choose.legality.rule import Rule
 from planner.cost.arrays import Mask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE
 
@@ -15,7 +15,7 @@ __all__ = ["TRACED"]
 _SELECTIVE = RECOMPUTE.index("selective")
 
 
-def _recompute(q: Question, x: Layouts) -> Mask:
+def _recompute(q: Scenario, x: Layouts) -> Mask:
     return np.asarray((x.recompute != _SELECTIVE) | (q.model.traced is None))
 
 

@@ -11,8 +11,8 @@ from planner.choose.simulated.works import measured_factor, stage_works
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import simulate
 from planner.cost.schedules.timeline import Timeline
 from planner.cost.shards.layouts import Layouts
@@ -28,23 +28,23 @@ __all__ = [
     "Played",
     "axes",
     "played",
-    "question_of",
     "rank_axes",
+    "scenario_of",
 ]
 
 _MOST_TASKS = 8_000
 # passes of a played step: half a second of work; what the middle repeats beyond is left out
 
 
-def question_of(
+def scenario_of(
     model: Model,
     machine: Machine,
     workload: Workload,
     estimate: Estimate,
     experience: Experience = Experience(),
-) -> Question:
-    """The question that an estimate answers; its framework is that of the catalogue."""
-    return Question(model, machine, workload, load_framework(estimate.framework), experience)
+) -> Scenario:
+    """The scenario that an estimate answers; its framework is that of the catalogue."""
+    return Scenario(model, machine, workload, load_framework(estimate.framework), experience)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def played(
 ) -> Played:
     """The step of an estimate, event by event."""
     layout = estimate.layout
-    question = question_of(model, machine, workload, estimate, experience)
-    works = stage_works(question, layout, measured_factor(question, estimate))
+    scenario = scenario_of(model, machine, workload, estimate, experience)
+    works = stage_works(scenario, layout, measured_factor(scenario, estimate))
     count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
     if count * per_batch > _MOST_TASKS:
         rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
@@ -149,9 +149,9 @@ _CARRIES = {
 def axes(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> list[Axis]:
     """The parallel axes of a layout that have more than one rank, fastest first."""
     layout = estimate.layout
-    question = question_of(model, machine, workload, estimate)
-    traffic = step_traffic(question, layout)
-    places, rows = geometry(Layouts.of(layout).settled(question.framework)), []
+    scenario = scenario_of(model, machine, workload, estimate)
+    traffic = step_traffic(scenario, layout)
+    places, rows = geometry(Layouts.of(layout).settled(scenario.framework)), []
     for name in _CARRIES:
         if name not in traffic:
             continue

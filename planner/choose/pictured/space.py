@@ -15,7 +15,7 @@ from planner.choose.search import Found, Needed
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints
-from planner.cost.question.experience import Experience
+from planner.cost.scenario.experience import Experience
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
@@ -90,7 +90,7 @@ def space(
 
     def text(index: int) -> str:
         part, row = place(index)
-        return f"{part.footprints.layouts[row]} [{part.question.framework.name}]"
+        return f"{part.footprints.layouts[row]} [{part.scenario.framework.name}]"
 
     def point(index: int) -> Point:
         return Point(float(memory[index]), float(time[index]), text(index))
@@ -99,7 +99,7 @@ def space(
     sample = np.arange(0, len(time), step)
     time[sample] = np.concatenate(
         [
-            timed(part.question, part.footprints.take(sample[inside] - start)).step_time_s
+            timed(part.scenario, part.footprints.take(sample[inside] - start)).step_time_s
             for part, (start, end) in zip(found, itertools.pairwise(starts), strict=True)
             if len(inside := np.flatnonzero((sample >= start) & (sample < end)))
         ]

@@ -11,7 +11,7 @@ import numpy as np
 from planner.choose.legality import legal
 from planner.choose.search.grid import Grid
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import interleaved
 from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
@@ -27,15 +27,15 @@ FULLEST_CHUNK = 1.05
 _LEAST_CONTEXT_TOKENS = 1024
 
 
-def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]:
+def candidates(scenario: Scenario, world: int) -> tuple[Layouts, dict[str, int]]:
     """All legal layouts of `world` ranks, and how many combinations fell for which reason."""
-    grid = Grid(question)
+    grid = Grid(scenario)
     _degrees(grid, world)
     _batches(grid)
     _sharding(grid)
     _schedules(grid)
     grid.cross("recompute", _recompute(grid))
-    mask, dropped = legal(question, grid.layouts(), {"schedule", "recompute", "zero_stage"})
+    mask, dropped = legal(scenario, grid.layouts(), {"schedule", "recompute", "zero_stage"})
     grid.dropped.update(dropped)
     grid.filter(mask)
     return grid.layouts(), dict(grid.dropped)
@@ -43,8 +43,8 @@ def candidates(question: Question, world: int) -> tuple[Layouts, dict[str, int]]
 
 def _recompute(grid: Grid) -> list[int]:
     """Modes of recompute but those that repeat attention and free nothing."""
-    modes = list(grid.question.framework.recompute)
-    if "selective" in modes and selective_frees_nothing(grid.question):
+    modes = list(grid.scenario.framework.recompute)
+    if "selective" in modes and selective_frees_nothing(grid.scenario):
         modes.remove("selective")
         if fell := len(grid.columns["tp"]):
             grid.dropped[f"selective recompute: {FREES_NOTHING}"] += fell
@@ -52,7 +52,7 @@ def _recompute(grid: Grid) -> list[int]:
 
 
 def _degrees(grid: Grid, world: int) -> None:
-    framework, model = grid.question.framework, grid.question.model
+    framework, model = grid.scenario.framework, grid.scenario.model
     ways = divisors(world)
     grid.columns = {"tp": np.asarray(ways if "tp" in framework.axes else [1], dtype=np.int64)}
     grid.apply("tp")
@@ -68,7 +68,7 @@ def _degrees(grid: Grid, world: int) -> None:
     columns = grid.columns
     columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
     columns["vpp"] = np.ones_like(columns["dp"])
-    batch = grid.question.workload.global_batch
+    batch = grid.scenario.workload.global_batch
     grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
     experts = model.experts.num_experts if model.experts else 1
     grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
@@ -78,7 +78,7 @@ def _degrees(grid: Grid, world: int) -> None:
 
 def _whole_experts(grid: Grid) -> None:
     """Experts split as the framework does unasked, and where it can, on one rank each."""
-    model, (unasked, *others) = grid.question.model, grid.question.framework.expert_tensor_parallel
+    model, (unasked, *others) = grid.scenario.model, grid.scenario.framework.expert_tensor_parallel
     apart = model.experts is not None and "one" in others and unasked == "tp"
     grid.cross("etp", [0, 1] if apart else [0])
     columns = grid.columns
@@ -88,10 +88,10 @@ def _whole_experts(grid: Grid) -> None:
 
 def _context(grid: Grid, ways: list[int]) -> None:
     """Context degrees; slices too short to fill a device are dropped, and counted."""
-    if "cp" not in grid.question.framework.axes:
+    if "cp" not in grid.scenario.framework.axes:
         grid.cross("cp", [1])
         return
-    longest = grid.question.workload.sequence_length // _LEAST_CONTEXT_TOKENS
+    longest = grid.scenario.workload.sequence_length // _LEAST_CONTEXT_TOKENS
     useful = [c for c in ways if c <= max(longest, 1)]
     if fell := len(ways) - len(useful):
         reason = f"context slices below {_LEAST_CONTEXT_TOKENS} tokens"
@@ -100,8 +100,8 @@ def _context(grid: Grid, ways: list[int]) -> None:
 
 
 def _batches(grid: Grid) -> None:
-    batch = grid.question.workload.global_batch
-    most = _MAX_SAMPLES if grid.question.model.counts_samples else _MAX_MICRO_BATCH
+    batch = grid.scenario.workload.global_batch
+    most = _MAX_SAMPLES if grid.scenario.model.counts_samples else _MAX_MICRO_BATCH
     grid.cross("micro_batch", [d for d in divisors(batch) if d <= most])
     columns = grid.columns
     per_replica = batch // columns["dp"]
@@ -112,7 +112,7 @@ def _batches(grid: Grid) -> None:
 
 
 def _sharding(grid: Grid) -> None:
-    framework = grid.question.framework
+    framework = grid.scenario.framework
     modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
     grid.cross("sequence_parallel", modes)
     columns = grid.columns
@@ -122,11 +122,11 @@ def _sharding(grid: Grid) -> None:
     else:
         grid.filter(~alone | (columns["sequence_parallel"] == 0))
     grid.apply("sequence_parallel")
-    stages = framework.stages(grid.question.workload.precision)
+    stages = framework.stages(grid.scenario.workload.precision)
     grid.cross("zero_stage", list(stages))
     grid.apply("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))
-    mask, _ = legal(grid.question, grid.layouts(), {"offload", "zero_stage"})
+    mask, _ = legal(grid.scenario, grid.layouts(), {"offload", "zero_stage"})
     grid.filter(mask)
     # sharding over one replica is no sharding, but offload asks for a stage
     layouts = grid.layouts()
@@ -135,8 +135,8 @@ def _sharding(grid: Grid) -> None:
 
 
 def _schedules(grid: Grid) -> None:
-    question = grid.question
-    offered = [name for name in question.framework.schedules if name != "none"]
+    scenario = grid.scenario
+    offered = [name for name in scenario.framework.schedules if name != "none"]
     for name in list(offered):
         if (better := schedule_named(name).no_better_than) in offered:
             offered.remove(name)
@@ -146,7 +146,7 @@ def _schedules(grid: Grid) -> None:
     layouts = grid.layouts()
     grid.filter(layouts.piped != layouts.scheduled("none"))
     _chunks(grid)
-    mask, dropped = legal(question, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
+    mask, dropped = legal(scenario, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
     grid.dropped.update(dropped)
     grid.filter(mask)
 
@@ -154,7 +154,7 @@ def _schedules(grid: Grid) -> None:
 def _chunks(grid: Grid) -> None:
     """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
     schedule as many as its layers make even."""
-    model, layouts = grid.question.model, grid.layouts()
+    model, layouts = grid.scenario.model, grid.layouts()
     layers, pp = model.depth, layouts.pp
     several, turned = interleaved(layouts), layouts.v_shaped
     rows, chunks = [np.flatnonzero(~several & ~turned)], [1]

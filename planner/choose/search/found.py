@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates
 from planner.cost.memory.footprint import Footprints
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory import exceeding_probability
 from planner.errors import LayoutError
@@ -31,7 +31,7 @@ RISK = 0.05
 class Found:
     """The candidates of one framework: what all of them take, and how long those take that fit."""
 
-    question: Question
+    scenario: Scenario
     footprints: Footprints
     estimates: Estimates
     """Of those that fit, in the same order."""
@@ -85,15 +85,15 @@ class Found:
         return replace(self, footprints=some(self.footprints), estimates=some(self.estimates))
 
 
-def fits(question: Question, taken: Footprints) -> Mask:
+def fits(scenario: Scenario, taken: Footprints) -> Mask:
     """Whether layouts fit."""
     return taken.fits
 
 
-def fits_safely(question: Question, taken: Footprints) -> Mask:
+def fits_safely(scenario: Scenario, taken: Footprints) -> Mask:
     """Whether they fit, and run out of memory no more often than is taken."""
     room = taken.device_limit_bytes / np.maximum(taken.memory_bytes, 1.0)
-    return np.asarray(taken.fits & (exceeding_probability(question, taken.layouts, room) <= RISK))
+    return np.asarray(taken.fits & (exceeding_probability(scenario, taken.layouts, room) <= RISK))
 
 
 def order(estimates: Estimates, count: int | None = None) -> Int:
@@ -107,7 +107,7 @@ def order(estimates: Estimates, count: int | None = None) -> Int:
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.estimate import estimate_layouts
     >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
-    >>> job = Question(model, load_machine("polaris"), workload, load_framework("ddp"))
+    >>> job = Scenario(model, load_machine("polaris"), workload, load_framework("ddp"))
     >>> ranks = Layouts.broadcast(dp=[1, 4], grad_accumulation=[64, 16])
     >>> order(estimate_layouts(job, ranks)).tolist()            # four ranks before one
     [1, 0]

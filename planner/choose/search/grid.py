@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.legality import legal
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
 __all__ = ["Grid"]
@@ -32,8 +32,8 @@ def _kept(columns: dict[str, Int], mask: NDArray[np.bool_] | Int) -> dict[str, I
 class Grid:
     """Columns under construction, with the reasons for what fell."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
         self.columns: dict[str, Int] = {"tp": np.ones(1, dtype=np.int64)}
         self.dropped: Counter[str] = Counter()
         self._applied: set[str] = set()
@@ -51,7 +51,7 @@ class Grid:
     def apply(self, *new: str) -> None:
         """Apply the rules that the columns `new` make possible."""
         self._applied |= set(new)
-        mask, dropped = legal(self.question, self.layouts(), self._applied)
+        mask, dropped = legal(self.scenario, self.layouts(), self._applied)
         self.dropped.update(dropped)
         self.columns = _kept(self.columns, mask)
 

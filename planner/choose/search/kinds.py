@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Int
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 
@@ -33,14 +33,14 @@ IS_PREFERRED = PREFERRED == _KINDS
 OF_NO_STRATEGY = _AXES == _OTHERS
 
 
-def kinds_of(question: Question, layouts: Layouts) -> Int:
+def kinds_of(scenario: Scenario, layouts: Layouts) -> Int:
     """The kind of each layout [1].
 
     Counted: axes in use, what is sharded and offloaded as far as strategies tell it apart, how far
     axes reach. Left out: degrees, micro-batches, recompute. method.md#search.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> job = Question(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
+    >>> job = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
     ...                load_framework("megatron-lm"))
     >>> near, far = kinds_of(job, Layouts.stack([Layout(dp=2, tp=4), Layout(dp=2, tp=8)]))
     >>> bool(PREFERRED[far] == near), bool(PREFERRED[near] == near)     # 4 devices a node
@@ -52,12 +52,12 @@ def kinds_of(question: Question, layouts: Layouts) -> Int:
     others = (layouts.cp > 1) | ((layouts.ep > 1) & (axes == _PLAIN))
     axes = np.where(others, _OTHERS, axes)
     # with both axes a strategy is one whatever is sharded; which runs stall may hang on it
-    told = (axes < _WITHOUT_DATA) | bool(question.framework.stalls)
+    told = (axes < _WITHOUT_DATA) | bool(scenario.framework.stalls)
     sharded = np.where(told, layouts.zero_stage, 0)
     offload = np.where(axes == _PLAIN, layouts.offload, layouts.offload > 0)
     kinds = (axes * _ZERO_STAGES + sharded) * len(OFFLOAD) + offload
-    far = layouts.tp > question.machine.wired_devices
-    short = (layouts.cp > 1) & (question.workload.sequence_length // layouts.cp < _SLICE)
+    far = layouts.tp > scenario.machine.wired_devices
+    short = (layouts.cp > 1) & (scenario.workload.sequence_length // layouts.cp < _SLICE)
     for flag in (far, short, layouts.pp > _DEEP):
         kinds = kinds * 2 + flag
     return np.asarray(kinds)

@@ -14,7 +14,7 @@ from planner.cost.memory.activations import kept_bytes
 from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.memory.weights import gathered, resident, unfreed
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.known import KNOWN
 from planner.cost.schedules.schedule import Passes
 from planner.cost.shards.layouts import Layouts
@@ -43,7 +43,7 @@ _PASSES = (
 )
 
 
-def least_memory_bytes(question: Question, layouts: Layouts) -> Float:
+def least_memory_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     """Less than what layouts take of a device [B].
 
     Counted: weights, states and sums of gradients of the first stage, what is gathered of it, what
@@ -53,39 +53,39 @@ def least_memory_bytes(question: Question, layouts: Layouts) -> Float:
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.footprint import footprints
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> part = least_memory_bytes(question, layouts) / footprints(question, layouts).memory_bytes
+    >>> part = least_memory_bytes(scenario, layouts) / footprints(scenario, layouts).memory_bytes
     >>> bool(np.all((part > 0.5) & (part <= 1)))
     True
     """
     # repeating all layers leaves less than repeating some
     none = np.zeros_like(layouts.recompute)
     layouts = replace(layouts, recompute_layers=none, recompute_every=none + 1)
-    least, first, loss = _states(question, layouts)
+    least, first, loss = _states(scenario, layouts)
     few, flies = layouts.distinct(*_FLIGHT)
-    flight = in_flight_on(Stages.of(question, few, 0))
+    flight = in_flight_on(Stages.of(scenario, few, 0))
     # sums of earlier micro-batches are there while those in flight are all that follow
     following = few.num_microbatches > flight.micro_batches
     in_loss = loss + np.where(following[flies], first, 0.0)
-    few, kind = layouts.settled(question.framework).distinct(*_KEPT)
-    for block, passes in zip(blocks_of(question), flight.blocks, strict=True):
+    few, kind = layouts.settled(scenario.framework).distinct(*_KEPT)
+    for block, passes in zip(blocks_of(scenario), flight.blocks, strict=True):
         if block.kind != "head":
-            in_loss += passes[flies] * kept_bytes(question, block, few)[kind]
-    device, buffers = question.machine.device, question.framework.buffers
+            in_loss += passes[flies] * kept_bytes(scenario, block, few)[kind]
+    device, buffers = scenario.machine.device, scenario.framework.buffers
     reserve = 1 + buffers.allocator_fraction.value
     return reserve * np.maximum(least, in_loss) + device.context_bytes.value
 
 
-def _states(question: Question, layouts: Layouts) -> tuple[Float, Float, Float]:
+def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
     """The most of weights and states when no activations are there; gradients beside them; and
     weights and states at the loss without these [B]."""
     some = replace(layouts, grad_accumulation=np.minimum(layouts.grad_accumulation, 2))
     few, which = some.distinct(*_STATES)
-    stages = Stages.of(question, few, 0)
+    stages = Stages.of(scenario, few, 0)
     stay, size = resident(stages), stages.states
     there, fetched = unfreed(stages, stay.weights), gathered(stages, np.asarray(np.inf))
-    once = few.sums_gradients(question.framework) & (size.sharded_weight_bytes == 0)
+    once = few.sums_gradients(scenario.framework) & (size.sharded_weight_bytes == 0)
     sums = np.where(once, stages.trained.trainable * size.reduce_bytes, stay.gradients)
     backward = there.in_first_layer + sums + fetched.in_second_layer
     optimizing = there.in_optimizer + stay.gradients
@@ -94,7 +94,7 @@ def _states(question: Question, layouts: Layouts) -> tuple[Float, Float, Float]:
     return least[which], sums[which], loss[which]
 
 
-def least_step_s(question: Question, layouts: Layouts, alone: bool = False) -> Float:
+def least_step_s(scenario: Scenario, layouts: Layouts, alone: bool = False) -> Float:
     """Less than the step time of layouts, and where not of them `alone`, of the same with other
     kinds of context parallelism and other ends [s].
 
@@ -106,9 +106,9 @@ def least_step_s(question: Question, layouts: Layouts, alone: bool = False) -> F
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.estimate import step_times
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> part = least_step_s(question, layouts) / step_times(question, layouts)
+    >>> part = least_step_s(scenario, layouts) / step_times(scenario, layouts)
     >>> bool(np.all((part > 0.5) & (part < 1)))
     True
     """
@@ -123,13 +123,13 @@ def least_step_s(question: Question, layouts: Layouts, alone: bool = False) -> F
         ulysses=layouts.ulysses if alone else layouts.cp,
     )
     few, which = shapes.distinct(*_PASSES)
-    blocks, m = blocks_of(question), layouts.num_microbatches
-    passes = block_passes(question, blocks, few)
+    blocks, m = blocks_of(scenario), layouts.num_microbatches
+    passes = block_passes(scenario, blocks, few)
     seconds = [p.total_s if alone else p.total_s - p.context_s for p in passes]
     whole = np.sum([b.count * s for b, s in zip(blocks, seconds, strict=True)], axis=0)[which]
     if not alone:
         return np.asarray(m * whole / layouts.pp)
-    slowest = _slowest_s(question, layouts, [each[which] for each in seconds])
+    slowest = _slowest_s(scenario, layouts, [each[which] for each in seconds])
     own, others = (Passes(x, x / 2, x / 2) for x in (slowest, whole - slowest))
     idle = np.zeros(len(layouts))
     for name, schedule in KNOWN.items():
@@ -140,9 +140,9 @@ def least_step_s(question: Question, layouts: Layouts, alone: bool = False) -> F
     return m * slowest + idle
 
 
-def _slowest_s(question: Question, layouts: Layouts, seconds: list[Float]) -> Float:
+def _slowest_s(scenario: Scenario, layouts: Layouts, seconds: list[Float]) -> Float:
     """One micro-batch on the slowest stage, of seconds on each block [s]."""
-    blocks, framework = blocks_of(question), question.framework
+    blocks, framework = blocks_of(scenario), scenario.framework
     deals, which = layouts.distinct(*_DEALT)
     stage = candidate_stages(blocks, deals, framework)
     counts = stage_parts(blocks, deals.take((..., None)), stage, framework)

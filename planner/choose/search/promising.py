@@ -22,7 +22,7 @@ from planner.choose.search.kinds import (
 )
 from planner.choose.search.least import least_memory_bytes, least_step_s
 from planner.cost.arrays import Float, Int, Mask, distinct
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
 __all__ = ["Needed", "Sieve", "promising"]
@@ -53,7 +53,7 @@ class Needed:
 
 
 def promising(
-    question: Question, layouts: Layouts, estimating: Estimating, needed: Needed
+    scenario: Scenario, layouts: Layouts, estimating: Estimating, needed: Needed
 ) -> tuple[Found, Sieve | None]:
     """The candidates that can be the fastest of their kind, estimated in full, in their order; and
     what says the same of further ones.
@@ -61,10 +61,10 @@ def promising(
     All, and nothing that rules further ones out, where they are few, where measured runs correct
     estimates, or where none can fit.
     """
-    taught = question.experience.step_time is not None or question.experience.memory is not None
+    taught = scenario.experience.step_time is not None or scenario.experience.memory is not None
     if len(layouts) <= needed.few or taught:
         return estimating(layouts), None
-    sieve = Sieve(question, needed)
+    sieve = Sieve(scenario, needed)
     race = _Race.of(sieve, layouts)
     if not np.any(race.over == 0):
         return estimating(layouts), None
@@ -72,10 +72,10 @@ def promising(
 
 
 class Sieve:
-    """What is known of every kind of layouts of a question, and what that rules out."""
+    """What is known of every kind of layouts of a scenario, and what that rules out."""
 
-    def __init__(self, question: Question, needed: Needed) -> None:
-        self.question, self.needed = question, needed
+    def __init__(self, scenario: Scenario, needed: Needed) -> None:
+        self.scenario, self.needed = scenario, needed
         self.fastest_s: Float = np.full(NUM_KINDS, np.inf)
         """Of what fits safely."""
         self.closest: Float = np.full(NUM_KINDS, np.inf)
@@ -87,12 +87,12 @@ class Sieve:
 
     def over(self, layouts: Layouts) -> Float:
         """By which part of the device layouts exceed it at least, be it with ends as layers."""
-        question, least = self.question, least_memory_bytes(self.question, layouts)
-        if question.framework.deals_as_told:
-            layers = question.model.depth
+        scenario, least = self.scenario, least_memory_bytes(self.scenario, layouts)
+        if scenario.framework.deals_as_told:
+            layers = scenario.model.depth
             each = np.maximum(layers // layouts.pp, 2)
             least = least * np.where(layouts.piped, 1 - 1 / each, 1.0)
-        return np.maximum(least / max(question.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
+        return np.maximum(least / max(scenario.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
     def limits_s(self) -> Float:
         """Of every kind the times above which its layouts do not matter.
@@ -115,17 +115,17 @@ class Sieve:
         self.too_large += len(layouts) - len(some)
         if not len(rows):
             return some
-        limits_s = self.limits_s()[kinds_of(self.question, some)]
-        fast = least_step_s(self.question, some, alone=True) <= limits_s
+        limits_s = self.limits_s()[kinds_of(self.scenario, some)]
+        fast = least_step_s(self.scenario, some, alone=True) <= limits_s
         self.too_slow += int(np.count_nonzero(~fast))
         return some.take(np.flatnonzero(fast))
 
     def learn(self, found: Found) -> None:
         """Take note of what was estimated."""
         taken, estimates = found.footprints, found.estimates
-        np.minimum.at(self.closest, kinds_of(self.question, taken.layouts), taken.excess)
-        safe = fits_safely(self.question, estimates)
-        kinds = kinds_of(self.question, estimates.layouts)[safe]
+        np.minimum.at(self.closest, kinds_of(self.scenario, taken.layouts), taken.excess)
+        safe = fits_safely(self.scenario, estimates)
+        kinds = kinds_of(self.scenario, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, kinds, estimates.step_time_s[safe])
 
 
@@ -155,8 +155,8 @@ class _Race:
             sieve,
             layouts,
             sieve.over(layouts),
-            least_step_s(sieve.question, layouts),
-            kinds_of(sieve.question, layouts),
+            least_step_s(sieve.scenario, layouts),
+            kinds_of(sieve.scenario, layouts),
             ideas,
             left=np.ones(len(layouts), dtype=np.bool_),
             fastest_idea_s=np.full(len(first), np.inf),

@@ -18,14 +18,14 @@ from planner.choose.search.further import FURTHER
 from planner.choose.search.promising import Needed, promising
 from planner.cost.arrays import Mask
 from planner.cost.estimate import fitting
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
 __all__ = ["search"]
 
 
 def search(
-    question: Question,
+    scenario: Scenario,
     world: int,
     within: Callable[[Layouts], Mask] | None = None,
     needed: Needed = Needed(),
@@ -36,12 +36,12 @@ def search(
     of that kind and not of all, and comes of layouts of that kind. Of very many candidates those
     are estimated that by their bounds can be `needed`.
     """
-    check_sequence(question)
-    check_routing(question)
-    layouts, dropped = candidates(question, world)
+    check_sequence(scenario)
+    check_routing(scenario)
+    layouts, dropped = candidates(scenario, world)
     layouts = _kept(layouts, within)
-    estimating = functools.partial(_found, question, dropped)
-    found, sieve = promising(question, layouts, estimating, needed)
+    estimating = functools.partial(_found, scenario, dropped)
+    found, sieve = promising(scenario, layouts, estimating, needed)
     for further in FURTHER:
         more = _kept(further(found), within)
         more = more if sieve is None else sieve.passed(more)
@@ -69,6 +69,6 @@ def _kept(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts
     return layouts if within is None else layouts.take(np.flatnonzero(within(layouts)))
 
 
-def _found(question: Question, dropped: dict[str, int], layouts: Layouts) -> Found:
+def _found(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Found:
     """What all layouts take, and how long those take that fit."""
-    return Found(question, *fitting(question, layouts), dropped)
+    return Found(scenario, *fitting(scenario, layouts), dropped)

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.choose.planning import asked_question
+from planner.choose.planning import scenario_for
 from planner.choose.simulated.trace import trace_of
 from planner.choose.simulated.widening import Widened, widened
 from planner.choose.simulated.works import measured_factor, stage_works
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.chunks import chunk_kept_bytes, staying_bytes
 from planner.cost.memory.footprint import stage_memory
-from planner.cost.question import Question
-from planner.cost.question.experience import Experience
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.cost.schedules.simulate import simulate as played
 from planner.cost.schedules.timeline import Event, Timeline
 from planner.cost.shards.layouts import Layouts
@@ -62,7 +62,7 @@ class StageMemory:
 class Simulation(Shown):
     """One step of a layout, event by event. Ranks of one stage do the same: one stands for all."""
 
-    question: Question = field(repr=False)
+    scenario: Scenario = field(repr=False)
     estimate: Estimate
     """What the closed forms say of the same layout."""
     timeline: Timeline = field(repr=False)
@@ -104,7 +104,7 @@ class Simulation(Shown):
     def widened(self) -> tuple[Widened, ...]:
         """What the step gains where one stage or one link of the machine were 10 % faster, the
         most first."""
-        return widened(self.question, self.estimate, self.timeline, self.critical_s("stage"))
+        return widened(self.scenario, self.estimate, self.timeline, self.critical_s("stage"))
 
     def to_trace(self) -> dict[str, Any]:
         """The step in the Trace Event Format, for Perfetto and chrome://tracing."""
@@ -174,11 +174,11 @@ def simulate(
     >>> sum(event.duration_s for event in step.critical_path) / step.makespan_s
     1.0
     """
-    question = asked_question(model, machine, layout, workload, framework, experience)
-    return simulated(question, layout)
+    scenario = scenario_for(model, machine, layout, workload, framework, experience)
+    return simulated(scenario, layout)
 
 
-def simulated(question: Question, layout: Layout) -> Simulation:
+def simulated(scenario: Scenario, layout: Layout) -> Simulation:
     """One step of a legal layout, event by event."""
     passes = 2 * layout.pp * layout.vpp * layout.grad_accumulation
     if passes > MOST_PASSES:
@@ -188,18 +188,18 @@ def simulated(question: Question, layout: Layout) -> Simulation:
             f"take fewer micro-batches than {layout.grad_accumulation:,} (--grad-accumulation or "
             f"--global-batch), {most:,} say: the middle of a step repeats itself"
         )
-    found = estimate_layouts(question, Layouts.stack([layout]))[0]
-    works = stage_works(question, layout, measured_factor(question, found))
+    found = estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    works = stage_works(scenario, layout, measured_factor(scenario, found))
     timeline = played(works, layout.grad_accumulation, layout.schedule, layout.vpp)
-    return Simulation(question, found, timeline, _memory(question, layout, timeline))
+    return Simulation(scenario, found, timeline, _memory(scenario, layout, timeline))
 
 
-def _memory(question: Question, layout: Layout, timeline: Timeline) -> tuple[StageMemory, ...]:
+def _memory(scenario: Scenario, layout: Layout, timeline: Timeline) -> tuple[StageMemory, ...]:
     """States and activations of every stage over the step."""
-    stages = Stages.every(question, layout)
+    stages = Stages.every(scenario, layout)
     kept, stay = chunk_kept_bytes(stages), staying_bytes(stages)
-    factor = float(memory_outlook(question, Layouts.stack([layout])).expected[0])
-    whole = [sum(parts.values()) for parts in stage_memory(question, layout)]
+    factor = float(memory_outlook(scenario, Layouts.stack([layout])).expected[0])
+    whole = [sum(parts.values()) for parts in stage_memory(scenario, layout)]
     found = []
     for stage in range(layout.pp):
         each = [factor * float(kept[chunk, stage]) for chunk in range(layout.vpp)]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from planner.choose.simulated.works import measured_factor, stage_works
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.simulate import StageWork, simulate
 from planner.cost.schedules.timeline import Timeline
 from planner.describe.base import Description, Quantity
@@ -36,15 +36,15 @@ class Widened:
 
 
 def widened(
-    question: Question, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
+    scenario: Scenario, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
 ) -> tuple[Widened, ...]:
     """The gains of all stages and links that have any, the most first.
 
     `path_s` are the seconds of the critical path by stage. A stage gains at most its share of
     these, so the stages with the longest are played, and those with none gain nothing.
     """
-    layout, factor = estimate.layout, measured_factor(question, estimate)
-    works = stage_works(question, layout, factor)
+    layout, factor = estimate.layout, measured_factor(scenario, estimate)
+    works = stage_works(scenario, layout, factor)
     found = []
     if layout.pp > 1:
         for stage in sorted(path_s, key=lambda s: (-path_s[s], s))[:_MOST_STAGES]:
@@ -52,10 +52,10 @@ def widened(
             gain = timeline.makespan_s - _length(faster, layout)
             found.append(Widened(f"stage {stage}", "stage", gain))
     for name, widen in _LINKS.items():
-        machine = widen(question.machine)
-        if machine == question.machine:
+        machine = widen(scenario.machine)
+        if machine == scenario.machine:
             continue
-        asked = replace(question, machine=machine)
+        asked = replace(scenario, machine=machine)
         gain = timeline.makespan_s - _length(stage_works(asked, layout, factor), layout)
         found.append(Widened(name, "machine", gain))
     return tuple(sorted(found, key=lambda one: -one.gain_s))

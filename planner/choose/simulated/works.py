@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimate
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.simulate import ChunkWork, Span, StageWork
 from planner.cost.schedules.timeline import Drawn
 from planner.cost.shards.layouts import Layouts
@@ -24,42 +24,42 @@ __all__ = ["measured_factor", "stage_works"]
 _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
-def stage_works(question: Question, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
+def stage_works(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
     """What every stage of a layout does in a step, for `simulate` to play [s].
 
     `factor` is what measured runs say that every part takes, over its estimate. Counted: all parts
     of the step but the bubble, which follows from them. Left out: nothing of `time_parts`; what
     stands where in a pass is an assumption, how long it takes is not.
     """
-    stages = Stages.every(question, layout)
-    passes = block_passes(question, stages.blocks, stages.layouts)
+    stages = Stages.every(scenario, layout)
+    passes = block_passes(scenario, stages.blocks, stages.layouts)
     chunks = chunk_passes(stages, passes).map(lambda values: factor * values)
     worth = stage_worth(stages, passes).map(lambda values: factor * values)
     times = _Times(
         passes=layout.grad_accumulation,
-        reductions=int(stages.layouts.reductions_per_step(question.framework)),
-        gathers=int(stages.layouts.gathers_per_step(question.framework)),
-        gathers_again=int(stages.layouts.gathers_again_per_step(question.framework)),
+        reductions=int(stages.layouts.reductions_per_step(scenario.framework)),
+        gathers=int(stages.layouts.gathers_per_step(scenario.framework)),
+        gathers_again=int(stages.layouts.gathers_again_per_step(scenario.framework)),
     )
     return tuple(_Stage(chunks, worth, layout, times, i).work() for i in range(layout.pp))
 
 
-def measured_factor(question: Question, estimate: Estimate) -> float:
+def measured_factor(scenario: Scenario, estimate: Estimate) -> float:
     """What runs measured before say that every part of a step takes, over its estimate [1].
 
-    Counted: runs of the question's experience. Left out: memory. Definition.
+    Counted: runs of the scenario's experience. Left out: memory. Definition.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.estimate import estimate_layouts
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> measured_factor(job, estimate_layouts(job, Layouts.stack([Layout()]))[0])   # no runs
     1.0
     """
-    if question.experience.step_time is None:
+    if scenario.experience.step_time is None:
         return 1.0
     layouts = Layouts.stack([estimate.layout])
-    return float(step_outlook(question, layouts, estimate.step_time_parts_s).expected[0])
+    return float(step_outlook(scenario, layouts, estimate.step_time_parts_s).expected[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from planner.cost.estimate import Estimate
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop, sequence_flop
 from planner.cost.parts import part
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
 from planner.cost.shards.split import kept_share
@@ -33,10 +33,10 @@ _MUCH_ATTENTION = 0.2
 
 
 def notes(
-    questions: Sequence[Question], nodes: int, answer: Estimate | None, verdicts: Sequence[Verdict]
+    scenarios: Sequence[Scenario], nodes: int, answer: Estimate | None, verdicts: Sequence[Verdict]
 ) -> list[str]:
     """The guide, the answer beside it, where they differ and why, and what its MFU counts."""
-    advice, said = guide(questions, nodes)
+    advice, said = guide(scenarios, nodes)
     lines = [f"The field's guide: {said}."]
     if answer is None:
         return lines
@@ -47,13 +47,13 @@ def notes(
         if value > 0.005 * answer.step_time_s
     )
     lines.append(f"The estimate: {_kind(answer.layout)} is recommended; its step is {cost}.")
-    question = next(q for q in questions if q.framework.name == answer.framework)
+    scenario = next(q for q in scenarios if q.framework.name == answer.framework)
     return [
         *lines,
         *_difference(advice, answer, verdicts),
-        *_outside(question, answer.layout),
-        *utilisation(question, answer),
-        *grounds(question, nodes),
+        *_outside(scenario, answer.layout),
+        *utilisation(scenario, answer),
+        *grounds(scenario, nodes),
     ]
 
 
@@ -112,9 +112,9 @@ def _misfit(named: Sequence[Verdict]) -> str:
     return f"of {names} none fits; closest is {closest.name}, which {closest.why}"
 
 
-def _outside(question: Question, layout: Layout) -> list[str]:
+def _outside(scenario: Scenario, layout: Layout) -> list[str]:
     """Tensor parallelism that leaves the node, which the guide never takes."""
-    machine = question.machine
+    machine = scenario.machine
     per_node = machine.node.num_devices
     if layout.tp <= machine.wired_devices or per_node == 1:
         return []
@@ -124,14 +124,14 @@ def _outside(question: Question, layout: Layout) -> list[str]:
     ]
 
 
-def grounds(question: Question, nodes: int) -> list[str]:
+def grounds(scenario: Scenario, nodes: int) -> list[str]:
     """Which network the estimate is for, where there are several, and what was ever measured."""
-    machine, lines = question.machine, []
+    machine, lines = scenario.machine, []
     if machine.networks and machine.network is not None and nodes > 1:
         others = " or ".join(f"--network {network.name}" for network in machine.networks)
         said = f" ({machine.network.note})" if machine.network.note else ""
         lines.append(
-            f"Between nodes {question.framework.name} is estimated on the network "
+            f"Between nodes {scenario.framework.name} is estimated on the network "
             f"{machine.network.name!r}: {machine.network.topology}{said}. Its job script sets that "
             f"up; {others} takes another."
         )
@@ -140,12 +140,12 @@ def grounds(question: Question, nodes: int) -> list[str]:
     return lines
 
 
-def utilisation(question: Question, answer: Estimate) -> list[str]:
+def utilisation(scenario: Scenario, answer: Estimate) -> list[str]:
     """What a utilisation counts, where that makes it look too good, and what the step's time leaves
     out; what is asked for and does nothing."""
-    workload, machine = question.workload, question.machine
-    kept = float(kept_share(workload, Layouts.of(answer.layout))) if question.model.experts else 1.0
-    lines = idle(question, answer.layout)
+    workload, machine = scenario.workload, scenario.machine
+    kept = float(kept_share(workload, Layouts.of(answer.layout))) if scenario.model.experts else 1.0
+    lines = idle(scenario, answer.layout)
     if kept < 1:
         lines.append(
             f"With expert_capacity = {workload.expert_capacity:g} at least "
@@ -165,7 +165,7 @@ def utilisation(question: Question, answer: Estimate) -> list[str]:
             f"({format_rate(base, 'FLOP/s')}); of the {workload.precision} peak "
             f"({format_rate(peak, 'FLOP/s')}) it is {100 * answer.mfu * base / peak:.1f} %."
         )
-    blocks, tokens = blocks_of(question), workload.tokens_per_step
+    blocks, tokens = blocks_of(scenario), workload.tokens_per_step
     computed = workload.sequence_length * workload.global_batch
     if tokens < computed:
         lines.append(

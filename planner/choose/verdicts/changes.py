@@ -112,7 +112,7 @@ def cheapest_change(estimate: Estimate, found: Mapping[str, Found]) -> str:
         cost = effort(fitting.layouts) + (0.0 if name == estimate.framework else 2.0)
         for column, weight in _CHANGES:
             cost = cost + weight * (getattr(fitting.layouts, column) != getattr(wanted, column))
-        cost = cost + _OUTSIDE * (fitting.layouts.tp > source.question.machine.wired_devices)
+        cost = cost + _OUTSIDE * (fitting.layouts.tp > source.scenario.machine.wired_devices)
         time = fitting.step_time_s
         cost = cost + np.log2(time / min(time.min(), estimate.step_time_s))
         pick = int(np.lexsort((time, cost))[0])

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from planner.choose.search import candidates
 from planner.cost.memory.footprint import Footprints, footprints
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.layout import RECOMPUTE
 
 __all__ = ["doublings", "shared_batch"]
@@ -20,29 +20,29 @@ Taken = dict[str, Footprints]
 _DOUBLINGS = 6
 
 
-def doublings(questions: dict[str, Question], nodes: int) -> Iterator[tuple[int, Taken]]:
+def doublings(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[int, Taken]]:
     """Layouts on two, four, ... 64 times the nodes, as far as the machine has them.
 
     They recompute as much as they can: that takes the least memory.
     """
     leanest = {
         name: replace(
-            question,
-            framework=question.framework.replaced(
-                recompute=[max(question.framework.recompute, key=RECOMPUTE.index)]
+            scenario,
+            framework=scenario.framework.replaced(
+                recompute=[max(scenario.framework.recompute, key=RECOMPUTE.index)]
             ),
         )
-        for name, question in questions.items()
+        for name, scenario in scenarios.items()
     }
-    first = next(iter(questions.values()))
+    first = next(iter(scenarios.values()))
     for count in (nodes * 2**power for power in range(1, _DOUBLINGS + 1)):
         if count <= first.machine.num_nodes.value:
             yield count, _taken(leanest, count)
 
 
-def shared_batch(questions: dict[str, Question], nodes: int) -> tuple[int, Taken]:
+def shared_batch(scenarios: dict[str, Scenario], nodes: int) -> tuple[int, Taken]:
     """The next batch that all devices share evenly, and data-parallel layouts for it."""
-    first = next(iter(questions.values()))
+    first = next(iter(scenarios.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
     wanted = -(-batch // world) * world
     if wanted == batch:
@@ -50,18 +50,18 @@ def shared_batch(questions: dict[str, Question], nodes: int) -> tuple[int, Taken
     workload = first.workload.replaced(global_batch=wanted)
     alone = {
         name: replace(
-            question,
+            scenario,
             workload=workload,
-            framework=question.framework.replaced(axes=[]),
+            framework=scenario.framework.replaced(axes=[]),
         )
-        for name, question in questions.items()
+        for name, scenario in scenarios.items()
     }
     return wanted, _taken(alone, nodes)
 
 
-def _taken(questions: dict[str, Question], nodes: int) -> Taken:
+def _taken(scenarios: dict[str, Scenario], nodes: int) -> Taken:
     taken = {}
-    for name, question in questions.items():
-        layouts, _ = candidates(question, nodes * question.machine.node.num_devices)
-        taken[name] = footprints(question, layouts)
+    for name, scenario in scenarios.items():
+        layouts, _ = candidates(scenario, nodes * scenario.machine.node.num_devices)
+        taken[name] = footprints(scenario, layouts)
     return taken

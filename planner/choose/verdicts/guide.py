@@ -15,7 +15,7 @@ import numpy as np
 from planner.cost.arrays import Mask
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.footprint import Footprints, footprints
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout, Recompute
@@ -90,24 +90,24 @@ class Advice(Enum):
     )
 
 
-def guide(questions: Sequence[Question], nodes: int) -> tuple[Advice, str]:
+def guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[Advice, str]:
     """What the decision guide says for a job, and that in one sentence with its numbers.
 
-    `questions`: the same job under every framework at hand; what fits under one of them fits.
+    `scenarios`: the same job under every framework at hand; what fits under one of them fits.
     """
-    question, taken = min(((q, _alone(q)) for q in questions), key=_lack)
-    machine = question.machine
+    scenario, taken = min(((q, _alone(q)) for q in scenarios), key=_lack)
+    machine = scenario.machine
     limit = format_bytes(taken.device_limit_bytes)
     total, states = float(taken.memory_bytes[0]), _state_bytes(taken)
     size = (
-        f"{format_bytes(total)} with micro-batches of one {_one(question)}, "
+        f"{format_bytes(total)} with micro-batches of one {_one(scenario)}, "
         f"{format_bytes(states)} of them weights, gradients and optimizer states"
     )
     one_device = nodes * machine.node.num_devices == 1
     if taken.fits_device[0]:
         found = Advice.ALONE if one_device else Advice.COPIES
         return found, f"the model fits one device of {limit} ({size}): {found.value.text}"
-    layer, parts = _layer(question)
+    layer, parts = _layer(scenario)
     if layer > taken.device_limit_bytes:
         found = Advice.ALONE_LAYER if one_device else Advice.LAYER
         why = f"not even the largest layer fits one device of {limit} ({parts})"
@@ -117,9 +117,9 @@ def guide(questions: Sequence[Question], nodes: int) -> tuple[Advice, str]:
     return found, f"{why}: {found.value.text}"
 
 
-def _one(question: Question) -> str:
+def _one(scenario: Scenario) -> str:
     """What a batch has several of."""
-    return question.workload.batch_unit.removesuffix("s")
+    return scenario.workload.batch_unit.removesuffix("s")
 
 
 def _spread(machine: Machine, nodes: int) -> tuple[Advice, str]:
@@ -136,16 +136,16 @@ def _spread(machine: Machine, nodes: int) -> tuple[Advice, str]:
     return (Advice.NODE_FAST if wired else Advice.NODE_SLOW), ", one node"
 
 
-def _alone(question: Question) -> Footprints:
+def _alone(scenario: Scenario) -> Footprints:
     """What one device needs to train the model with micro-batch 1 and full recompute."""
-    workload = question.workload.replaced(global_batch=1)
-    recompute: Recompute = "full" if "full" in question.framework.recompute else "none"
-    stages = question.framework.stages(question.workload.precision)
+    workload = scenario.workload.replaced(global_batch=1)
+    recompute: Recompute = "full" if "full" in scenario.framework.recompute else "none"
+    stages = scenario.framework.stages(scenario.workload.precision)
     layout = Layout(recompute=recompute, zero_stage=min(stages))
-    return footprints(replace(question, workload=workload), Layouts.stack([layout]))
+    return footprints(replace(scenario, workload=workload), Layouts.stack([layout]))
 
 
-def _lack(found: tuple[Question, Footprints]) -> float:
+def _lack(found: tuple[Scenario, Footprints]) -> float:
     """How far one device is from enough."""
     return float(found[1].memory_bytes[0])
 
@@ -155,16 +155,16 @@ def _state_bytes(taken: Footprints) -> float:
     return sum(float(parts[name][0]) for name in ("weights", "gradients", "optimizer_states"))
 
 
-def _layer(question: Question) -> tuple[float, str]:
+def _layer(scenario: Scenario) -> tuple[float, str]:
     """What the largest layer needs at the least while it is computed, whatever the others do.
 
     Counted: its weights and the gradient of its largest matrix that is trained, in the compute
     precision, and its activations for one sequence with full recompute. Left out: gradients that
     are given away matrix by matrix; the optimizer, which can be anywhere.
     """
-    stages = Stages.every(question, Layout(recompute="full"))
+    stages = Stages.every(scenario, Layout(recompute="full"))
     largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)
-    size = float(question.workload.compute_bytes)
+    size = float(scenario.workload.compute_bytes)
     weights = largest.num_params * size
     matrices = (w.rows * w.columns * w.copies for w in largest.weights if w.trainable)
     gradient = max(matrices, default=0) * size
@@ -172,6 +172,6 @@ def _layer(question: Question) -> tuple[float, str]:
     activations = float(np.max(layer.kept + layer.working))
     parts = (
         f"{format_bytes(weights)} of weights, {format_bytes(gradient)} for the gradient of its "
-        f"largest matrix, {format_bytes(activations)} of activations of one {_one(question)}"
+        f"largest matrix, {format_bytes(activations)} of activations of one {_one(scenario)}"
     )
     return weights + gradient + activations, parts

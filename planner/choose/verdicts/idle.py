@@ -7,7 +7,7 @@ import numpy as np
 from planner.choose.legality.memory import chunk_layers
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload, parse_ramp
@@ -18,37 +18,37 @@ __all__ = ["idle", "idle_ramp", "idle_recompute"]
 _OVERLAP = "communication.overlap_experts"
 
 
-def idle(question: Question, layout: Layout) -> list[str]:
+def idle(scenario: Scenario, layout: Layout) -> list[str]:
     """All of it."""
     return [
-        *idle_recompute(question, layout),
-        *_layers(question, layout),
-        *_exchange(question, layout),
-        *idle_ramp(question.workload),
+        *idle_recompute(scenario, layout),
+        *_layers(scenario, layout),
+        *_exchange(scenario, layout),
+        *idle_ramp(scenario.workload),
     ]
 
 
-def idle_recompute(question: Question, layout: Layout) -> list[str]:
+def idle_recompute(scenario: Scenario, layout: Layout) -> list[str]:
     """Selective recompute that repeats attention and frees nothing.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> idle_recompute(job, Layout(recompute="selective"))[0][:38]
     'Selective recompute is none in memory:'
     """
     if layout.recompute_modules:
-        items = [item for block in blocks_of(question) for item in block.saved]
+        items = [item for block in blocks_of(scenario) for item in block.saved]
         freed = {name for item in items for name in item.again_with}
         unused = [name for name in layout.recompute_modules if name not in freed]
         if not unused:
             return []
         return [
-            f"Recompute of {either(unused)} frees nothing in the layers of {question.model.name}."
+            f"Recompute of {either(unused)} frees nothing in the layers of {scenario.model.name}."
         ]
-    if layout.recompute != "selective" or not selective_frees_nothing(question):
+    if layout.recompute != "selective" or not selective_frees_nothing(scenario):
         return []
-    also = question.framework.recompute_modules
+    also = scenario.framework.recompute_modules
     other = ", or name modules (--recompute-modules)" if also else ""
     return [
         f"Selective recompute is none in memory: {FREES_NOTHING}. It only repeats them in time: "
@@ -56,11 +56,11 @@ def idle_recompute(question: Question, layout: Layout) -> list[str]:
     ]
 
 
-def _layers(question: Question, layout: Layout) -> list[str]:
+def _layers(scenario: Scenario, layout: Layout) -> list[str]:
     """Recompute by layers with more of them than there are."""
     if max(layout.recompute_layers, layout.recompute_every) <= 1:
         return []
-    most = int(np.max(chunk_layers(question, layout)))
+    most = int(np.max(chunk_layers(scenario, layout)))
     if layout.recompute_layers > most:
         return [
             f"recompute_layers = {layout.recompute_layers} is full recompute: no chunk has more "
@@ -74,12 +74,12 @@ def _layers(question: Question, layout: Layout) -> list[str]:
     return []
 
 
-def _exchange(question: Question, layout: Layout) -> list[str]:
+def _exchange(scenario: Scenario, layout: Layout) -> list[str]:
     """Switches and imbalance of tokens that stay where they are, or do not overlap."""
-    framework, one = question.framework, Layouts.of(layout)
+    framework, one = scenario.framework, Layouts.of(layout)
     on = {word: switch for word, switch in framework.on_by_name.items() if switch.of_experts}
     if layout.ep == 1:
-        uneven = question.workload.expert_imbalance
+        uneven = scenario.workload.expert_imbalance
         idle = [f"switch {word}" for word in on]
         idle += [f"expert_imbalance = {uneven:g}"] if uneven > 1 else []
         return [f"With ep = 1 no token leaves its rank: {name} does nothing." for name in idle]

@@ -22,7 +22,7 @@ from planner.choose.verdicts.obstacles import at_hand, obstacle
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.estimate import Estimate, fitting, timed
 from planner.cost.memory.footprint import Footprints
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import family
 from planner.describe.layout import Layout
@@ -63,7 +63,7 @@ class Verdict:
 class _Bench:
     """What verdicts are taken from: what was found over all devices and on one, per framework."""
 
-    questions: dict[str, Question]
+    scenarios: dict[str, Scenario]
     found: dict[str, Found]
     world: int
     chosen: bool
@@ -73,16 +73,16 @@ class _Bench:
     def of(self, strategy: Strategy) -> dict[str, Found]:
         """What was found on the devices that a strategy uses."""
         if self.world > 1 and strategy.single:
-            for name, question in self.questions.items():
+            for name, scenario in self.scenarios.items():
                 if name not in self.alone:
-                    self.alone[name] = search(question, 1)
+                    self.alone[name] = search(scenario, 1)
             return self.alone
         return self.found
 
 
 def judge(
     found: dict[str, Found],
-    questions: dict[str, Question],
+    scenarios: dict[str, Scenario],
     nodes: int,
     chosen: bool = False,
     tolerance: float = TOLERANCE,
@@ -93,14 +93,14 @@ def judge(
     picks the layout of a strategy too. Where nothing at all fits, more nodes
     are searched; where only the batch is in the way, the next one that is not.
     """
-    first = next(iter(questions.values()))
-    bench = _Bench(questions, found, nodes * first.machine.node.num_devices, chosen, {}, tolerance)
+    first = next(iter(scenarios.values()))
+    bench = _Bench(scenarios, found, nodes * first.machine.node.num_devices, chosen, {}, tolerance)
     verdicts = list(_judged(bench))
     if not any(len(source.estimates) for source in found.values()):
         if chosen:
             verdicts = _with_others(verdicts, first, nodes)
-        verdicts = _on_more_nodes(verdicts, questions, nodes)
-    return _with_a_batch(verdicts, questions, nodes)
+        verdicts = _on_more_nodes(verdicts, scenarios, nodes)
+    return _with_a_batch(verdicts, scenarios, nodes)
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class _Case:
         return cls(strategy, members, _shown(members, bench.tolerance) if members else None)
 
     @functools.cached_property
-    def closest(self) -> tuple[Footprints, Question]:
+    def closest(self) -> tuple[Footprints, Scenario]:
         """The layout that exceeds its limits least."""
-        found = [(*nearest(kind), kind.question) for kind in self.members]
-        _, one, question = min(found, key=lambda each: each[0])
-        return one, question
+        found = [(*nearest(kind), kind.scenario) for kind in self.members]
+        _, one, scenario = min(found, key=lambda each: each[0])
+        return one, scenario
 
 
 def _judged(bench: _Bench) -> Iterator[Verdict]:
@@ -133,7 +133,7 @@ def _judged(bench: _Bench) -> Iterator[Verdict]:
     for case in cases:
         name = case.strategy.name
         if not case.members:
-            why = obstacle(case.strategy, bench.questions, bench.world, bench.chosen)
+            why = obstacle(case.strategy, bench.scenarios, bench.world, bench.chosen)
             yield Verdict(name, False, f"no legal layout: {why}", "", None)
         elif case.best is not None:
             why = slack(case.best, case.members[0].footprints.device_limit_bytes)
@@ -144,12 +144,12 @@ def _judged(bench: _Bench) -> Iterator[Verdict]:
             yield Verdict(name, False, excess(estimate, case.closest[0]), fix, estimate)
 
 
-def _estimated(some: list[tuple[Footprints, Question]]) -> list[Estimate]:
-    """Estimates of single layouts, those of one question at once."""
+def _estimated(some: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
+    """Estimates of single layouts, those of one scenario at once."""
     found: dict[int, Estimate] = {}
-    for question in {id(question): question for _, question in some}.values():
-        rows = [row for row, (_, asked) in enumerate(some) if asked is question]
-        times = timed(question, Footprints.joined([some[row][0] for row in rows]))
+    for scenario in {id(scenario): scenario for _, scenario in some}.values():
+        rows = [row for row, (_, asked) in enumerate(some) if asked is scenario]
+        times = timed(scenario, Footprints.joined([some[row][0] for row in rows]))
         found |= {row: times[number] for number, row in enumerate(rows)}
     return [found[row] for row in range(len(some))]
 
@@ -167,7 +167,7 @@ def _shown(members: list[Found], tolerance: float) -> Estimate | None:
 def _members(strategy: Strategy, bench: _Bench) -> Iterator[Found]:
     """What was found of the strategy's layouts, per framework that is at hand and has any."""
     found = bench.of(strategy)
-    for name in at_hand(strategy, bench.questions, bench.chosen):
+    for name in at_hand(strategy, bench.scenarios, bench.chosen):
         kind = found[name].only(strategy.holds)
         if strategy.of_sharded is not None and not len(kind.footprints):
             kind = _made(strategy.of_sharded, strategy, found[name])
@@ -176,13 +176,13 @@ def _members(strategy: Strategy, bench: _Bench) -> Iterator[Found]:
 
 
 def _made(
-    change: Callable[[Question, Layouts], Layouts], strategy: Strategy, found: Found
+    change: Callable[[Scenario, Layouts], Layouts], strategy: Strategy, found: Found
 ) -> Found:
     """A strategy's layouts made of those with sharded weights, where the search tries none.
 
     Of the fastest that fits, or of the one that exceeds its limits least.
     """
-    question = found.question
+    scenario = found.scenario
     sharded = found.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
     if len(sharded.estimates):
         some = sharded.estimates.layouts.take(order(sharded.estimates, 1))
@@ -190,19 +190,19 @@ def _made(
         some = nearest(sharded)[1].layouts
     else:
         return sharded
-    changed = change(question, some)
-    allowed, _ = legal(question, changed, set(Layout.model_fields))
+    changed = change(scenario, some)
+    allowed, _ = legal(scenario, changed, set(Layout.model_fields))
     some = changed.take(np.flatnonzero(allowed & strategy.holds(changed)))
-    taken, estimates = fitting(question, some)
+    taken, estimates = fitting(scenario, some)
     return replace(found, footprints=taken, estimates=estimates)
 
 
-def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[Verdict]:
+def _with_others(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
     """The verdicts with what fits in frameworks that were not asked for."""
     found = searched(first.model, first.machine, nodes, first.workload)
-    questions = {name: part.question for name, part in found.items()}
+    scenarios = {name: part.scenario for name, part in found.items()}
     world = nodes * first.machine.node.num_devices
-    others = _judged(_Bench(questions, found, world, False, {}, TOLERANCE))
+    others = _judged(_Bench(scenarios, found, world, False, {}, TOLERANCE))
     return [
         replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
         if theirs.fits and theirs.estimate is not None
@@ -212,10 +212,10 @@ def _with_others(verdicts: list[Verdict], first: Question, nodes: int) -> list[V
 
 
 def _on_more_nodes(
-    verdicts: list[Verdict], questions: dict[str, Question], nodes: int
+    verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
 ) -> list[Verdict]:
     """The verdicts with the first doubling of the nodes on which any of them fits."""
-    for count, found in doublings(questions, nodes):
+    for count, found in doublings(scenarios, nodes):
         able = [_fits_in(strategy, found) and not strategy.single for strategy in CLASSIC]
         if any(able):
             fix = counted(count, "node")
@@ -227,13 +227,13 @@ def _on_more_nodes(
 
 
 def _with_a_batch(
-    verdicts: list[Verdict], questions: dict[str, Question], nodes: int
+    verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
 ) -> list[Verdict]:
     """The verdicts without a legal layout with the batch that gives them one that fits."""
     lacking = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
     if not any(lacking):
         return verdicts
-    batch, found = shared_batch(questions, nodes)
+    batch, found = shared_batch(scenarios, nodes)
     return [
         replace(verdict, fix=f"batch {batch:,}", batch=batch)
         if lacks and found and _fits_in(strategy, found)

@@ -14,7 +14,7 @@ import numpy as np
 from planner.choose.legality import RULES
 from planner.choose.search import TILES
 from planner.choose.verdicts.strategies import Strategy
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import family
@@ -44,37 +44,37 @@ def at_hand(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]
 
 
 def obstacle(
-    strategy: Strategy, questions: Mapping[str, Question], world: int, chosen: bool
+    strategy: Strategy, scenarios: Mapping[str, Scenario], world: int, chosen: bool
 ) -> str:
     """Why a strategy has no legal layout over `world` devices, as part of a sentence."""
-    any_question = next(iter(questions.values()))
+    any_question = next(iter(scenarios.values()))
     layouts = _written(strategy, any_question, world)
     if not len(layouts):
         return f"needs {strategy.needs}; the job has {counted(world, 'device')}"
-    names = at_hand(strategy, questions, chosen)
-    said = min((_least_broken(questions[name], layouts) for name in names), default=(0, ""))[1]
-    absent = _absent(strategy, questions, layouts, chosen)
+    names = at_hand(strategy, scenarios, chosen)
+    said = min((_least_broken(scenarios[name], layouts) for name in names), default=(0, ""))[1]
+    absent = _absent(strategy, scenarios, layouts, chosen)
     return "; ".join(part for part in (said, *absent) if part)
 
 
-def _least_broken(question: Question, layouts: Layouts) -> tuple[int, str]:
+def _least_broken(scenario: Scenario, layouts: Layouts) -> tuple[int, str]:
     """How many rules the most nearly legal layout breaks, and which is the first of them."""
-    layouts = _in_words_of(question, layouts)
-    holds = np.array([np.broadcast_to(r.holds(question, layouts), len(layouts)) for r in RULES])
+    layouts = _in_words_of(scenario, layouts)
+    holds = np.array([np.broadcast_to(r.holds(scenario, layouts), len(layouts)) for r in RULES])
     broken = np.count_nonzero(~holds, axis=0)
     best = int(np.argmin(broken))
     if not broken[best]:
-        return 0, f"{question.framework.name} has some, but none that is worth searching"
+        return 0, f"{scenario.framework.name} has some, but none that is worth searching"
     rule = RULES[int(np.argmin(holds[:, best]))]
     # the remedy is for a layout that somebody asks for; here it would be another strategy
-    return int(broken[best]), rule.message(question, layouts[best]).partition(";")[0]
+    return int(broken[best]), rule.message(scenario, layouts[best]).partition(";")[0]
 
 
-def _written(strategy: Strategy, question: Question, world: int) -> Layouts:
+def _written(strategy: Strategy, scenario: Scenario, world: int) -> Layouts:
     """The strategy's layouts over the devices, legal or not, the most even degrees first."""
     world = 1 if strategy.single else world
     ways = divisors(world)
-    per_node, batch = question.machine.node.num_devices, question.workload.global_batch
+    per_node, batch = scenario.machine.node.num_devices, scenario.workload.global_batch
     pairs = [(t, p) for t in ways for p in divisors(world // t)]
     degrees, zero, offload, grouped, tiles = (
         column.ravel()
@@ -104,9 +104,9 @@ def _written(strategy: Strategy, question: Question, world: int) -> Layouts:
     return some.take(np.argsort(np.maximum(some.tp, some.pp), kind="stable")[:_MOST])
 
 
-def _in_words_of(question: Question, layouts: Layouts) -> Layouts:
+def _in_words_of(scenario: Scenario, layouts: Layouts) -> Layouts:
     """The layouts with what follows from the framework: its schedule, sequence parallelism."""
-    framework = question.framework
+    framework = scenario.framework
     plain = [name for name in framework.schedules if name in ("1f1b", "gpipe")]
     schedule = SCHEDULES.index(plain[-1] if plain else "1f1b")
     with_tp = framework.sequence_parallel == "with-tp"
@@ -118,17 +118,17 @@ def _in_words_of(question: Question, layouts: Layouts) -> Layouts:
 
 
 def _absent(
-    strategy: Strategy, questions: Mapping[str, Question], layouts: Layouts, chosen: bool
+    strategy: Strategy, scenarios: Mapping[str, Scenario], layouts: Layouts, chosen: bool
 ) -> list[str]:
     """Frameworks of the strategy that have such layouts but are not searched, by the reason."""
-    any_question = next(iter(questions.values()))
+    any_question = next(iter(scenarios.values()))
     model, machine, workload = any_question.model, any_question.machine, any_question.workload
-    searched = {question.framework.family for question in questions.values()}
+    searched = {scenario.framework.family for scenario in scenarios.values()}
     names: dict[str, list[str]] = {}
     for name in strategy.frameworks:
         framework = load_framework(name)
-        question = replace(any_question, framework=framework)
-        if name in searched or _least_broken(question, layouts)[0]:
+        scenario = replace(any_question, framework=framework)
+        if name in searched or _least_broken(scenario, layouts)[0]:
             continue
         lacks = framework.code.lacks(model, workload)
         if machine.device.runtime not in framework.runtimes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.choose.search import TILES
 from planner.cost.arrays import Mask
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
 __all__ = ["CLASSIC", "Strategy"]
@@ -35,15 +35,15 @@ def _model_parallel(x: Layouts) -> Mask:
     return (x.tp > 1) & x.piped & (x.cp == 1) & x.keeps_states
 
 
-def _in_tiles(question: Question, x: Layouts) -> Layouts:
+def _in_tiles(scenario: Scenario, x: Layouts) -> Layouts:
     """The largest matrix in tiles."""
     return Layouts.joined([replace(x, tiles=np.full(len(x), count)) for count in TILES])
 
 
-def _in_nodes(question: Question, x: Layouts) -> Layouts:
+def _in_nodes(scenario: Scenario, x: Layouts) -> Layouts:
     """Sharded inside a node, and replicated across them."""
     kept = replace(x, offload=np.zeros(len(x), dtype=np.int64))
-    return replace(kept, dp_shard=np.gcd(x.dp, question.machine.node.num_devices))
+    return replace(kept, dp_shard=np.gcd(x.dp, scenario.machine.node.num_devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Strategy:
     """The devices without which there is no such layout, whatever the job."""
     single: bool = False
     """Whether it uses one device only."""
-    of_sharded: Callable[[Question, Layouts], Layouts] | None = None
+    of_sharded: Callable[[Scenario, Layouts], Layouts] | None = None
     """How its layouts are made of those with sharded weights, where the search tries none."""
 
 

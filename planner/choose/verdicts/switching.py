@@ -15,7 +15,7 @@ from planner.choose.legality import legal
 from planner.choose.search import RISK, Found
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate, fitting
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
@@ -43,14 +43,14 @@ def switch_notes(found: Mapping[str, Found], answer: Estimate | None) -> list[st
     if answer is not None and not _costly(Layouts.of(answer.layout)):
         return _turned(found, answer)
     parts = [part for name, part in found.items() if answer is None or name == answer.framework]
-    nearest = [(part.question, _nearest(part, answer is not None)) for part in parts]
+    nearest = [(part.scenario, _nearest(part, answer is not None)) for part in parts]
     for together in (False, True) if answer is None else (False,):
         tried = [
             one
-            for question, layouts in nearest
+            for scenario, layouts in nearest
             if len(layouts)
-            for words in _choices(question, together)
-            for one in _tried(question, layouts, words)
+            for words in _choices(scenario, together)
+            for one in _tried(scenario, layouts, words)
         ]
         if tried:
             best = min(tried, key=lambda one: (_risky(one.fastest), one.fastest.step_time_s))
@@ -66,8 +66,8 @@ class _Tried(NamedTuple):
     """It with them."""
     fastest: Estimate
     """The fastest of what fits with them."""
-    question: Question
-    """The question without them."""
+    scenario: Scenario
+    """The scenario without them."""
     layouts: Layouts
     """What was tried."""
 
@@ -76,13 +76,13 @@ def _costly(layouts: Layouts) -> Mask:
     return layouts.recomputes_layers | ~layouts.keeps_states
 
 
-def _choices(question: Question, together: bool) -> list[tuple[str, ...]]:
+def _choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]:
     """Each switch that saves memory, behind those that it needs; or as many as go together."""
-    framework, device = question.framework, question.machine.device
+    framework, device = scenario.framework, scenario.machine.device
     on = {word.partition("=")[0] for word in framework.switched}
     alone = []
     for name, switch in framework.switches.items():
-        fits = not switch.refuses(device) and not switch.unfit(question.workload, question.model)
+        fits = not switch.refuses(device) and not switch.unfit(scenario.workload, scenario.model)
         named = switch.saves_memory and bool(switch.takes) == bool(switch.usual)
         if fits and named and name not in on:
             needed = [need for need in switch.needs if need not in on]
@@ -111,19 +111,19 @@ def _with(framework: Framework, words: tuple[str, ...]) -> Framework | None:
         return None
 
 
-def _tried(question: Question, layouts: Layouts, words: tuple[str, ...]) -> Iterator[_Tried]:
+def _tried(scenario: Scenario, layouts: Layouts, words: tuple[str, ...]) -> Iterator[_Tried]:
     """What comes of some switches more; nothing where nothing fits with them."""
-    if (framework := _with(question.framework, words)) is None:
+    if (framework := _with(scenario.framework, words)) is None:
         return
-    for fastest in _fastest(replace(question, framework=framework), layouts):
-        yield _Tried(words, framework, fastest, question, layouts)
+    for fastest in _fastest(replace(scenario, framework=framework), layouts):
+        yield _Tried(words, framework, fastest, scenario, layouts)
 
 
 def _with_fewer(best: _Tried) -> _Tried:
     """It without the switches that are not needed for anything to fit as safely."""
     for word in best.words:
         fewer = tuple(other for other in best.words if other != word)
-        for one in _tried(best.question, best.layouts, fewer):
+        for one in _tried(best.scenario, best.layouts, fewer):
             if _risky(one.fastest) <= _risky(best.fastest):
                 return _with_fewer(one)
     return best
@@ -142,13 +142,13 @@ def _nearest(part: Found, spares: bool) -> Layouts:
     return taken.layouts.take(nearest)
 
 
-def _fastest(question: Question, layouts: Layouts) -> Iterator[Estimate]:
+def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
     """The fastest of some layouts that are legal and fit, safe ones before others; none where none
     fits."""
-    layouts = layouts.take(np.flatnonzero(legal(question, layouts, set(Layout.model_fields))[0]))
+    layouts = layouts.take(np.flatnonzero(legal(scenario, layouts, set(Layout.model_fields))[0]))
     if not len(layouts):
         return
-    _, estimates = fitting(question, layouts)
+    _, estimates = fitting(scenario, layouts)
     if not len(estimates):
         return
     risky = estimates.out_of_memory_probability > RISK
@@ -178,14 +178,14 @@ def _turned(found: Mapping[str, Found], answer: Estimate) -> list[str]:
     """How long the answer's own layout takes of a convolutional network where no memory order is
     turned around its products."""
     part = found.get(answer.framework)
-    if part is None or part.question.model.convolutional is None:
+    if part is None or part.scenario.model.convolutional is None:
         return []
-    question, layouts = part.question, Layouts.stack([answer.layout])
-    for name, switch in question.framework.switches.items():
-        fits = not switch.refuses(question.machine.device) and not switch.unfit(question.workload)
+    scenario, layouts = part.scenario, Layouts.stack([answer.layout])
+    for name, switch in scenario.framework.switches.items():
+        fits = not switch.refuses(scenario.machine.device) and not switch.unfit(scenario.workload)
         if not (fits and "kernels.channels_last" in switch.dotted):
             continue
-        for one in _tried(question, layouts, (name,)):
+        for one in _tried(scenario, layouts, (name,)):
             took = one.fastest.step_time_s
             if took * _WORTH < answer.step_time_s:
                 said = f"With -f {one.framework.name} ({switch.does}) {answer.layout} takes"

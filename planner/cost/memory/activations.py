@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float, Mask
 from planner.cost.memory.in_flight import InFlight, in_flight_on
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import runs_forward_ahead
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import expert_load, split_over
@@ -115,12 +115,12 @@ def stage_activations(stages: Stages) -> Activations:
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, job = load_model("gpt3-175b"), Workload(attention="eager")
     >>> megatron = load_framework("megatron-lm-2021")
-    >>> question = Question(model, load_machine("polaris"), job, megatron)
-    >>> layer = stage_activations(Stages.every(question, Layout())).layer
+    >>> scenario = Scenario(model, load_machine("polaris"), job, megatron)
+    >>> layer = stage_activations(Stages.every(scenario, Layout())).layer
     >>> layer.kept.item() / (2048 * model.hidden_size)      # 34 + 5 a s / h, a = 96, h = 12288
     114.0
     """
-    layouts, workload = stages.layouts, stages.question.workload
+    layouts, workload = stages.layouts, stages.scenario.workload
     flight = in_flight_on(stages)
     sums = _sums(stages, flight)
     stream = stages.tokens * stages.blocks[0].width * workload.compute_bytes
@@ -160,21 +160,21 @@ class _Sums(Arrays):
 
 def _sums(stages: Stages, flight: InFlight) -> _Sums:
     """Activations in flight, logits and loss of a stage, and its largest layer."""
-    question, layouts = stages.question, stages.layouts
+    scenario, layouts = stages.scenario, stages.layouts
     zero, one = np.zeros(stages.shape), np.ones(stages.shape)
     kept, once, moved, logits, loss = zero, zero, zero, zero, zero
     last = following = first = LayerActivations(zero, zero, zero, zero, zero, one, one)
     for number, (block, count) in enumerate(zip(stages.blocks, stages.counts, strict=True)):
         if block.kind == "head":
             waiting = np.where(runs_forward_ahead(layouts), flight.micro_batches, 1.0)
-            each = saved_bytes(question, _always(block), layouts)
-            working = _loss(question, block, layouts)
+            each = saved_bytes(scenario, _always(block), layouts)
+            working = _loss(scenario, block, layouts)
             used = tuple(item for item in block.saved if item.until_loss)
             logits = logits + count * (each * waiting + working)
-            loss = loss + count * (saved_bytes(question, used, layouts) + working)
+            loss = loss + count * (saved_bytes(scenario, used, layouts) + working)
             continue
         if block.kind == "layer":
-            layer = _layer(question, block, stages.seen_by(block))
+            layer = _layer(scenario, block, stages.seen_by(block))
             ends = _at_ends(stages, block)
             last = last.or_larger(layer, (count > 0) & ends[0])
             if ends[0] is ends[1]:
@@ -185,10 +185,10 @@ def _sums(stages: Stages, flight: InFlight) -> _Sums:
             size = layer.kept
             moved = moved + flight.blocks[number] * layer.moved
         else:
-            size = saved_bytes(question, _always(block), layouts)
+            size = saved_bytes(scenario, _always(block), layouts)
         kept = kept + flight.blocks[number] * size
         once = once + flight.smallest[number] * size
-    passing = question.framework.offloading.activation_layers * last.moved
+    passing = scenario.framework.offloading.activation_layers * last.moved
     return _Sums(kept, once, moved, passing, logits, loss, last, following, first)
 
 
@@ -211,7 +211,7 @@ def _at_ends(stages: Stages, block: Block) -> tuple[Mask | bool, ...]:
     return tuple(~layouts.recomputes_partly | (each == block.kept_whole) for each in kept)
 
 
-def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) -> Float:
+def saved_bytes(scenario: Scenario, items: tuple[Saved, ...], layouts: Layouts) -> Float:
     """What tensors take on one rank for one micro-batch [B].
 
     Counted: their bytes per token, over the ranks that split them. Left out: how many layers keep
@@ -220,12 +220,12 @@ def saved_bytes(question: Question, items: tuple[Saved, ...], layouts: Layouts) 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.describe.model.block import Saved
     >>> asked = load_model("llama-3-8b"), load_machine("polaris"), Workload()
-    >>> job = Question(*asked, load_framework("megatron-lm"))       # sequences of 2048 tokens
+    >>> job = Scenario(*asked, load_framework("megatron-lm"))       # sequences of 2048 tokens
     >>> queries = Saved("queries", 2 * 4096, "sharded")
     >>> float(saved_bytes(job, (queries,), Layouts.of(Layout(tp=4)))) / 2**20
     4.0
     """
-    workload, gathered = question.workload, question.framework.kernels.saves_gathered
+    workload, gathered = scenario.workload, scenario.framework.kernels.saves_gathered
     alike: dict[tuple[Split, tuple[str, ...]], float] = {}
     for item in items:
         kind = (item.split, item.only)
@@ -252,7 +252,7 @@ _ONLY: dict[str, Callable[[Layouts], Mask]] = {
 """Where tensors exist that do not exist everywhere, by the mark of `Saved`."""
 
 
-def kept_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
+def kept_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """What embedding or layer keep of one micro-batch from forward to backward on one rank [B].
 
     Counted: everything or what recompute leaves. Left out: the head, whose loss follows at once.
@@ -261,7 +261,7 @@ def kept_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(sequence_length=1), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(sequence_length=1), load_framework("fsdp2"))
     >>> layer, again = blocks_of(job)[1], Layouts.of(Layout(recompute="full"))
     >>> float(kept_bytes(job, layer, again))                # its input: 4096 of two bytes
     8192.0
@@ -269,8 +269,8 @@ def kept_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
     if block.kind == "head":
         return np.zeros(np.shape(layouts.tp))
     if block.kind == "layer":
-        return _layer(question, block, layouts).kept
-    return saved_bytes(question, _always(block), layouts)
+        return _layer(scenario, block, layouts).kept
+    return saved_bytes(scenario, _always(block), layouts)
 
 
 def moved_bytes(stages: Stages) -> Float:
@@ -281,7 +281,7 @@ def moved_bytes(stages: Stages) -> Float:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(recompute="full", offload_activations=True)
     >>> moved_bytes(Stages.every(job, layout)).item() / 2048        # 32 inputs, 4096 of two bytes
     262144.0
@@ -290,7 +290,7 @@ def moved_bytes(stages: Stages) -> Float:
         return np.zeros(stages.shape)
     pairs = [(block, stages.seen_by(block)) for block in stages.blocks]
     layers = [
-        _layer(stages.question, block, seen).moved if block.kind == "layer" else np.zeros(())
+        _layer(stages.scenario, block, seen).moved if block.kind == "layer" else np.zeros(())
         for block, seen in pairs
     ]
     return stages.total(layers)
@@ -301,22 +301,22 @@ def _always(block: Block) -> tuple[Saved, ...]:
     return tuple(item for item in block.saved if not item.selective_only)
 
 
-def _loss(question: Question, block: Block, layouts: Layouts) -> Float:
+def _loss(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """Temporaries of the loss, the largest of its alternatives [B]."""
-    sizes = [saved_bytes(question, items, layouts) for items in block.working]
+    sizes = [saved_bytes(scenario, items, layouts) for items in block.working]
     return np.asarray(np.max(sizes, axis=0) if sizes else np.zeros(np.shape(layouts.tp)))
 
 
-def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivations:
+def _layer(scenario: Scenario, block: Block, layouts: Layouts) -> LayerActivations:
     """A layer by what it keeps, repeats and gets, and its gradients in both halves of backward."""
 
     def size(items: tuple[Saved, ...]) -> Float:
-        return saved_bytes(question, items, layouts)
+        return saved_bytes(scenario, items, layouts)
 
     everything = size(_always(block))
-    element = max(question.framework.kernels.residual_bytes, question.workload.compute_bytes)
+    element = max(scenario.framework.kernels.residual_bytes, scenario.workload.compute_bytes)
     entering = size((Saved("layer.input", element * block.width, "residual"),))
-    kept, in_ffn, in_attention = _kept_and_repeated(question, block, layouts, everything, entering)
+    kept, in_ffn, in_attention = _kept_and_repeated(scenario, block, layouts, everything, entering)
     freed = size(tuple(item for item in block.saved if item.until_ffn))
     after_ffn = size(block.after_ffn) + in_attention - freed
     ffn, attention = (size(items) for items in block.working)
@@ -325,7 +325,7 @@ def _layer(question: Question, block: Block, layouts: Layouts) -> LayerActivatio
     down = np.where(ffn >= attention, _ffn_share(block, "down"), 1.0)
     again, most = size(block.repeating) + in_ffn, np.maximum(ffn, attention)
     again = np.where(layouts.recomputes_layers, again, 0.0)
-    most = np.maximum(most, _unpacked(question, block, layouts) + np.maximum(in_ffn, in_attention))
+    most = np.maximum(most, _unpacked(scenario, block, layouts) + np.maximum(in_ffn, in_attention))
     leaves, zero = layouts.offloads_activations, np.zeros_like(kept)
     comes_back = np.where(leaves, kept, zero)
     return LayerActivations(
@@ -346,12 +346,12 @@ _ATTENTION: tuple[Module, ...] = ("core_attn", "layernorm", "mla_up_proj")
 
 
 def _kept_and_repeated(
-    question: Question, block: Block, layouts: Layouts, everything: Float, entering: Float
+    scenario: Scenario, block: Block, layouts: Layouts, everything: Float, entering: Float
 ) -> tuple[Float, Float, Float]:
     """What a layer keeps, and what is repeated for the feed-forward's and attention's backward."""
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
     span = layouts.recompute_span
-    selected = saved_bytes(question, tuple(item for item in block.saved if item.selective), layouts)
+    selected = saved_bytes(scenario, tuple(item for item in block.saved if item.selective), layouts)
     kept = np.where(selective, selected, everything)
     kept = np.where(full, entering / span, kept)
     repeated = np.where(full, span * everything - entering, 0.0)
@@ -361,7 +361,7 @@ def _kept_and_repeated(
         return kept, repeated, repeated
     named, every = layouts.recompute_modules > 0, (*_FFN, *_ATTENTION)
     ffn, attention, both = (
-        _again(question, block, layouts, modules) for modules in (_FFN, _ATTENTION, every)
+        _again(scenario, block, layouts, modules) for modules in (_FFN, _ATTENTION, every)
     )
     return (
         np.where(named, everything - both, kept),
@@ -371,7 +371,7 @@ def _kept_and_repeated(
 
 
 def _again(
-    question: Question, block: Block, layouts: Layouts, modules: tuple[Module, ...]
+    scenario: Scenario, block: Block, layouts: Layouts, modules: tuple[Module, ...]
 ) -> Float:
     """What some of the modules that layouts name do not keep of a layer [B]."""
     total = np.zeros(np.shape(layouts.tp))
@@ -379,26 +379,26 @@ def _again(
         names = tuple(name for name in item.again_with if name in modules)
         here = layouts.recomputes_module(names)
         if np.any(here):
-            total = total + np.where(here, saved_bytes(question, (item,), layouts), 0.0)
+            total = total + np.where(here, saved_bytes(scenario, (item,), layouts), 0.0)
     return total
 
 
-def _unpacked(question: Question, block: Block, layouts: Layouts) -> Float:
+def _unpacked(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """A frozen matrix in the precision that computes, and what is alive beside it [B].
 
     Of DoRA also the product of the adapters and its sum with the matrix, where full recompute takes
     the norms again.
     """
-    workload = question.workload
+    workload = scenario.workload
     if not (workload.quantized or workload.dora):
         return np.zeros(np.shape(layouts.tp))
     element = float(workload.compute_bytes)
-    matrix = element * largest_matrix(question, block, layouts, "stored")
-    found = np.where(matrix > 0, matrix + saved_bytes(question, block.unpacking, layouts), 0.0)
+    matrix = element * largest_matrix(scenario, block, layouts, "stored")
+    found = np.where(matrix > 0, matrix + saved_bytes(scenario, block.unpacking, layouts), 0.0)
     if not workload.dora:
         return found
-    sums = 2 * element * largest_matrix(question, block, layouts, "targeted") + matrix
-    norms = sums + saved_bytes(question, block.unpacking[:1], layouts)
+    sums = 2 * element * largest_matrix(scenario, block, layouts, "targeted") + matrix
+    norms = sums + saved_bytes(scenario, block.unpacking[:1], layouts)
     return np.maximum(found, np.where(layouts.recomputes_layers, norms, 0.0))
 
 
@@ -411,7 +411,7 @@ def _ffn_share(block: Block, matrix: str = "") -> float:
 def _stage_buffers(stages: Stages, stream: Float, flight: InFlight) -> StageBuffers:
     """Buffers at both ends of a stage, where a framework makes them for all micro-batches."""
     layouts, stage, num = stages.layouts, stages.stage, flight.micro_batches
-    if not stages.question.framework.buffers.pipeline_buffers_whole:
+    if not stages.scenario.framework.buffers.pipeline_buffers_whole:
         return StageBuffers(*(np.zeros_like(num) for _ in range(3)))
     size = np.where(layouts.piped, stream, 0.0)
     size = size / np.where(layouts.splits_sequence, layouts.tp, 1)

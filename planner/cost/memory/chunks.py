@@ -20,17 +20,17 @@ def chunk_kept_bytes(stages: Stages) -> Float:
     head, whose loss follows at once; receive buffers. method.md#activations.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(sequence_length=1), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(sequence_length=1), load_framework("megatron-lm"))
     >>> layout = Layout(pp=2, vpp=2, recompute="full", schedule="interleaved-1f1b")
     >>> kept = chunk_kept_bytes(Stages.every(job, layout))
     >>> np.round(kept / 8192, 1)                # inputs of 8 layers, 4096 of two bytes
     array([[8., 8.],
            [8., 8.]])
     """
-    counts = chunk_parts(stages.blocks, stages.layouts, stages.stage, stages.question.framework)
-    each = [kept_bytes(stages.question, block, stages.seen_by(block)) for block in stages.blocks]
+    counts = chunk_parts(stages.blocks, stages.layouts, stages.stage, stages.scenario.framework)
+    each = [kept_bytes(stages.scenario, block, stages.seen_by(block)) for block in stages.blocks]
     return np.asarray(sum(size * count for size, count in zip(each, counts, strict=True)))
 
 
@@ -42,9 +42,9 @@ def staying_bytes(stages: Stages) -> Float:
     method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> stages = Stages.every(job, Layout())
     >>> each = staying_bytes(stages).item() / stages.params.unsharded.item()
     >>> round(each, 1)                          # 2 + 4 + 12, and gradients not summed yet

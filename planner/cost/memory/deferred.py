@@ -45,9 +45,9 @@ def deferred(stages: Stages) -> Deferred:
     post_backward; method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> layout = Layout(pp=2, vpp=2, schedule="zero-bubble-v", grad_accumulation=8, zero_stage=2)
     >>> found = deferred(Stages.every(job, layout))
     >>> layer = 2 * sum(w.num_params for w in Stages.every(job, layout).blocks[1].weights)
@@ -78,8 +78,8 @@ def _late(stages: Stages) -> _Late:
     flight, layouts = in_flight_on(stages), stages.layouts
     kept = waiting = one_waiting = np.zeros(stages.shape)
     for number, block in enumerate(stages.blocks):
-        size = kept_bytes(stages.question, block, stages.seen_by(block))
-        gradient = saved_bytes(stages.question, block.deferred, layouts)
+        size = kept_bytes(stages.scenario, block, stages.seen_by(block))
+        gradient = saved_bytes(stages.scenario, block.deferred, layouts)
         kept = kept + flight.cooling[number] * size
         waiting = waiting + flight.waiting[number] * gradient
         one_waiting = one_waiting + flight.first[number] * gradient
@@ -95,11 +95,11 @@ class _Made(Arrays):
 
 
 def _made(stages: Stages) -> _Made:
-    framework = stages.question.framework
+    framework = stages.scenario.framework
     # torch's backward passes of inputs add what the weights' passes have left to fp32 sums
     summed = stages.layouts.sums_gradients(framework) & framework.buffers.pipeline_gradients_whole
     first = _gradients(stages, in_flight_on(stages).first)
-    everything = stages.trained.trainable * stages.question.workload.compute_bytes
+    everything = stages.trained.trainable * stages.scenario.workload.compute_bytes
     opens = (stages.stage == 0) + np.zeros(stages.shape)
     return _Made(
         pending=np.where(summed, everything - opens * first, 0.0),
@@ -109,9 +109,9 @@ def _made(stages: Stages) -> _Made:
 
 def _gradients(stages: Stages, counts: tuple[Float, ...]) -> Float:
     """Weight gradients of some blocks in the precision that computes."""
-    question = stages.question
+    scenario = stages.scenario
     pairs = zip(stages.blocks, counts, strict=True)
     elements = sum(
-        count * local_params(question, block, stages.layouts).trainable for block, count in pairs
+        count * local_params(scenario, block, stages.layouts).trainable for block, count in pairs
     )
-    return np.asarray(elements) * question.workload.compute_bytes
+    return np.asarray(elements) * scenario.workload.compute_bytes

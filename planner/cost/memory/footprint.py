@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Int, Mask, in_pieces, shaped
 from planner.cost.memory.host import disk_bytes, host_memory
 from planner.cost.memory.peak import Peak, device_memory
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.uncertainty.memory import memory_outlook
@@ -82,22 +82,22 @@ class Footprints(Arrays):
         return len(self.layouts)
 
 
-def footprints(question: Question, layouts: Layouts) -> Footprints:
+def footprints(scenario: Scenario, layouts: Layouts) -> Footprints:
     """What every layout takes, without its time.
 
     Counted: DEVICE_PARTS and HOST_PARTS. Left out: the page cache. method.md#memory-per-device.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
-    >>> question = Question(model, load_machine("polaris"), job, load_framework("megatron-lm"))
-    >>> found = footprints(question, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
+    >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
+    >>> found = footprints(scenario, Layouts.broadcast(dp=[8, 8], grad_accumulation=8))
     >>> found.memory_parts_bytes["optimizer_states"] / model.num_params     # fp32 copy, moments
     array([12., 12.])
     >>> found.fits
     array([ True,  True])
     """
     return in_pieces(
-        lambda some: footprints_of(Stages.candidates(question, some)), layouts, len(layouts)
+        lambda some: footprints_of(Stages.candidates(scenario, some)), layouts, len(layouts)
     )
 
 
@@ -108,16 +108,16 @@ def footprints_of(stages: Stages) -> Footprints:
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> found = footprints_of(Stages.candidates(job, Layouts.broadcast(dp=[4])))
     >>> found.memory_parts_bytes["optimizer_states"] / model.num_params         # moments in fp32
     array([8.])
     """
-    question, layouts = stages.question, stages.stated
+    scenario, layouts = stages.scenario, stages.stated
     memory, worst, moment = _worst_stage(stages)
-    memory = _as_measured(question, layouts, memory)
+    memory = _as_measured(scenario, layouts, memory)
     first = stages.at(np.zeros((*np.shape(layouts.dp), 1), dtype=np.int64))
-    node, shared = question.machine.node, question.machine.device.uses_host_memory
+    node, shared = scenario.machine.node, scenario.machine.device.uses_host_memory
     on_device = np.asarray(sum(memory.values())) if shared else np.zeros(np.shape(worst))
     shape = layouts.dp.shape
     found = Footprints(
@@ -129,25 +129,25 @@ def footprints_of(stages: Stages) -> Footprints:
             name: shaped(part, shape) for name, part in host_memory(first, on_device).items()
         },
         disk_bytes=shaped(disk_bytes(first), shape),
-        device_limit_bytes=question.machine.device.memory_bytes.value,
+        device_limit_bytes=scenario.machine.device.memory_bytes.value,
         host_limit_bytes=node.host_memory_bytes.value,
         disk_limit_bytes=node.local_disk.capacity_bytes.value if node.local_disk else 0.0,
     )
-    check_figures(question, found.memory_bytes, found.host_memory_bytes)
+    check_figures(scenario, found.memory_bytes, found.host_memory_bytes)
     return found
 
 
 def _as_measured(
-    question: Question, layouts: Layouts, parts_bytes: dict[str, Float]
+    scenario: Scenario, layouts: Layouts, parts_bytes: dict[str, Float]
 ) -> dict[str, Float]:
     """Parts of a device's memory (L, ...) as runs that were measured before let expect them [B]."""
-    if question.experience.memory is None:
+    if scenario.experience.memory is None:
         return parts_bytes
-    factor = memory_outlook(question, layouts).expected.reshape(np.shape(layouts.dp))
+    factor = memory_outlook(scenario, layouts).expected.reshape(np.shape(layouts.dp))
     return {name: part * factor for name, part in parts_bytes.items()}
 
 
-def check_figures(question: Question, *totals: Float) -> None:
+def check_figures(scenario: Scenario, *totals: Float) -> None:
     """Raise DescriptionError where a total is not finite, or less than nothing.
 
     Every figure has bounds of its own; only many at their limits come here.
@@ -155,8 +155,8 @@ def check_figures(question: Question, *totals: Float) -> None:
     for total in totals:
         if not np.all(np.isfinite(total) & (total >= 0)):
             raise DescriptionError(
-                f"{question.model.name} on {question.machine.name} with "
-                f"{question.framework.name} gives figures beyond any number; check the sizes of "
+                f"{scenario.model.name} on {scenario.machine.name} with "
+                f"{scenario.framework.name} gives figures beyond any number; check the sizes of "
                 "its model and the units of its machine"
             )
 
@@ -170,18 +170,18 @@ def _worst_stage(stages: Stages) -> tuple[dict[str, Float], Int, Int]:
     return peak.parts(*places), stage[places], peak.moment[places]
 
 
-def stage_memory(question: Question, layout: Layout) -> list[dict[str, float]]:
+def stage_memory(scenario: Scenario, layout: Layout) -> list[dict[str, float]]:
     """Device parts of every pipeline stage of one layout [B].
 
     Counted: everything in DEVICE_PARTS. Left out: host memory. method.md#memory-per-device.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> stages = stage_memory(job, Layout(pp=4))
     >>> [round(parts["weights"] / 1e9, 2) for parts in stages]      # 8 layers of 0.436 GB; the ends
     [4.54, 3.49, 3.49, 4.54]
     """
-    parts, _ = device_memory(Stages.every(question, layout))
-    parts = _as_measured(question, Layouts.stack([layout]), parts)
+    parts, _ = device_memory(Stages.every(scenario, layout))
+    parts = _as_measured(scenario, Layouts.stack([layout]), parts)
     return [{name: float(part[i]) for name, part in parts.items()} for i in range(layout.pp)]

@@ -62,9 +62,9 @@ def reduction(stages: Stages, kept: Activations, gradients: Float) -> Reduction:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.activations import stage_activations
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3))
     >>> found = reduction(stages, stage_activations(stages), np.zeros(()))
     >>> found.buckets.item()                                # one of 5e8 elements in 16 bits
@@ -157,10 +157,10 @@ class _Sizes:
     def __init__(self, stages: Stages, gradients: Float) -> None:
         self.gradients = gradients
         self.params, self.layouts, self.size = stages.trained, stages.layouts, stages.states
-        framework, layouts = stages.question.framework, stages.layouts
+        framework, layouts = stages.scenario.framework, stages.layouts
         self.buffers, self.loss_chunks = framework.buffers, framework.kernels.loss_chunks
         self.gradient_in_loss = framework.kernels.loss == "fused-linear"
-        self.element = float(stages.question.workload.compute_bytes)
+        self.element = float(stages.scenario.workload.compute_bytes)
         self.layer = self.params.largest_layer / layouts.tiles
         self.in_backward = framework.kernels.optimizer_in_backward
         self.largest_group = stages.largest_group

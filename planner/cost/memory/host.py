@@ -28,9 +28,9 @@ def host_memory(stages: Stages, device_bytes: Float | float = 0.0) -> dict[str, 
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="optimizer-cpu"))
     >>> host_memory(stages)["offloaded_states"].item() / model.num_params   # 12, gradients 4 and 2
     18.0
@@ -49,16 +49,16 @@ def host_moments(
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> load, _ = host_moments(Stages.every(job, Layout(dp=4, zero_stage=3)))
     >>> load["checkpoint_load"].item() / model.num_params       # 4 ranks read it whole in 16 bits
     8.0
     """
-    device = stages.question.machine.device
+    device = stages.scenario.machine.device
     # where there is one memory, the process is what the profile calls the device's context
-    process = stages.question.framework.buffers.host_process_bytes.value
+    process = stages.scenario.framework.buffers.host_process_bytes.value
     found, layouts = stages.of_states(_node), stages.layouts
     per_node, moved = _ranks_per_node(stages), found.held
     if np.any(layouts.offloads_activations):
@@ -105,8 +105,8 @@ class _Node(Arrays):
 def _node(stages: Stages) -> _Node:
     layouts, per_node = stages.layouts, _ranks_per_node(stages)
     on_disk = layouts.states_on_disk | layouts.weights_on_disk
-    pinned = np.where(on_disk, stages.question.framework.offloading.swap_buffer_bytes, 0.0)
-    shared = stages.question.machine.device.uses_host_memory
+    pinned = np.where(on_disk, stages.scenario.framework.offloading.swap_buffer_bytes, 0.0)
+    shared = stages.scenario.machine.device.uses_host_memory
     return _Node(
         held=per_node * _held_bytes(stages),
         pinned=per_node * pinned,
@@ -118,8 +118,8 @@ def _node(stages: Stages) -> _Node:
 def _held_bytes(stages: Stages) -> Float:
     """What a rank's offloaded states, gradients and weights take of the host."""
     layouts, owned = stages.layouts, stages.params.trainable_sharded
-    framework = stages.question.framework
-    moves, element = framework.offloading, float(stages.question.workload.compute_bytes)
+    framework = stages.scenario.framework
+    moves, element = framework.offloading, float(stages.scenario.workload.compute_bytes)
     # gradients that passes add to, and below ZeRO-3 a buffer through which weights go up
     summed = layouts.shards_weights | (layouts.num_microbatches > 1)
     gradients = owned * np.where(summed, stages.states.gradient_bytes, 0.0)
@@ -132,13 +132,13 @@ def _held_bytes(stages: Stages) -> Float:
 
 
 def _ranks_per_node(stages: Stages) -> Float:
-    return np.minimum(stages.question.machine.node.num_devices, stages.layouts.world)
+    return np.minimum(stages.scenario.machine.node.num_devices, stages.layouts.world)
 
 
 def _load_bytes(stages: Stages) -> Float:
     """Host bytes per node while a checkpoint is loaded."""
-    question, params, per_node = stages.question, stages.params, _ranks_per_node(stages)
-    framework, element = question.framework, float(question.workload.compute_bytes)
+    scenario, params, per_node = stages.scenario, stages.params, _ranks_per_node(stages)
+    framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     shards = per_node * params.unsharded * element
     # a rank reads what it will hold, which under ZeRO-3 is its shard
     own = np.where(stages.layouts.shards_weights, per_node * params.sharded * element, shards)
@@ -147,7 +147,7 @@ def _load_bytes(stages: Stages) -> Float:
     num_params = sum(block.count * block.num_params for block in stages.blocks)
     whole = per_node * num_params * element
     processes = per_node * framework.buffers.host_process_bytes.value
-    room = question.machine.node.host_memory_bytes.value - processes
+    room = scenario.machine.node.host_memory_bytes.value - processes
     one = np.minimum(num_params * element, shards)
     # zero.Init: a parameter is sharded as it is made, or goes to the disk
     made = np.where(stages.layouts.weights_on_disk, 0.0, own)
@@ -162,9 +162,9 @@ def disk_bytes(stages: Stages) -> Float:
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=4, zero_stage=3, offload="all-nvme"))
     >>> disk_bytes(stages).item() / model.num_params    # fp32 states and gradients 16, weights 2
     18.0
@@ -172,7 +172,7 @@ def disk_bytes(stages: Stages) -> Float:
     if not np.any(stages.layouts.states_on_disk | stages.layouts.weights_on_disk):
         return np.zeros(stages.shape)
     layouts = stages.layouts
-    gradients = stages.question.framework.offloading.step_gradient_bytes
+    gradients = stages.scenario.framework.offloading.step_gradient_bytes
     states = stages.optimizer_state_bytes + stages.params.trainable_sharded * gradients
     swapped = np.where(layouts.states_on_disk, states, 0.0)
     swapped = swapped + np.where(layouts.weights_on_disk, stages.weight_shard_bytes, 0.0)

@@ -96,9 +96,9 @@ def in_flight_on(stages: Stages) -> InFlight:
     Megatron-LM, schedules.py: num_warmup_microbatches; method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b").replaced(num_layers=14), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> layout = Layout(pp=4, vpp=2, schedule="interleaved-1f1b", grad_accumulation=8)
     >>> held = in_flight_on(Stages.every(job, layout))
     >>> held.micro_batches.tolist(), held.blocks[1].tolist()        # first: 7 * 1 + 4 * 2
@@ -106,13 +106,13 @@ def in_flight_on(stages: Stages) -> InFlight:
     """
     layouts = stages.layouts
     # schedules that pair passes count the one more themselves
-    merged = layouts.merges_passes(stages.question.framework) & ~layouts.paired
+    merged = layouts.merges_passes(stages.scenario.framework) & ~layouts.paired
     counted = (layouts.pp, layouts.vpp, layouts.schedule, layouts.grad_accumulation)
     columns = (*counted, *parts_columns(layouts), *layouts.dealing, stages.stage)
     first, which = distinct(*columns, merged)
     pairs = layouts.of_each(first, which.size)
     stage = np.broadcast_to(stages.stage, stages.shape).ravel()[first]
-    counts = chunk_parts(stages.blocks, pairs, stage, stages.question.framework)
+    counts = chunk_parts(stages.blocks, pairs, stage, stages.scenario.framework)
     kinds = zip(stages.blocks, counts, strict=True)
     layers = np.sum([count for block, count in kinds if block.kind == "layer"], axis=0)
     held = chunks_in_flight(pairs, stage, layers)

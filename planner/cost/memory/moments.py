@@ -103,7 +103,7 @@ class Worksheet:
     @property
     def loss_buffers(self) -> Float:
         """The same at the loss, whose gathered stream is the head's input where that is kept."""
-        kept = self.stages.question.framework.kernels.saves_gathered
+        kept = self.stages.scenario.framework.kernels.saves_gathered
         return self.stage_buffers - self.kept.sequence_buffer * kept
 
     @property

@@ -25,9 +25,9 @@ def device_memory(stages: Stages) -> tuple[dict[str, Float], Int]:
     method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_model, load_machine
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> parts, moment = device_memory(Stages.every(job, Layout()))
     >>> parts["optimizer_states"].item() / model.num_params, tuple(MOMENTS)[moment.item()]
     (12.0, 'loss')
@@ -100,7 +100,7 @@ class Peak:
 
 def _reserved(stages: Stages, allocated: Float, apart: Float, context: Float) -> Float:
     """What the allocator holds beyond what is `allocated`, of which most lies `apart` [B]."""
-    machine, buffers = stages.question.machine, stages.question.framework.buffers
+    machine, buffers = stages.scenario.machine, stages.scenario.framework.buffers
     reserve = buffers.allocator_fraction.value * allocated
     if not buffers.keeps_temporaries:
         return reserve
@@ -117,7 +117,7 @@ def _parts(alive: Alive) -> dict[str, Float]:
 
 def _context_bytes(stages: Stages) -> Float:
     """Driver context, and the buffers of a rank's communicators."""
-    device = stages.question.machine.device
+    device = stages.scenario.machine.device
     return (
         device.context_bytes.value + communicators(stages.layouts) * device.communicator_bytes.value
     )

@@ -39,9 +39,9 @@ def resident(stages: Stages) -> Resident:
     Rajbhandari et al. 2020, arXiv:1910.02054, figure 1, with the framework's bytes.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> stay = resident(Stages.every(job, Layout()))        # 2 + 2 + 12 bytes per parameter
     >>> [part.item() / model.num_params for part in (stay.weights, stay.gradients)]
     [2.0, 2.0]
@@ -49,7 +49,7 @@ def resident(stages: Stages) -> Resident:
     12.0
     """
     size, params, layouts = stages.states, stages.params, stages.layouts
-    framework = stages.question.framework
+    framework = stages.scenario.framework
     copies = np.where(layouts.shards_weights, 0.0, stages.trained.all_gathered * size.weight_bytes)
     weights = np.where(layouts.shards_weights, stages.weight_shard_bytes, copies + frozen(stages))
     weights = weights + params.trainable * size.cached_weight_bytes + eight_bit_copies(stages)
@@ -85,7 +85,7 @@ def _reduced_twice(stages: Stages) -> Float:
 
     torch 2.13, fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce.
     """
-    size, layouts, framework = stages.states, stages.layouts, stages.question.framework
+    size, layouts, framework = stages.states, stages.layouts, stages.scenario.framework
     kept = framework.kernels.loss_chunks > 1 and not framework.kernels.optimizer_in_backward
     kept = kept and not size.sharded_weight_bytes
     shard = stages.trained.tied / layouts.num_shards * size.gradient_bytes
@@ -99,9 +99,9 @@ def frozen(stages: Stages) -> Float:
     shards, these copies. Left out: weights that train. method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(lora_rank=8), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(lora_rank=8), load_framework("ddp"))
     >>> frozen(Stages.every(job, Layout(dp=4))).item() / model.num_params    # DDP's others have 4
     2.0
     """
@@ -128,15 +128,15 @@ def eight_bit_copies(stages: Stages) -> Float:
     Transformer Engine @d0067d0d, module/linear.py: quantize_weight; method.md#states-per-framework.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("dgx-h100")
     >>> asked = Workload(precision="fp8"), load_framework("megatron-lm")
-    >>> stages = Stages.every(Question(model, machine, *asked), Layout())
+    >>> stages = Stages.every(Scenario(model, machine, *asked), Layout())
     >>> eight_bit_copies(stages).item() / 2 / 32            # a layer of Llama 3 8B
     218112000.0
     """
-    params, question = stages.params, stages.question
-    kept = question.framework.kernels.fp8_weight_bytes * (question.workload.precision == "fp8")
+    params, scenario = stages.params, stages.scenario
+    kept = scenario.framework.kernels.fp8_weight_bytes * (scenario.workload.precision == "fp8")
     if stages.eight_bits and stages.states.sharded_weight_bytes:
         kept = max(kept, stages.layer_element) - stages.states.weight_bytes
     layers = params.unsharded - params.embedding - (params.head - params.tied)
@@ -151,9 +151,9 @@ def second_shard_bytes(stages: Stages, size: Float) -> Float:
     arXiv:2306.10209, section 3.2; method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages = Stages.every(job, Layout(dp=64, zero_stage=3, reshard=4))
     >>> size = 2.0 * stages.params.unsharded
     >>> second_shard_bytes(stages, size).item() / model.num_params      # 2 / 4
@@ -191,9 +191,9 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> stages = Stages.every(job, Layout(dp=8, zero_stage=2))
     >>> there = unfreed(stages, resident(stages).weights)
     >>> (there.all - there.without_head).item()             # 2 bytes of the table and the norm
@@ -204,7 +204,7 @@ def unfreed(stages: Stages, weights: Float) -> ResidentWeights:
     size, params, layouts = stages.states, stages.params, stages.layouts
     copies = ~layouts.shards_weights & (size.sharded_weight_bytes == 0)
     plain = copies & ~layouts.piped
-    once = layouts.sums_gradients(stages.question.framework)
+    once = layouts.sums_gradients(stages.scenario.framework)
 
     def without(elements: Float, where: Mask) -> Float:
         return weights - np.where(where, elements * size.weight_bytes, 0.0)
@@ -248,9 +248,9 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
     method.md#memory-per-device.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> stages = Stages.every(job, Layout(dp=8, zero_stage=3))
     >>> window = gathered(stages, np.zeros(())).window      # 16 bits of a layer and of the next
     >>> window.item() / (2 * 218_112_000)
@@ -265,8 +265,8 @@ def gathered(stages: Stages, busy: Float) -> GatheredWeights:
 
 def _gathered(stages: Stages) -> GatheredWeights:
     """The same, without copies for the first layer."""
-    question, params, layouts = stages.question, stages.params, stages.layouts
-    buffers, element = question.framework.buffers, float(question.workload.compute_bytes)
+    scenario, params, layouts = stages.scenario, stages.params, stages.layouts
+    buffers, element = scenario.framework.buffers, float(scenario.workload.compute_bytes)
     everything = params.all_gathered * element
     layer = params.largest_layer * stages.layer_element / layouts.tiles
     head, tied = np.minimum(params.head * element, everything), params.tied * element
@@ -276,9 +276,9 @@ def _gathered(stages: Stages) -> GatheredWeights:
         live = np.minimum(buffers.live_elements * element, everything)
         head = window = np.maximum(live, layer)
     # between passes of a pipeline that reduces once, nothing is freed
-    kept = layouts.piped & layouts.sums_gradients(question.framework)
+    kept = layouts.piped & layouts.sums_gradients(scenario.framework)
     reduced = everything - np.maximum(layer, params.embedding * element)
-    stays = layouts.keeps_second_shards(question.framework)
+    stays = layouts.keeps_second_shards(scenario.framework)
     # neither the layer that computes is sharded again nor the head, or the table that it shares
     inner = params.largest_layer * stages.layer_element
     others = everything - inner - np.minimum(params.head * element, everything)
@@ -292,7 +292,7 @@ def _gathered(stages: Stages) -> GatheredWeights:
     both = there(np.where(kept, everything, window), front)
     copies = layouts.gathers_updates & (stages.states.sharded_weight_bytes == 0) & ~layouts.piped
     # gathered before the first pass, gradients are summed after it
-    copies = copies & ~layouts.sums_gradients(question.framework)
+    copies = copies & ~layouts.sums_gradients(scenario.framework)
     flat = np.where(copies, 2 * layer + params.copied_in * element, 0.0)
     return GatheredWeights(
         in_forward=there(window, others) + flat,

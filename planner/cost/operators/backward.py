@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.operators.sizes import FP32, Sizes
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.model.block import Gemm, Saved, Split
 from planner.describe.model.shapes import Experts
 from planner.describe.model.weights import LayerKind, shared_size
@@ -24,11 +24,11 @@ __all__ = [
 FREES_NOTHING = "fused attention keeps no scores that it could free"
 
 
-def selective_frees_nothing(question: Question) -> bool:
+def selective_frees_nothing(scenario: Scenario) -> bool:
     """Whether selective recompute of no named modules is none: it repeats attention alone, whose
     scores fused attention does not keep."""
-    attention = question.framework.selective_policy == "attention-core"
-    return attention and question.workload.attention == "flash"
+    attention = scenario.framework.selective_policy == "attention-core"
+    return attention and scenario.workload.attention == "flash"
 
 
 def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) -> tuple[Saved, ...]:

@@ -26,7 +26,7 @@ from planner.cost.operators.decoder import of_decoder
 from planner.cost.operators.feed_forward import dense, routed
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.cost.operators.traced import traced_blocks
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Pointwise, Saved
 from planner.describe.model.model import Model
@@ -36,19 +36,19 @@ from planner.describe.workload import Workload
 __all__ = ["blocks", "blocks_of"]
 
 
-def blocks_of(question: Question) -> tuple[Block, ...]:
-    """Distinct blocks of the model under the question's workload and framework.
+def blocks_of(scenario: Scenario) -> tuple[Block, ...]:
+    """Distinct blocks of the model under the scenario's workload and framework.
 
     Counted: as `blocks`. Left out: the machine, which they do not depend on.
     method.md#activations.
 
     >>> from planner import load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> [block.count for block in blocks_of(job)]           # embedding, layers, head
     [1, 32, 1]
     """
-    return blocks(question.model, question.workload, question.framework)
+    return blocks(scenario.model, scenario.workload, scenario.framework)
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,9 +19,9 @@ def num_units(stages: Stages) -> Float:
     method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> units = num_units(Stages.every(job, Layout(dp=4)))[0]
     >>> round(float(units), 1), round(model.num_params / 218_112_000, 1)    # a layer's
     (36.8, 36.8)
@@ -41,9 +41,9 @@ def num_buckets(stages: Stages, bucket: float) -> Float:
     "An introduction to probability theory" II, XI.4; method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("nanotron"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("nanotron"))
     >>> stages = Stages.every(job, Layout(tp=4))            # a layer: 6.3, 4.2, 29.4 and 14.7 M
     >>> round(float(num_buckets(stages, 12.5 * 2**20)[0]))  # torch: 66, two a layer and the ends
     68

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int, Mask, distinct
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
 from planner.cost.shards.parted import model_parts, parted, parts_columns, stage_parts
@@ -74,7 +74,7 @@ class Stages:
     for one of each.
     """
 
-    question: Question
+    scenario: Scenario
     blocks: tuple[Block, ...]
     layouts: Layouts
     """With what they leave to the framework settled."""
@@ -90,27 +90,27 @@ class Stages:
     """Stages of which these are some, and their places among them."""
 
     @classmethod
-    def of(cls, question: Question, layouts: Layouts, stage: ArrayLike) -> Self:
+    def of(cls, scenario: Scenario, layouts: Layouts, stage: ArrayLike) -> Self:
         """Given stages; `layouts` and `stage` broadcast."""
-        blocks, settled = _blocks_of(question, layouts), layouts.settled(question.framework)
-        return cls(question, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
+        blocks, settled = _blocks_of(scenario, layouts), layouts.settled(scenario.framework)
+        return cls(scenario, blocks, settled, layouts, np.asarray(stage, dtype=np.int64))
 
     @classmethod
-    def candidates(cls, question: Question, layouts: Layouts) -> Self:
+    def candidates(cls, scenario: Scenario, layouts: Layouts) -> Self:
         """The few stages (L, S) of which one is the worst, in memory and in time."""
-        blocks, framework = _blocks_of(question, layouts), question.framework
+        blocks, framework = _blocks_of(scenario, layouts), scenario.framework
         if len(layouts) <= _SINGLY:
             stage = candidate_stages(blocks, layouts, framework)
             settled = layouts.settled(framework).take((..., None))
-            return cls(question, blocks, settled, layouts, stage)
+            return cls(scenario, blocks, settled, layouts, stage)
         settled = layouts.settled(framework)
         work, row = settled.distinct(*(n for n in _COLUMNS if n not in _OF_STATES))
         few = candidate_stages(blocks, work, framework)
         stage = few.take(row, axis=0)
-        first, of_states = distinct(*_states_columns(question, settled))
+        first, of_states = distinct(*_states_columns(scenario, settled))
         first, which = distinct(of_states[:, None], stage)
         states = settled.take(first // stage.shape[1])
-        made = functools.partial(cls, question, blocks)
+        made = functools.partial(cls, scenario, blocks)
         spread = work.take((..., None))
         return made(
             settled.take((..., None)),
@@ -121,9 +121,9 @@ class Stages:
         )
 
     @classmethod
-    def every(cls, question: Question, layout: Layout) -> Self:
+    def every(cls, scenario: Scenario, layout: Layout) -> Self:
         """All stages (S,) of one layout."""
-        return cls.of(question, Layouts.of(layout), np.arange(layout.pp))
+        return cls.of(scenario, Layouts.of(layout), np.arange(layout.pp))
 
     def rows(self, index: Int) -> Self:
         """Those at `index` along the first axis, with what is known of them."""
@@ -187,7 +187,7 @@ class Stages:
             return tuple(whole._chosen(count, index) for count in whole.counts)
         if self._by_work:
             return tuple(c.take(self._by_work.which, 0) for c in self._by_work.stages.counts)
-        framework = self.question.framework
+        framework = self.scenario.framework
         return tuple(stage_parts(self.blocks, self.layouts, self.stage, framework))
 
     @functools.cached_property
@@ -209,7 +209,7 @@ class Stages:
             whole, index = self._whole
             found = getattr(whole, name)
             return found.map(lambda values: whole._chosen(values, index))
-        return stage_params(self.question, blocks, self.layouts, self.counts)
+        return stage_params(self.scenario, blocks, self.layouts, self.counts)
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
@@ -219,12 +219,12 @@ class Stages:
     @functools.cached_property
     def states(self) -> States:
         """The framework's bytes per parameter."""
-        return self.question.framework.states(self.question.workload.precision)
+        return self.scenario.framework.states(self.scenario.workload.precision)
 
     @property
     def tokens(self) -> Float:
         """Tokens of one micro-batch on one context rank."""
-        return self.layouts.tokens(self.question.workload.sequence_length)
+        return self.layouts.tokens(self.scenario.workload.sequence_length)
 
     @property
     def frozen_bytes(self) -> float:
@@ -233,7 +233,7 @@ class Stages:
         Only what trains is turned to fp32 (Accelerate 1.15, utils/fsdp_utils.py; peft 0.18,
         autocast_adapter_dtype; torchtune 0.6, dtype: bf16) [B].
         """
-        return float(self.question.workload.compute_bytes)
+        return float(self.scenario.workload.compute_bytes)
 
     @property
     def weight_shard_bytes(self) -> Float:
@@ -253,7 +253,7 @@ class Stages:
     def moment_bytes(self) -> Float:
         """What the optimizer keeps of the parameters that a rank updates, beside a copy [B]."""
         params, sharded = self.params, self.layouts.shards_states
-        per_param = moment_bytes(self.question.workload.optimizer, self.states)
+        per_param = moment_bytes(self.scenario.workload.optimizer, self.states)
         ratio = params.trainable / np.maximum(params.trainable_sharded, 1)
         extra = params.extra_state_bytes * np.where(sharded, 1.0, ratio)
         return self.updated * per_param + extra
@@ -264,13 +264,13 @@ class Stages:
 
     def of_model(self, figures: list[Float]) -> Float:
         """A figure per block, summed over the blocks of the whole model."""
-        counts = model_parts(self.blocks, self.layouts, self.question.framework)
+        counts = model_parts(self.blocks, self.layouts, self.scenario.framework)
         return np.asarray(sum(x * count for x, count in zip(figures, counts, strict=True)))
 
     @property
     def paged_bytes(self) -> Float:
         """The part of it that the device hands to the host where it has no room [B]."""
-        paged = OPTIMIZERS[self.question.workload.optimizer].paged
+        paged = OPTIMIZERS[self.scenario.workload.optimizer].paged
         return np.where(self.layouts.keeps_states & paged, self.moment_bytes, 0.0)
 
     @property
@@ -282,7 +282,7 @@ class Stages:
     def updated_at_once(self) -> Float:
         """Those of them that have gradients at a time: all, or one group where a weight is updated
         as soon as its gradient is there [elements]."""
-        if not self.question.framework.kernels.optimizer_in_backward:
+        if not self.scenario.framework.kernels.optimizer_in_backward:
             return self.updated
         return np.minimum(self.updated, self.largest_group / self._parts)
 
@@ -301,13 +301,13 @@ class Stages:
     @property
     def eight_bits(self) -> bool:
         """Whether layers' weights are gathered in 8 bits."""
-        kernels, precision = self.question.framework.kernels, self.question.workload.precision
+        kernels, precision = self.scenario.framework.kernels, self.scenario.workload.precision
         return kernels.fp8_gather and precision == "fp8"
 
     @property
     def layer_element(self) -> float:
         """Bytes of an element of a layer's weights as it is gathered [B]."""
-        return 1.0 if self.eight_bits else float(self.question.workload.compute_bytes)
+        return 1.0 if self.eight_bits else float(self.scenario.workload.compute_bytes)
 
     @property
     def in_layers(self) -> Float:
@@ -319,7 +319,7 @@ class Stages:
     @property
     def element(self) -> Float:
         """Bytes of an element of its weights as they are gathered, on the average [B]."""
-        whole = float(self.question.workload.compute_bytes)
+        whole = float(self.scenario.workload.compute_bytes)
         return whole - (whole - self.layer_element) * self.in_layers
 
     def total(self, figures: list[Float]) -> Float:
@@ -328,15 +328,15 @@ class Stages:
         return np.asarray(sum(figure * count for figure, count in pairs))
 
 
-def _blocks_of(question: Question, layouts: Layouts) -> tuple[Block, ...]:
+def _blocks_of(scenario: Scenario, layouts: Layouts) -> tuple[Block, ...]:
     """Blocks of the model, parted where some layouts recompute some of its layers."""
-    blocks = blocks_of(question)
+    blocks = blocks_of(scenario)
     return parted(blocks) if np.any(layouts.recomputes_partly) else blocks
 
 
-def _states_columns(question: Question, layouts: Layouts) -> list[Int | Mask]:
+def _states_columns(scenario: Scenario, layouts: Layouts) -> list[Int | Mask]:
     """What tells layouts apart in what their ranks hold of parameters and send of them."""
-    rules, kernels = question.framework.communication, question.framework.kernels
+    rules, kernels = scenario.framework.communication, scenario.framework.kernels
     columns = [getattr(layouts, name) for name in _COLUMNS if name not in _OF_WORK]
     # how many passes a step has counts where only one of them sends
     counted = rules.replicas_once or kernels.loss_chunks > 1

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, Int
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, SMALLEST_IN_BLOCKS, moment_bytes
 from planner.describe.model.block import Block, Weight
@@ -49,7 +49,7 @@ def training_state_bytes(num_params: ArrayLike, dp: ArrayLike, zero_stage: Array
 
 
 def _local_elements(
-    weight: Weight, question: Question, layouts: Layouts, ranks: Int
+    weight: Weight, scenario: Scenario, layouts: Layouts, ranks: Int
 ) -> tuple[Float, Float]:
     """Elements of one tensor that a rank owns after tp and ep, and after sharding over `ranks` too.
 
@@ -59,7 +59,7 @@ def _local_elements(
     tp = layouts.expert_tp if weight.expert else layouts.tp
     copies: Float | float = float(weight.copies)
     if weight.stored_bytes:
-        copies = copies * (weight.stored_bytes / question.workload.compute_bytes)
+        copies = copies * (weight.stored_bytes / scenario.workload.compute_bytes)
     if weight.expert:
         copies = copies / np.minimum(layouts.ep, weight.copies)
     if weight.units:
@@ -71,12 +71,12 @@ def _local_elements(
     elif weight.split == "row":
         columns = np.ceil(columns / tp)
     whole = np.asarray(rows * columns * copies)
-    if question.framework.shards_rows:
+    if scenario.framework.shards_rows:
         return whole, np.ceil(rows / ranks) * columns * copies
     return whole, whole / ranks
 
 
-def largest_matrix(question: Question, block: Block, layouts: Layouts, names: str) -> Float:
+def largest_matrix(scenario: Scenario, block: Block, layouts: Layouts, names: str) -> Float:
     """The largest of a block's frozen matrices on one rank: all, or those that adapters target
     [elements].
 
@@ -87,19 +87,19 @@ def largest_matrix(question: Question, block: Block, layouts: Layouts, names: st
     >>> from planner.cost.operators.blocks import blocks_of
     >>> job = Workload(lora_rank=8, base_format="nf4")
     >>> asked = load_model("llama-3-8b"), load_machine("polaris"), job, load_framework("ddp")
-    >>> layer = blocks_of(Question(*asked))[1]
-    >>> matrix = largest_matrix(Question(*asked), layer, Layouts.of(Layout()), "stored")
+    >>> layer = blocks_of(Scenario(*asked))[1]
+    >>> matrix = largest_matrix(Scenario(*asked), layer, Layouts.of(Layout()), "stored")
     >>> matrix.item() == 4096 * 14336
     True
     """
-    targets = question.workload.lora_targets
+    targets = scenario.workload.lora_targets
     found = np.zeros(np.shape(layouts.tp))
     for weight in block.weights:
         if weight.trainable or weight.columns == 1:
             continue
         if weight.stored_bytes if names == "stored" else weight.matrix in targets:
             one = replace(weight, copies=1, stored_bytes=0.0)
-            found = np.maximum(found, _local_elements(one, question, layouts, layouts.dp)[0])
+            found = np.maximum(found, _local_elements(one, scenario, layouts, layouts.dp)[0])
     return found
 
 
@@ -135,7 +135,7 @@ class LocalParams(Params):
     """Before sharding, with one expert of those on the rank."""
 
 
-def local_params(question: Question, block: Block, layouts: Layouts) -> LocalParams:
+def local_params(scenario: Scenario, block: Block, layouts: Layouts) -> LocalParams:
     """Parameters of one block on one rank, before and after sharding [elements].
 
     Counted: every tensor, split over tp, ep and the ranks that shard. Left out: what a pipeline
@@ -144,7 +144,7 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> _, layer, _ = blocks_of(job)
     >>> norms = 2 * model.hidden_size                       # whole on every rank
     >>> (layer.num_params - norms) / 4 + norms
@@ -152,14 +152,14 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
     >>> float(local_params(job, layer, Layouts.of(Layout(tp=4))).unsharded)
     54534144.0
     """
-    framework, layouts = question.framework, layouts.settled(question.framework)
+    framework, layouts = scenario.framework, layouts.settled(scenario.framework)
     sums = {field.name: np.zeros(np.shape(layouts.tp)) for field in fields(LocalParams)}
     padded = layouts.shards_states if framework.shards_rows else None
-    optimizer = question.workload.optimizer
+    optimizer = scenario.workload.optimizer
     beyond = OPTIMIZERS[optimizer].in_blocks or optimizer in ("adafactor", "muon")
     for weight in block.weights:
         ranks = layouts.expert_shards if weight.expert else layouts.num_shards
-        mine, shard = _local_elements(weight, question, layouts, ranks)
+        mine, shard = _local_elements(weight, scenario, layouts, ranks)
         sums["unsharded"] += mine
         sums["sharded"] += shard
         whole = mine if padded is None else np.where(padded, shard * ranks, mine)
@@ -174,17 +174,17 @@ def local_params(question: Question, block: Block, layouts: Layouts) -> LocalPar
             sums["trainable_sharded"] += shard
             if beyond:
                 held = np.where(layouts.shards_states, shard, mine)
-                extra = _extra_state_bytes(weight, block, shard, held, question)
+                extra = _extra_state_bytes(weight, block, shard, held, scenario)
                 sums["extra_state_bytes"] += extra
     return LocalParams(**sums)
 
 
 def _extra_state_bytes(
-    weight: Weight, block: Block, sharded: Float, held: Float, question: Question
+    weight: Weight, block: Block, sharded: Float, held: Float, scenario: Scenario
 ) -> Float:
     """Optimizer state beyond the per-parameter figure, of what is `sharded`; a rank holds `held`
     elements of the tensor [B]."""
-    workload, states = question.workload, question.framework.states(question.workload.precision)
+    workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
     if workload.optimizer == "adafactor":
         # factored second moment: one fp32 per row and per column; vectors keep it whole
         ratio = 1.0 if weight.columns == 1 else 1 / weight.rows + 1 / weight.columns
@@ -220,7 +220,7 @@ class StageParams(Params):
 
 
 def stage_params(
-    question: Question, blocks: Sequence[Block], layouts: Layouts, counts: Sequence[Float]
+    scenario: Scenario, blocks: Sequence[Block], layouts: Layouts, counts: Sequence[Float]
 ) -> StageParams:
     """Parameters per rank of pipeline stages that hold `counts` of each block [elements].
 
@@ -230,7 +230,7 @@ def stage_params(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> whole = [np.asarray(float(block.count)) for block in blocks_of(job)]
     >>> float(stage_params(job, blocks_of(job), Layouts.of(Layout()), whole).unsharded)
     124439808.0
@@ -242,7 +242,7 @@ def stage_params(
 
     def local_of(block: Block) -> LocalParams:
         # few ways to split a tensor differ, however many layouts there are
-        return local_params(question, block, few).take(index)
+        return local_params(scenario, block, few).take(index)
 
     for block, count in zip(blocks, counts, strict=True):
         local = local_of(block)

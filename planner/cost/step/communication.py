@@ -26,7 +26,7 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.buckets import num_buckets, num_units
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
@@ -53,10 +53,10 @@ _FP32 = 4.0
 Collective = Callable[[GroupView, ArrayLike], Float]
 
 
-def _stream(question: Question, layouts: Layouts) -> Float:
+def _stream(scenario: Scenario, layouts: Layouts) -> Float:
     """Bytes of one micro-batch's residual stream on a context rank [B]."""
-    tokens = layouts.tokens(question.workload.sequence_length)
-    return tokens * question.model.hidden_size * float(question.workload.compute_bytes)
+    tokens = layouts.tokens(scenario.workload.sequence_length)
+    return tokens * scenario.model.hidden_size * float(scenario.workload.compute_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +72,36 @@ class StreamTraffic:
     scatter_s: Float
 
     @classmethod
-    def of(cls, question: Question, layouts: Layouts, groups: Groups) -> StreamTraffic:
+    def of(cls, scenario: Scenario, layouts: Layouts, groups: Groups) -> StreamTraffic:
         """Those of a model."""
-        group, size, split = groups.tensor, _stream(question, layouts), layouts.splits_sequence
+        group, size, split = groups.tensor, _stream(scenario, layouts), layouts.splits_sequence
         return cls(
             _where(~split, lambda: all_reduce_s(group, size)),
             _where(split, lambda: all_gather_s(group, size)),
             _where(split, lambda: reduce_scatter_s(group, size)),
         )
 
-    def tensor_s(self, question: Question, block: Block, layouts: Layouts) -> tuple[Float, Float]:
+    def tensor_s(self, scenario: Scenario, block: Block, layouts: Layouts) -> tuple[Float, Float]:
         """What the function `tensor_s` returns [s]."""
         pair, sequence = self.gather_s + self.scatter_s, layouts.splits_sequence
         forward = np.where(sequence, pair, self.reduce_s) * block.num_tp_collectives
-        again = 0.0 if question.framework.kernels.saves_gathered else self.gather_s
+        again = 0.0 if scenario.framework.kernels.saves_gathered else self.gather_s
         backward = np.where(sequence, pair + again, self.reduce_s) * block.num_tp_collectives
         return forward, backward
 
     def column_backward_s(
-        self, question: Question, block: Block, layouts: Layouts
+        self, scenario: Scenario, block: Block, layouts: Layouts
     ) -> tuple[Float, Float]:
         """What the function `column_backward_s` returns [s]."""
         sequence, regions = layouts.splits_sequence, block.num_tp_collectives
         gather = np.where(sequence, self.gather_s, 0.0)
-        again = np.zeros_like(gather) if question.framework.kernels.saves_gathered else gather
+        again = np.zeros_like(gather) if scenario.framework.kernels.saves_gathered else gather
         reduced = np.where(sequence, self.scatter_s, self.reduce_s)
         return again * regions, reduced * regions
 
 
 def tensor_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
     """Tensor-parallel traffic of one block and micro-batch: forward, backward [s].
 
@@ -113,17 +113,17 @@ def tensor_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4)), blocks_of(job)   # a stream of 16 MiB
     >>> sent = tensor_s(job, layer, layouts, Groups.unit(layouts))          # seconds are bytes
     >>> [round(float(direction) / 2**20) for direction in sent]             # 2 * 2 * 3/4 * 16 MiB
     [48, 48]
     """
-    return StreamTraffic.of(question, layouts, groups).tensor_s(question, block, layouts)
+    return StreamTraffic.of(scenario, layouts, groups).tensor_s(scenario, block, layouts)
 
 
 def column_backward_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
     """Part of a block's tensor-parallel traffic that backward passes of column-parallel products
     send: gathering their input again, reducing its gradient [s].
@@ -135,17 +135,17 @@ def column_backward_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, sequence_parallel=True))
     >>> sent = column_backward_s(job, blocks_of(job)[1], layouts, Groups.unit(layouts))
     >>> [round(float(part) / 2**20) for part in sent]       # of 72 MiB, as two are of the others
     [24, 24]
     """
-    return StreamTraffic.of(question, layouts, groups).column_backward_s(question, block, layouts)
+    return StreamTraffic.of(scenario, layouts, groups).column_backward_s(scenario, block, layouts)
 
 
 def repeated_tensor_s(
-    question: Question, block: Block, layouts: Layouts, forward_s: Float
+    scenario: Scenario, block: Block, layouts: Layouts, forward_s: Float
 ) -> Float:
     """Tensor-parallel traffic of recompute: what it repeats of the forward's [s].
 
@@ -156,7 +156,7 @@ def repeated_tensor_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout(tp=4, recompute="full")), blocks_of(job)
     >>> float(repeated_tensor_s(job, layer, layouts, np.asarray(48.0)))   # to the layer's end
     48.0
@@ -164,7 +164,7 @@ def repeated_tensor_s(
     if block.kind != "layer":
         return np.zeros_like(forward_s)
     full, selective = layouts.recomputes_layers, layouts.recomputes_selectively
-    kernels = question.framework.kernels
+    kernels = scenario.framework.kernels
     if not kernels.saves_gathered:
         half = layouts.recomputes_module(("moe",) if block.dispatch_top_k else ("mlp",))
         one = np.where(selective & half, 1 / max(block.num_tp_collectives, 1), 0.0)
@@ -178,7 +178,7 @@ def repeated_tensor_s(
 
 
 def context_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
     """Keys and values travel between context ranks, and their gradients back [s].
 
@@ -192,15 +192,15 @@ def context_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4)), blocks_of(job)   # 512 tokens a rank
     >>> sent = context_s(job, layer, layouts, Groups.unit(layouts))         # seconds are bytes
     >>> [float(direction) / 2**20 for direction in sent]    # 3 * 512 tokens * 8 heads * 256 * 2 B
     [6.0, 12.0]
     """
-    workload, group, n = question.workload, groups.ring, layouts.ring
+    workload, group, n = scenario.workload, groups.ring, layouts.ring
     tokens = layouts.tokens(workload.sequence_length) * layouts.ulysses
-    exchange = question.framework.kernels.context_exchange
+    exchange = scenario.framework.kernels.context_exchange
     forward, backward = np.zeros(np.shape(tokens)), np.zeros(np.shape(tokens))
     for attention in block.attentions:
         width = attention.num_kv_heads * (attention.qk_dim + attention.v_dim)
@@ -220,7 +220,7 @@ def context_s(
 
 
 def heads_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
     """Context ranks exchange their tokens for heads before attention, and back after it [s].
 
@@ -232,20 +232,20 @@ def heads_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout(cp=4, ulysses=4)), blocks_of(job)
     >>> sent, _ = heads_s(job, layer, layouts, Groups.unit(layouts))        # seconds are bytes
     >>> float(sent) / 2**20     # 3/4 of 512 tokens * (32 + 8 + 8 + 32) heads * 256 B
     7.5
     """
-    workload, group = question.workload, groups.heads
+    workload, group = scenario.workload, groups.heads
     element = float(workload.compute_bytes)
     tokens, tp = layouts.tokens(workload.sequence_length), layouts.tp
     sent = np.zeros(np.shape(tokens))
     for attention in block.attentions:
         heads = attention.num_heads / np.minimum(tp, attention.num_heads)
         own = attention.num_kv_heads / np.minimum(tp, attention.num_kv_heads)
-        repeats = question.framework.kernels.repeats_kv_heads
+        repeats = scenario.framework.kernels.repeats_kv_heads
         keys = heads if repeats else np.maximum(own, layouts.ulysses)
         for count, width in ((heads, attention.qk_dim), (keys, attention.qk_dim)):
             sent = sent + all_to_all_s(group, tokens * count * width * element)
@@ -254,7 +254,7 @@ def heads_s(
     return sent, sent
 
 
-def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
+def send_stage_s(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     """One transfer of a micro-batch's activations to the next stage [s].
 
     Counted: every tensor-parallel rank sends its slice of the tokens (scatter/gather, Narayanan
@@ -263,16 +263,16 @@ def send_stage_s(question: Question, layouts: Layouts, groups: Groups) -> Float:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
     >>> float(send_stage_s(job, layouts, Groups.unit(layouts))) / 2**20     # a fourth of 16 MiB
     4.0
     """
-    size = _stream(question, layouts) / layouts.tp
+    size = _stream(scenario, layouts) / layouts.tp
     return _where(layouts.piped, lambda: hand_on_s(groups.pipeline, size))
 
 
-def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
+def transfer_wait_s(scenario: Scenario, layouts: Layouts) -> Float:
     """What each transfer between stages waits besides, where runs on the machine showed it [s].
 
     Counted: the profile's `transfer_delays`, by nodes of the job, linear in their logarithm. Left
@@ -280,11 +280,11 @@ def transfer_wait_s(question: Question, layouts: Layouts) -> Float:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("h100-cluster")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> float(transfer_wait_s(job, Layouts.of(Layout(dp=64, pp=8))))        # 64 nodes of 8
     0.25
     """
-    machine = question.machine
+    machine = scenario.machine
     delays = machine.network.transfer_delays if machine.network else None
     if delays is None:
         return np.zeros(np.shape(layouts.pp))
@@ -326,14 +326,14 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> stages = Stages.of(job, Layouts.of(Layout(dp=8)), 0)
     >>> sent = data_traffic(stages, Groups.unit(stages.layouts)).gradients_s    # seconds are bytes
     >>> round(float(sent) / (2 * 7 / 8 * model.num_params), 2)                  # fp32 gradients
     4.0
     """
-    question, params, layouts = stages.question, stages.params, stages.layouts
-    buffers, rules = question.framework.buffers, question.framework.communication
+    scenario, params, layouts = stages.scenario, stages.params, stages.layouts
+    buffers, rules = scenario.framework.buffers, scenario.framework.communication
     buckets = _pieces(stages, buffers.reduce_bucket_elements) + _first_bucket(stages)
     gradients = _reduced_s(stages, groups, buckets)
     first, units = (groups.shard, groups.expert_shard), num_units(stages)
@@ -354,7 +354,7 @@ def data_traffic(stages: Stages, groups: Groups) -> DataTraffic:
         ),
         before_forward_s=ahead_s,
         before_later_forward_s=np.where(
-            layouts.keeps_second_shards(question.framework), again_s, ahead_s
+            layouts.keeps_second_shards(scenario.framework), again_s, ahead_s
         ),
         before_backward_s=np.where(freed, again_s, 0.0),
         after_backward_s=np.where(freed, gradients / fraction, 0.0),
@@ -369,7 +369,7 @@ def _where(here: Mask, seconds: Callable[[], Float]) -> Float:
 
 def _head_s(stages: Stages, groups: Groups) -> Float:
     """A step's further gatherings of the head's weights for a loss in pieces [s]."""
-    times = stages.layouts.gathers_head_more(stages.question.framework)
+    times = stages.layouts.gathers_head_more(stages.scenario.framework)
     size = stages.params.head * stages.element
     return _where(times > 0, lambda: times * _times(1.0, all_gather_s, groups.shard, size))
 
@@ -401,21 +401,21 @@ def _gathered_s(
 
 def _weights_s(stages: Stages, groups: tuple[GroupView, GroupView], count: Float) -> Float:
     """Gathering a stage's weights for a pass, in as few bytes as the framework sends [s]."""
-    sent = stages.question.framework.communication.gather_bytes or stages.element
+    sent = stages.scenario.framework.communication.gather_bytes or stages.element
     return _gathered_s(stages, groups, count, stages.params.unsharded * sent)
 
 
 def _reduced_s(stages: Stages, groups: Groups, count: Float) -> Float:
     """Reducing the gradients of a stage once, in `count` collectives [s]."""
     amount, routed = stages.params.trainable * stages.states.reduce_bytes, _routed(stages)
-    rules = stages.question.framework.communication
+    rules = stages.scenario.framework.communication
     sent = rules.scatter_bytes / stages.states.reduce_bytes
     # of every reduction's share where replicas sum up but once a step
-    often = stages.layouts.reductions_per_step(stages.question.framework)
+    often = stages.layouts.reductions_per_step(stages.scenario.framework)
     often = often if rules.replicas_once else np.ones_like(often)
     alike = among(stages.layouts.zero_stage, rules.all_reduced_stages)
     scattered = stages.layouts.shards_states & ~alike
-    phased = stages.question.framework.reduction.hierarchical
+    phased = stages.scenario.framework.reduction.hierarchical
     reduce_s = hierarchical_all_reduce_s if phased else all_reduce_s
 
     def in_parts(size: Float, shard: GroupView, replica: GroupView) -> Float:
@@ -447,13 +447,13 @@ def _pieces(stages: Stages, bucket: float) -> Float:
 
     ZeRO-3 gathers and reduces layer by layer, and so does what makes every layer a unit.
     """
-    alone = stages.question.framework.communication.every_layer_alone
+    alone = stages.scenario.framework.communication.every_layer_alone
     by_layer = stages.layouts.shards_weights | alone
     return np.where(by_layer, num_units(stages), num_buckets(stages, bucket))
 
 
 def _first_bucket(stages: Stages) -> Float:
     """A collective more where the first bucket of gradients closes before others do [1]."""
-    first = stages.question.framework.reduction.first_bucket_elements
+    first = stages.scenario.framework.reduction.first_bucket_elements
     more = (first > 0) & ~stages.layouts.shards_weights & (stages.params.trainable > first)
     return np.where(more, 1.0, 0.0)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Arrays, Float, distinct
 from planner.cost.operators.operations import attention_flop
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import expert_load, split_over
 from planner.cost.step.constants import constants
@@ -119,8 +119,8 @@ class _Rates:
     element: float
 
     @classmethod
-    def of(cls, question: Question) -> _Rates:
-        machine, workload, framework = question.machine, question.workload, question.framework
+    def of(cls, scenario: Scenario) -> _Rates:
+        machine, workload, framework = scenario.machine, scenario.workload, scenario.framework
         device, precision = machine.device, workload.precision
         base = workload.base_precision
         best, best_base = (
@@ -144,7 +144,7 @@ class _Rates:
         )
 
 
-def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
+def block_time(scenario: Scenario, block: Block, layouts: Layouts) -> BlockTime:
     """Forward, backward and recompute time of one block and one micro-batch [s].
 
     Counted: GEMMs, attention, memory-bound kernels. Left out: communication, waiting for the host.
@@ -155,7 +155,7 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     >>> from planner import Layout, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> _, layer, _ = blocks_of(job)
     >>> time = block_time(job, layer, Layouts.of(Layout()))
     >>> round(2 * 2048 * layer.num_params / 222e12, 4)      # its products alone, at 222 TFLOP/s
@@ -163,14 +163,14 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
     >>> round(float(time.forward_s), 4), round(float(time.backward_s), 4)
     (0.0049, 0.0098)
     """
-    framework, rates = question.framework, _Rates.of(question)
+    framework, rates = scenario.framework, _Rates.of(scenario)
     again = _Repeated(layouts)
-    tokens = layouts.tokens(question.workload.sequence_length)
+    tokens = layouts.tokens(scenario.workload.sequence_length)
     forward, backward, weight_gradient, last = (np.zeros(tokens.shape) for _ in range(4))
     column_input, column_weight, core_forward, core_backward = (
         np.zeros(tokens.shape) for _ in range(4)
     )
-    products = _gemm_times(question, block.gemms, tokens, layouts, rates)
+    products = _gemm_times(scenario, block.gemms, tokens, layouts, rates)
     for gemm, (out, dgrad, wgrad) in zip(block.gemms, products, strict=True):
         forward, last = forward + out, out
         again.add(gemm, out)
@@ -180,12 +180,12 @@ def block_time(question: Question, block: Block, layouts: Layouts) -> BlockTime:
             column_input += dgrad
             column_weight += wgrad
     for attention in block.attentions:
-        ahead, back = _attention_times(question, attention, tokens, layouts, rates)
+        ahead, back = _attention_times(scenario, attention, tokens, layouts, rates)
         core_forward += ahead
         core_backward += back
         again.add(attention, ahead)
     for operator in block.pointwise:
-        ahead, back = _pointwise_times(question, operator, tokens, layouts, rates)
+        ahead, back = _pointwise_times(scenario, operator, tokens, layouts, rates)
         again.add(operator, ahead)
         if operator.scores:
             core_forward, core_backward = core_forward + ahead, core_backward + back
@@ -250,7 +250,7 @@ class _Product:
 
     @classmethod
     def of(
-        cls, question: Question, gemm: Gemm, tokens: Float, layouts: Layouts, rates: _Rates
+        cls, scenario: Scenario, gemm: Gemm, tokens: Float, layouts: Layouts, rates: _Rates
     ) -> _Product:
         tp = np.minimum(layouts.tp, gemm.units) if gemm.units else layouts.tp
         tp = layouts.expert_tp if gemm.experts else tp
@@ -263,7 +263,7 @@ class _Product:
         if gemm.experts:
             batch = np.maximum(gemm.experts / layouts.ep, 1.0)
             m = m * gemm.top_k / split_over("dispatched", layouts) / batch
-            m = m * expert_load(question.workload, layouts)
+            m = m * expert_load(scenario.workload, layouts)
         rate: ArrayLike = rates.gemm if gemm.quantizable else rates.head
         if gemm.convolution:
             rate = rates.convolution * (rates.winograd if gemm.small_kernel else 1.0)
@@ -274,17 +274,17 @@ class _Product:
 
 
 def _gemm_times(
-    question: Question, gemms: tuple[Gemm, ...], tokens: Float, layouts: Layouts, rates: _Rates
+    scenario: Scenario, gemms: tuple[Gemm, ...], tokens: Float, layouts: Layouts, rates: _Rates
 ) -> list[tuple[Float, Float, Float]]:
     """Output, input-gradient and weight-gradient time of every product [s]."""
     if not gemms:
         return []
-    framework, element = question.framework, float(question.workload.compute_bytes)
+    framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     # a fused kernel adds into the gradient; otherwise it is written and added separately
     # (nowhere wider than fp32: what is more are 16-bit ones beside it)
-    added = 2 * min(float(framework.states(question.workload.precision).gradient_bytes), 4.0)
+    added = 2 * min(float(framework.states(scenario.workload.precision).gradient_bytes), 4.0)
     fused = framework.kernels.fused_gradient_accumulation
-    found = [_Product.of(question, gemm, tokens, layouts, rates) for gemm in gemms]
+    found = [_Product.of(scenario, gemm, tokens, layouts, rates) for gemm in gemms]
     sides = [
         side
         for p, whole in zip(found, (fused and not g.convolution for g in gemms), strict=True)
@@ -315,7 +315,7 @@ def _gemm_times(
     if len(first) < tokens.size:
         seconds = seconds[:, which]
     return [
-        _with_kernels(question, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added)
+        _with_kernels(scenario, gemm, product, layouts, rates, seconds[3 * i : 3 * i + 3], added)
         for i, (gemm, product) in enumerate(zip(gemms, found, strict=True))
     ]
 
@@ -347,7 +347,7 @@ def _stacked(rows: Sequence[Sequence[ArrayLike]], shape: tuple[int, ...]) -> Flo
 
 
 def _with_kernels(
-    question: Question,
+    scenario: Scenario,
     gemm: Gemm,
     product: _Product,
     layouts: Layouts,
@@ -356,7 +356,7 @@ def _with_kernels(
     added: float,
 ) -> tuple[Float, Float, Float]:
     """The three times (3, ...) of a product with the kernels around it [s]."""
-    framework, element = question.framework, float(question.workload.compute_bytes)
+    framework, element = scenario.framework, float(scenario.workload.compute_bytes)
     m, n, k, batch = product.m, product.n, product.k, product.batch
     whole = batch * n * k / rates.memory
     eight_bit = rates.element == 1 and gemm.quantizable
@@ -403,14 +403,14 @@ def _cast_times(
 
 
 def _attention_times(
-    question: Question, attention: Attention, tokens: Float, layouts: Layouts, rates: _Rates
+    scenario: Scenario, attention: Attention, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float]:
     """Forward and backward time of the attention products [s].
 
     Fused: backward does 2.5 times the forward's operations (it repeats the scores; Dao 2023,
     arXiv:2307.08691, section 4). Eager: products of (s, d) x (d, s), masked half included.
     """
-    workload, heads = question.workload, np.minimum(layouts.tp, attention.num_heads)
+    workload, heads = scenario.workload, np.minimum(layouts.tp, attention.num_heads)
     sequence, found = float(workload.sequence_length), constants().attention
     if workload.attention == "flash":
         # a ring cuts the sequence into two pieces per rank that keys and values pass
@@ -465,12 +465,12 @@ def _documents_s(attention: Attention, tokens: Float, workload: Workload, piece:
 
 
 def _pointwise_times(
-    question: Question, operator: Pointwise, tokens: Float, layouts: Layouts, rates: _Rates
+    scenario: Scenario, operator: Pointwise, tokens: Float, layouts: Layouts, rates: _Rates
 ) -> tuple[Float, Float]:
-    units = tokens * (question.workload.sequence_length if operator.scores else 1)
+    units = tokens * (scenario.workload.sequence_length if operator.scores else 1)
     moved = units / split_over(operator.split, layouts)
     if operator.split == "expert":
-        moved = moved * expert_load(question.workload, layouts)
+        moved = moved * expert_load(scenario.workload, layouts)
     return (
         moved * operator.forward_bytes / rates.memory,
         moved * operator.backward_bytes / rates.memory,

@@ -13,7 +13,7 @@ from planner.cost.network.collectives import (
     reduce_scatter_s,
 )
 from planner.cost.network.groups import Groups
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.split import expert_load
 from planner.describe.model.block import Block
@@ -23,7 +23,7 @@ __all__ = ["crossing_part", "expert_s", "exposed_experts_s", "split_expert_s"]
 
 
 def expert_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
     """Dispatch and combine of expert layers: two all-to-alls forward, two backward [s].
 
@@ -36,37 +36,37 @@ def expert_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout(dp=8, ep=8)), blocks_of(job)
     >>> sent, _ = expert_s(job, layer, layouts, Groups.unit(layouts))       # seconds are bytes
     >>> float(sent) / 2**20                                 # 2 * 7/8 * top 2 of a 16 MiB stream
     56.0
     """
-    size, rules = _sent_bytes(question, block, layouts), question.framework.communication
+    size, rules = _sent_bytes(scenario, block, layouts), scenario.framework.communication
     # dispatch forward and the gradient of combine backward may travel in fewer bytes
-    narrow = rules.dispatch_bytes / question.workload.compute_bytes or 1.0
-    ways, network = 1 + narrow, question.machine.network
+    narrow = rules.dispatch_bytes / scenario.workload.compute_bytes or 1.0
+    ways, network = 1 + narrow, scenario.machine.network
     # nodes of one NVLink domain forward nothing: every rank reaches every other
     alike = network is None or network.domain_nodes > 1
     if alike or not rules.experts_once_per_node:
         forward = ways * all_to_all_s(groups.expert, size)
     else:
-        crossing = crossing_part(question.model, groups.expert.nodes)
+        crossing = crossing_part(scenario.model, groups.expert.nodes)
         forward = ways * forwarded_all_to_all_s(groups.expert, size, crossing)
     return forward, forward
 
 
-def _sent_bytes(question: Question, block: Block, layouts: Layouts) -> Float:
+def _sent_bytes(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """What a rank's tokens are on their way to the experts, or those that come to it [B]."""
-    workload = question.workload
+    workload = scenario.workload
     tokens = layouts.tokens(workload.sequence_length) * block.dispatch_top_k
-    size = tokens * question.model.hidden_size * float(workload.compute_bytes)
+    size = tokens * scenario.model.hidden_size * float(workload.compute_bytes)
     size = size * expert_load(workload, layouts)
     return size / np.where(layouts.splits_sequence, layouts.tp, 1)
 
 
 def split_expert_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups
 ) -> tuple[Float, Float]:
     """Gathering tokens at an expert over the ranks that split it, and summing its results [s].
 
@@ -77,7 +77,7 @@ def split_expert_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layer = blocks_of(job)[1]
     >>> for etp in (0, 1):                      # 2 * 3/4 * top 2 of a 16 MiB stream; nothing
     ...     layouts = Layouts.of(Layout(tp=4, dp=2, ep=2, etp=etp, sequence_parallel=True))
@@ -85,10 +85,10 @@ def split_expert_s(
     48
     0
     """
-    if not question.framework.communication.routes_own_tokens:
+    if not scenario.framework.communication.routes_own_tokens:
         nothing = np.zeros(np.shape(layouts.tp))
         return nothing, nothing
-    gathered = _sent_bytes(question, block, layouts) * layouts.expert_tp
+    gathered = _sent_bytes(scenario, block, layouts) * layouts.expert_tp
     group = groups.expert_tensor
     both = all_gather_s(group, gathered) + reduce_scatter_s(group, gathered)
     return both, both
@@ -117,7 +117,7 @@ def crossing_part(model: Model, nodes: ArrayLike) -> Float:
 
 
 def exposed_experts_s(
-    question: Question, layouts: Layouts, traffic_s: Float, compute_s: Float
+    scenario: Scenario, layouts: Layouts, traffic_s: Float, compute_s: Float
 ) -> Float:
     """What dispatch and combine of a block add to its computation, forward and backward [s].
 
@@ -129,12 +129,12 @@ def exposed_experts_s(
     >>> model, machine = load_model("mixtral-8x7b"), load_machine("polaris")
     >>> plain = load_framework("megatron-lm")
     >>> both = plain.communication.replaced(overlap_experts=True).model_dump()
-    >>> job = Question(model, machine, Workload(), plain.replaced(communication=both))
+    >>> job = Scenario(model, machine, Workload(), plain.replaced(communication=both))
     >>> layout, second = Layout(dp=8, ep=8, grad_accumulation=4), np.asarray(1.0)
     >>> float(exposed_experts_s(job, Layouts.of(layout), second, 3 * second))   # contention alone
     0.2
     """
-    framework = question.framework
+    framework = scenario.framework
     left = np.maximum(traffic_s - compute_s, 0.0)
     left = left + framework.communication.contention.value * np.minimum(traffic_s, compute_s)
     return np.where(layouts.merges_passes(framework), left, traffic_s)

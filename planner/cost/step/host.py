@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost.arrays import Float
 from planner.cost.network.groups import Groups
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.model.block import Attention, Block, Gemm, Pointwise
 
@@ -32,7 +32,7 @@ def num_kernels(block: Block, attention: str) -> int:
     return len(block.gemms) + cores + sum(operator.num_kernels for operator in block.pointwise)
 
 
-def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Groups) -> Float:
+def host_pass_s(scenario: Scenario, block: Block, layouts: Layouts, groups: Groups) -> Float:
     """Least time of a block's pass, forward and backward: the host's work to issue it [s].
 
     Counted: kernels of forward, backward and recompute that are in no graph, each as long as
@@ -43,17 +43,17 @@ def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Grou
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(job)
     >>> time = host_pass_s(job, layer, layouts, Groups.of(layouts, machine))
     >>> kernels, ratio = num_kernels(layer, "flash"), job.framework.host.dispatch_ratio.value
     >>> round(float(time) / (3 * kernels * ratio * machine.device.launch_s.value), 6)
     1.0
     """
-    host, device = question.framework.host, question.machine.device
+    host, device = scenario.framework.host, scenario.machine.device
     layer = block.kind == "layer"
     repeats = np.where(layouts.recomputes_layers & layer, 1, 0)
-    attention = question.workload.attention
+    attention = scenario.workload.attention
     kernels = num_kernels(block, attention) * (1 + _BACKWARD_KERNELS + repeats)
     kernels = kernels + _repeated_kernels(block, attention, layouts)
     graphed = host.graphed.value if host.graphed is not None and layer else 0.0
@@ -63,8 +63,8 @@ def host_pass_s(question: Question, block: Block, layouts: Layouts, groups: Grou
     each: Float = np.asarray(host.collective_s.value)
     if host.piped_collective_s is not None:
         each = np.where(layouts.piped, host.piped_collective_s.value, each)
-    sent = issued + each * _num_collectives(question, block, layouts)
-    return np.where(layouts.tp > 1, sent * _growth(question, layouts, groups), issued)
+    sent = issued + each * _num_collectives(scenario, block, layouts)
+    return np.where(layouts.tp > 1, sent * _growth(scenario, layouts, groups), issued)
 
 
 def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
@@ -84,11 +84,11 @@ def _repeated_kernels(block: Block, attention: str, layouts: Layouts) -> Float:
     return total
 
 
-def _num_collectives(question: Question, block: Block, layouts: Layouts) -> Float:
+def _num_collectives(scenario: Scenario, block: Block, layouts: Layouts) -> Float:
     """Collectives of tensor parallelism in a layer's pass: one a region and direction, two with
     sequence parallelism, where backward gathers once more what was not kept. That gather runs
     beside a product: it is issued, never awaited."""
-    host, kernels = question.framework.host, question.framework.kernels
+    host, kernels = scenario.framework.host, scenario.framework.kernels
     sequence = layouts.splits_sequence
     forward = np.where(sequence, 2, 1)
     again = sequence & (not kernels.saves_gathered) & (not host.awaits_collectives)
@@ -96,9 +96,9 @@ def _num_collectives(question: Question, block: Block, layouts: Layouts) -> Floa
     return block.num_tp_collectives * np.asarray(passes, dtype=float)
 
 
-def _growth(question: Question, layouts: Layouts, groups: Groups) -> Float:
+def _growth(scenario: Scenario, layouts: Layouts, groups: Groups) -> Float:
     """By how much the slowest host of a tensor-parallel group takes longer than one."""
-    host, nodes = question.framework.host, groups.tensor.nodes
+    host, nodes = scenario.framework.host, groups.tensor.nodes
     if not host.awaits_collectives:
         return np.ones(np.shape(layouts.tp))
     if host.piped_power is None:
@@ -108,7 +108,7 @@ def _growth(question: Question, layouts: Layouts, groups: Groups) -> Float:
 
 
 def awaited_s(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, busy_s: Float
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, busy_s: Float
 ) -> Float:
     """What devices that are busy for `busy_s` wait for the host in a block's pass [s].
 
@@ -119,14 +119,14 @@ def awaited_s(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> layouts, (_, layer, _) = Layouts.of(Layout()), blocks_of(job)
     >>> groups = Groups.of(layouts, machine)
     >>> float(awaited_s(job, layer, layouts, groups, np.asarray(1.0)))      # a second's work
     0.0
     """
-    least = host_pass_s(question, block, layouts, groups)
-    host = question.framework.host
+    least = host_pass_s(scenario, block, layouts, groups)
+    host = scenario.framework.host
     if host.awaits_kernels or (host.awaits_routing and block.dispatch_top_k):
         return least
     return np.maximum(least - busy_s, 0.0)

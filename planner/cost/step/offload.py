@@ -32,13 +32,13 @@ def host_update_bytes(stages: Stages) -> float:
     fused. Left out: caches. Ren et al. 2021, arXiv:2101.06840, section 5.1; method.md#optimizer.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> host_update_bytes(Stages.every(job, Layout()))      # 4 + 2 (4 + 8), and 14 around it
     42.0
     """
-    size, framework = stages.states, stages.question.framework
+    size, framework = stages.states, stages.scenario.framework
     kept = (size.master_bytes or size.weight_bytes) + _moments(stages)
     fused = framework.kernels.fused_optimizer and framework.offloading.fused_update
     passes = 1.0 if fused else constants().optimizer.unfused_passes.value
@@ -46,7 +46,7 @@ def host_update_bytes(stages: Stages) -> float:
 
 
 def _moments(stages: Stages) -> float:
-    return moment_bytes(stages.question.workload.optimizer, stages.states)
+    return moment_bytes(stages.scenario.workload.optimizer, stages.states)
 
 
 def offload_step_s(stages: Stages) -> Float:
@@ -59,23 +59,23 @@ def offload_step_s(stages: Stages) -> Float:
     arXiv:2104.07857).
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(dp=4, zero_stage=2, offload="optimizer-cpu")
     >>> round(offload_step_s(Stages.every(job, layout)).item(), 3)
     0.774
     >>> round(model.num_params * (2 / 4 / 25e9 + 42 / (0.43 * 204.8e9)), 3)
     0.774
     """
-    workload, node = stages.question.workload, stages.question.machine.node
+    workload, node = stages.scenario.workload, stages.scenario.machine.node
     layouts, size = stages.layouts, stages.states
     per_node = np.minimum(node.num_devices, layouts.world)
     owned = stages.params.trainable_sharded
     returned = owned * workload.compute_bytes / node.host_link_bytes_per_s.value
     rate = node.host_memory_bytes_per_s.value * constants().optimizer.host_fraction.value
     on_cpu = per_node * owned * host_update_bytes(stages) / rate
-    gradients = stages.question.framework.offloading.step_gradient_bytes
+    gradients = stages.scenario.framework.offloading.step_gradient_bytes
     states = per_node * owned * (size.master_bytes + _moments(stages) + gradients)
     disk = node.local_disk
     if disk is not None:
@@ -95,20 +95,20 @@ def gradient_transfer_s(stages: Stages) -> Float:
     in DeepSpeed 0.19.8, stage3.py: partition_grads; method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(dp=4, zero_stage=3, grad_accumulation=8, offload="optimizer-cpu")
     >>> sent = gradient_transfer_s(Stages.every(job, layout)).item()
     >>> round(8 * sent * 25e9 * 4 / model.num_params)       # bytes: 8 (2 down + 2 up) + 4
     36
     """
-    layouts, moves = stages.layouts, stages.question.framework.offloading
+    layouts, moves = stages.layouts, stages.scenario.framework.offloading
     m = layouts.num_microbatches
     summed = layouts.shards_weights | (m > 1)
     size = np.where(summed, stages.states.gradient_bytes * moves.gradient_transfers, 0.0)
     size = stages.params.trainable_sharded * (size + moves.step_gradient_bytes / m)
-    sent = size / stages.question.machine.node.host_link_bytes_per_s.value
+    sent = size / stages.scenario.machine.node.host_link_bytes_per_s.value
     return np.where(layouts.keeps_states, 0.0, sent)
 
 
@@ -121,14 +121,14 @@ def parameter_transfer_s(stages: Stages) -> Float:
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(dp=4, zero_stage=3, offload="all-cpu")
     >>> round(parameter_transfer_s(Stages.every(job, layout)).item(), 4)    # a fourth at 25 GB/s
     0.0312
     """
-    layouts, node = stages.layouts, stages.question.machine.node
+    layouts, node = stages.layouts, stages.scenario.machine.node
     size = stages.weight_shard_bytes
     if not stages.states.sharded_weight_bytes:
         size = size + stages.params.trainable_sharded * stages.states.master_bytes
@@ -148,15 +148,15 @@ def activation_transfer_s(stages: Stages) -> Float:
     method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> layout = Layout(recompute="full", offload_activations=True)
     >>> seconds = activation_transfer_s(Stages.every(job, layout)).item()
     >>> round(1e3 * seconds, 1)                             # 0.54 GB at 25 GB/s
     21.5
     """
-    return moved_bytes(stages) / stages.question.machine.node.host_link_bytes_per_s.value
+    return moved_bytes(stages) / stages.scenario.machine.node.host_link_bytes_per_s.value
 
 
 def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float:
@@ -167,17 +167,17 @@ def offload_pass_s(stages: Stages, forward_s: Float, backward_s: Float) -> Float
     copy that is waited for. method.md#host-memory-loading-offload.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> layout, second = Layout(dp=4, zero_stage=3, offload="all-cpu"), np.asarray(1.0)
     >>> for name in ("deepspeed", "fsdp2"):     # twice 16 bits of weights; fp32 gradients
-    ...     job = Question(model, machine, Workload(), load_framework(name))
+    ...     job = Scenario(model, machine, Workload(), load_framework(name))
     ...     left = offload_pass_s(Stages.every(job, layout), second, second)
     ...     print(round(left.item() / (model.num_params / 4 / 25e9), 2))
     4.0
     4.0
     """
-    moves = stages.question.framework.offloading
+    moves = stages.scenario.framework.offloading
     fetch, sent = parameter_transfer_s(stages), gradient_transfer_s(stages)
     kept = activation_transfer_s(stages)
     hidden = np.where(moves.overlap_weights, fetch, 0.0)

@@ -19,14 +19,14 @@ def update_bytes(stages: Stages) -> float:
     out: the norm of the gradients. method.md#optimizer.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> update_bytes(Stages.every(job, Layout()))       # 4 + 2 (4 + 8) + 2
     30.0
     """
     size = stages.states
-    states = size.master_bytes + moment_bytes(stages.question.workload.optimizer, size)
+    states = size.master_bytes + moment_bytes(stages.scenario.workload.optimizer, size)
     master = size.master_bytes or size.weight_bytes
     kept = states if size.master_bytes else states + master
     return size.gradient_bytes + 2 * kept + (size.weight_bytes if size.master_bytes else 0.0)
@@ -40,17 +40,17 @@ def device_optimizer_s(stages: Stages) -> Float:
     matrix products. method.md#optimizer.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> round(device_optimizer_s(Stages.every(job, Layout())).item(), 3)
     0.04
     >>> round((4 + 2 * 12 + 2 + 4) * model.num_params / (0.85 * 1.555e12), 3)
     0.04
     """
-    device = stages.question.machine.device
+    device = stages.scenario.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
-    kernels = stages.question.framework.kernels
+    kernels = stages.scenario.framework.kernels
     passes = 1.0 if kernels.fused_optimizer else constants().optimizer.unfused_passes.value
     # no norm of gradients that are gone
     norm = 0.0 if kernels.optimizer_in_backward else stages.states.gradient_bytes

@@ -49,16 +49,16 @@ def exposed_traffic(
     tell each other before they reduce. method.md#traffic-per-axis-and-overlap.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("deepspeed"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("deepspeed"))
     >>> stages, none = Stages.every(job, Layout(dp=4, zero_stage=1)), np.zeros(())
     >>> traffic = DataTraffic(np.asarray(0.5), *[none] * 6)
     >>> left = exposed_traffic(stages, traffic, np.asarray(1.0), np.asarray(2.0))
     >>> round(left.gradients_s.item(), 2)   # 0.5 (1 of 3.1 buckets + 0.2)
     0.26
     """
-    layouts, framework = stages.layouts, stages.question.framework
+    layouts, framework = stages.layouts, stages.scenario.framework
     rules, m, shards_weights = (
         framework.communication,
         layouts.num_microbatches,
@@ -107,7 +107,7 @@ class _Alone(Arrays):
 
 def _alone(stages: Stages) -> _Alone:
     params = stages.params
-    bucket = stages.question.framework.buffers.reduce_bucket_elements or params.largest_layer
+    bucket = stages.scenario.framework.buffers.reduce_bucket_elements or params.largest_layer
     return _Alone(
         np.minimum(params.largest_layer / np.maximum(params.unsharded, 1), 1.0),
         np.minimum(bucket / np.maximum(params.trainable, 1), 1.0),
@@ -117,11 +117,11 @@ def _alone(stages: Stages) -> _Alone:
 def _quantising_s(stages: Stages) -> Float:
     """Turning weights and gradients of ZeRO-3 into fewer bits for their way and back, in a step; it
     runs on the devices, not behind them [s]."""
-    question, layouts = stages.question, stages.layouts
-    rules, framework = question.framework.communication, question.framework
+    scenario, layouts = stages.scenario, stages.layouts
+    rules, framework = scenario.framework.communication, scenario.framework
     if not (rules.gather_bytes or rules.scatter_bytes):
         return np.zeros(())
-    device, element = question.machine.device, float(question.workload.compute_bytes)
+    device, element = scenario.machine.device, float(scenario.workload.compute_bytes)
     # weights are read narrow and written wide; gradients read wide, written and read narrow
     weights = stages.params.unsharded * (rules.gather_bytes + element) * bool(rules.gather_bytes)
     reduced = stages.params.trainable * (stages.states.reduce_bytes + 2 * rules.scatter_bytes)
@@ -134,7 +134,7 @@ def _quantising_s(stages: Stages) -> Float:
 
 def _gradients(stages: Stages, tail: Float, traffic_s: Float, backward_s: Float) -> Float:
     """What one reduction of the gradients adds to a backward pass [s]."""
-    framework = stages.question.framework
+    framework = stages.scenario.framework
     rules, contention = framework.reduction, framework.communication.contention.value
     # the last gradient comes half a cycle before somebody looks for it
     awaited = np.where(traffic_s > 0, 0.5 * rules.cycle_s, 0.0)

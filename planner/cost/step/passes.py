@@ -14,7 +14,7 @@ import numpy as np
 from planner.cost.arrays import Arrays, Float, Int, distinct
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import chunk_parts
 from planner.cost.shards.stages import Stages
@@ -104,7 +104,7 @@ _SHAPES = (
 """Columns that decide what a rank does in one pass of a block."""
 
 
-def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
+def block_passes(scenario: Scenario, blocks: tuple[Block, ...], layouts: Layouts) -> list[Pass]:
     """Time of each block, worked out once per distinct shape of a rank's work [s].
 
     Counted: computation, traffic of layers that nothing hides, waiting for the host. Left out:
@@ -115,37 +115,37 @@ def block_passes(question: Question, blocks: tuple[Block, ...], layouts: Layouts
     >>> from planner.cost.network.collectives import all_reduce_s
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4))
     >>> _, layer, _ = block_passes(job, blocks_of(job), layouts)
     >>> reduce_s = all_reduce_s(Groups.of(layouts, machine).tensor, 2**24)  # a stream of 16 MiB
     >>> round(float(layer.tensor_s / reduce_s), 3)    # two awaited, two hidden but a fifth
     2.4
     """
-    settled = layouts.settled(question.framework)
+    settled = layouts.settled(scenario.framework)
     columns = [getattr(settled, name) for name in _SHAPES]
     # of the pipeline and the number of passes no more than this
     columns += [settled.piped, settled.num_microbatches > 1]
     parted = any(block.kept_whole for block in blocks)
     seen = (settled, settled.keeping()) if parted else (settled,)
-    merges = [each.merges_passes(question.framework) for each in seen]
+    merges = [each.merges_passes(scenario.framework) for each in seen]
     first, index = distinct(*columns, *merges)
     few = settled.map(np.ravel).take(first) if len(first) < len(settled) else settled
-    groups = Groups.of(few, question.machine)
+    groups = Groups.of(few, scenario.machine)
     kept = few.keeping() if parted else few
-    stream = StreamTraffic.of(question, few, groups)
+    stream = StreamTraffic.of(scenario, few, groups)
     passes = [
-        _block_pass(question, block, kept if block.kept_whole else few, groups, stream)
+        _block_pass(scenario, block, kept if block.kept_whole else few, groups, stream)
         for block in blocks
     ]
     return passes if few is settled else [work.take(index) for work in passes]
 
 
 def _block_pass(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, stream: StreamTraffic
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, stream: StreamTraffic
 ) -> Pass:
-    compute = block_time(question, block, layouts)
-    axes = block_traffic(question, block, layouts, groups, compute, stream)
+    compute = block_time(scenario, block, layouts)
+    axes = block_traffic(scenario, block, layouts, groups, compute, stream)
     tensor, ring, expert = axes
     busy = Pass(
         compute=compute,
@@ -157,11 +157,11 @@ def _block_pass(
         behind_backward_s=np.asarray(sum(axis.behind_backward_s for axis in axes)),
         host_s=np.zeros_like(tensor.forward_s),
     )
-    return replace(busy, host_s=awaited_s(question, block, layouts, groups, busy.total_s))
+    return replace(busy, host_s=awaited_s(scenario, block, layouts, groups, busy.total_s))
 
 
 def block_traffic(
-    question: Question,
+    scenario: Scenario,
     block: Block,
     layouts: Layouts,
     groups: Groups,
@@ -177,18 +177,18 @@ def block_traffic(
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> from planner.cost.operators.blocks import blocks_of
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts, layer = Layouts.of(Layout(tp=4)), blocks_of(job)[1]
     >>> compute, groups = block_time(job, layer, layouts), Groups.of(layouts, machine)
     >>> tensor, _, _ = block_traffic(job, layer, layouts, groups, compute)
     >>> round(float(tensor.backward_s / tensor.sent_backward_s), 3)     # a fifth of it contends
     0.2
     """
-    stream = stream or StreamTraffic.of(question, layouts, groups)
+    stream = stream or StreamTraffic.of(scenario, layouts, groups)
     return (
-        _tensor(question, block, layouts, groups.tensor, stream, compute),
-        _ring(question, block, layouts, groups, compute),
-        _expert(question, block, layouts, groups, compute),
+        _tensor(scenario, block, layouts, groups.tensor, stream, compute),
+        _ring(scenario, block, layouts, groups, compute),
+        _expert(scenario, block, layouts, groups, compute),
     )
 
 
@@ -221,7 +221,7 @@ class Axis(Arrays):
 
 
 def _tensor(
-    question: Question,
+    scenario: Scenario,
     block: Block,
     layouts: Layouts,
     group: GroupView,
@@ -230,13 +230,13 @@ def _tensor(
 ) -> Axis:
     """Tensor-parallel traffic: what no product of a column-parallel layer hides, and a part of the
     rest where the framework overlaps it otherwise."""
-    rules = question.framework.communication
+    rules = scenario.framework.communication
     visible = 1 - rules.overlap_tensor.value
-    forward, backward = stream.tensor_s(question, block, layouts)
-    backward = backward + repeated_tensor_s(question, block, layouts, forward)
+    forward, backward = stream.tensor_s(scenario, block, layouts)
+    backward = backward + repeated_tensor_s(scenario, block, layouts, forward)
     left = backward
     if rules.overlap_tensor_backward:
-        gather, reduce = stream.column_backward_s(question, block, layouts)
+        gather, reduce = stream.column_backward_s(scenario, block, layouts)
         hidden = np.minimum(gather, compute.column_input_s)
         hidden = hidden + np.minimum(reduce, compute.column_weight_s)
         left = backward - (1 - rules.contention.value) * hidden
@@ -245,17 +245,17 @@ def _tensor(
 
 
 def _ring(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> Axis:
     """Keys and values that pass around behind attention to those that are there: all but one of
     the pieces; behind the first of them, or none, where they are gathered at once. Exchanging
     tokens for heads has nothing to hide behind."""
     if not np.any(layouts.cp > 1):
         return Axis.nothing(compute)
-    sent = context_s(question, block, layouts, groups)
+    sent = context_s(scenario, block, layouts, groups)
     one, others = 1 / layouts.ring, 1 - 1 / layouts.ring
     core = (compute.core_forward_s, compute.core_backward_s)
-    exchange = question.framework.kernels.context_exchange
+    exchange = scenario.framework.kernels.context_exchange
     if exchange == "pass":
         ahead = np.maximum(sent[0] - others * core[0], 0.0)
         back = np.maximum(sent[1] - others * core[1], 0.0)
@@ -268,8 +268,8 @@ def _ring(
     else:
         # nothing is attended to before all is there
         ahead, back = sent
-    exchanged = heads_s(question, block, layouts, groups)
-    repeated = layouts.attends_again(question.framework)
+    exchanged = heads_s(scenario, block, layouts, groups)
+    repeated = layouts.attends_again(scenario.framework)
     first = sent[0] + exchanged[0]
     both = (first, sent[1] + exchanged[1] + np.where(repeated, first, 0.0))
     ahead, back = ahead + exchanged[0], back + exchanged[1]
@@ -277,18 +277,18 @@ def _ring(
 
 
 def _expert(
-    question: Question, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
+    scenario: Scenario, block: Block, layouts: Layouts, groups: Groups, compute: BlockTime
 ) -> Axis:
     """Dispatch and combine, with what ranks that split an expert gather, behind another
     micro-batch's computation or behind none."""
     if not block.dispatch_top_k:
         return Axis.nothing(compute)
-    ahead, back = expert_s(question, block, layouts, groups)
-    inside = split_expert_s(question, block, layouts, groups)
+    ahead, back = expert_s(scenario, block, layouts, groups)
+    inside = split_expert_s(scenario, block, layouts, groups)
     ahead, back = ahead + inside[0], back + inside[1]
     back = back + np.where(layouts.exchanges_again, ahead, 0.0)
     sent, busy_s = ahead + back, compute.forward_s + compute.backward_s
-    left = exposed_experts_s(question, layouts, sent, busy_s)
+    left = exposed_experts_s(scenario, layouts, sent, busy_s)
     part = left / np.maximum(sent, np.finfo(float).tiny)
     return Axis.split(groups.expert, (ahead, back), (part * ahead, part * back))
 
@@ -307,7 +307,7 @@ class Transfer(Arrays):
     """The part that leaves the node behind computation."""
 
 
-def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
+def stage_transfer(scenario: Scenario, layouts: Layouts, groups: Groups, free_s: Float) -> Transfer:
     """One transfer between stages, as it delays the next stage and its own [s].
 
     `free_s` is the time of one micro-batch on the stage, both ways, less what else leaves the node
@@ -317,7 +317,7 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(tp=4, pp=2))
     >>> transfer = stage_transfer(job, layouts, Groups.of(layouts, machine), np.asarray(0.1))
     >>> round(1e6 * float(transfer.arrives_s))              # 160 us + 4 MiB at 9 GB/s
@@ -326,10 +326,10 @@ def stage_transfer(question: Question, layouts: Layouts, groups: Groups, free_s:
     if not layouts.piped.any():
         nothing = np.zeros(free_s.shape)
         return Transfer(nothing, layouts.pp - 1, nothing, nothing)
-    one, wait = send_stage_s(question, layouts, groups), transfer_wait_s(question, layouts)
+    one, wait = send_stage_s(scenario, layouts, groups), transfer_wait_s(scenario, layouts)
     # both directions of a link move at once; waits follow each other, at each neighbour of a stage
     awaited = one + wait * np.minimum(layouts.pp - 1, 2)
-    hides = question.framework.communication.overlap_pipeline & (layouts.vpp > 1)
+    hides = scenario.framework.communication.overlap_pipeline & (layouts.vpp > 1)
     left = np.maximum(one - free_s / (2 * layouts.vpp), 0.0)
     across = hides & (groups.pipeline.nodes > 1)
     return Transfer(
@@ -390,15 +390,15 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> stages = Stages.every(job, Layout(pp=4))
     >>> found = chunk_passes(stages, block_passes(job, stages.blocks, stages.layouts))
     >>> np.round(1e3 * found.drawn_forward_s)[0]        # 8 layers of 4.9 ms; the head
     array([39., 39., 39., 56.])
     """
-    question, layouts = stages.question, stages.layouts
-    groups = Groups.of(layouts, question.machine)
-    counts = chunk_parts(stages.blocks, layouts, stages.stage, question.framework)
+    scenario, layouts = stages.scenario, stages.layouts
+    groups = Groups.of(layouts, scenario.machine)
+    counts = chunk_parts(stages.blocks, layouts, stages.stage, scenario.framework)
 
     def total(figures: Sequence[Float]) -> Float:
         pairs = zip(figures, counts, strict=True)
@@ -407,7 +407,7 @@ def chunk_passes(stages: Stages, passes: list[Pass]) -> ChunkPass:
     compute = [work.compute for work in passes]
     axes = zip(
         *(
-            block_traffic(question, block, stages.seen_by(block), groups, time)
+            block_traffic(scenario, block, stages.seen_by(block), groups, time)
             for block, time in zip(stages.blocks, compute, strict=True)
         ),
         strict=True,

@@ -36,14 +36,14 @@ def time_parts(stages: Stages) -> dict[str, Float]:
     offload. Left out: data loading, evaluation, checkpoints, stragglers. method.md#method.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.of(Layout(pp=4, grad_accumulation=256, schedule="1f1b"))
     >>> round(float(time_parts(Stages.candidates(job, layouts))["forward"]), 1)     # 256 * 55.6 ms
     14.2
     """
-    layouts, framework = stages.alone, stages.question.framework
+    layouts, framework = stages.alone, stages.scenario.framework
     work, which = stages.by_work
     pace, lines = _pace(work)
     pace = pace if which is None else pace.spread(which)
@@ -83,9 +83,9 @@ def stage_worth(stages: Stages, passes: list[Pass]) -> StageWorth:
     waiting for other stages. method.md#pipeline.
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> stages = Stages.every(job, Layout(pp=4, schedule="1f1b"))
     >>> worth = stage_worth(stages, block_passes(job, stages.blocks, stages.layouts))
     >>> np.round(1e3 * worth.optimizer_s)       # the tables at both ends
@@ -130,9 +130,9 @@ class _Beside(Arrays):
 
 
 def _beside(stages: Stages, passes: list[Pass], busy: _Busy) -> _Beside:
-    groups = Groups.of(stages.layouts, stages.question.machine)
+    groups = Groups.of(stages.layouts, stages.scenario.machine)
     free_s = busy.total_s - stages.total([work.behind_s for work in passes])
-    transfer = stage_transfer(stages.question, stages.layouts, groups, free_s)
+    transfer = stage_transfer(stages.scenario, stages.layouts, groups, free_s)
     computed = busy.forward_s + busy.backward_s
     longer = 1 + busy.host_s / np.maximum(computed, np.finfo(float).tiny)
     chunks = transfer.behind_s * stages.layouts.vpp
@@ -159,7 +159,7 @@ class _Sent(Arrays):
 
 
 def _sent(stages: Stages) -> _Sent:
-    groups = Groups.of(stages.layouts, stages.question.machine)
+    groups = Groups.of(stages.layouts, stages.scenario.machine)
     return _Sent(
         data_traffic(stages, groups),
         groups.shard.nodes > 1,
@@ -247,8 +247,8 @@ class _Pace(Arrays):
 
 def _pace(candidates: Stages) -> tuple[_Pace, _Lines | None]:
     """The pace of layouts, and what stands in their pipelines where some have any."""
-    question, layouts = candidates.question, candidates.alone
-    passes = block_passes(question, candidates.blocks, layouts)
+    scenario, layouts = candidates.scenario, candidates.alone
+    passes = block_passes(scenario, candidates.blocks, layouts)
     index, pace_s = _slowest(candidates, passes)
     stages, compute = candidates.at(index[..., None]), [work.compute for work in passes]
     forward = stages.total([work.forward_s for work in compute])
@@ -276,7 +276,7 @@ def _pace(candidates: Stages) -> tuple[_Pace, _Lines | None]:
 
 def _lines(candidates: Stages, slowest: Stages, passes: list[Pass]) -> _Lines:
     stage, before, after = around_parts(
-        candidates.blocks, candidates.layouts, candidates.stage, candidates.question.framework
+        candidates.blocks, candidates.layouts, candidates.stage, candidates.scenario.framework
     )
     drawn = _Drawn.of(passes)
     wide = [block.take((..., None)) for block in drawn]

@@ -13,7 +13,7 @@ import numpy as np
 from planner.cost.arrays import Float, Int, shaped
 from planner.cost.network.groups import AXES, Groups, geometry
 from planner.cost.network.topology import group_view
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -47,7 +47,7 @@ class AxisTraffic:
     """Leaving one node, all its ranks together [B]."""
 
 
-def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
+def step_traffic(scenario: Scenario, layout: Layout) -> dict[str, AxisTraffic]:
     """Bytes that each axis sends in one optimizer step, for axes of more than one rank.
 
     Counted: every collective of `planner.cost.step.communication` as a ring (each rank sends
@@ -58,17 +58,17 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
     >>> from planner import Workload
     >>> from planner.describe.catalogue import load_framework, load_machine, load_model
     >>> model = load_model("gpt2-xl")
-    >>> job = Question(model, load_machine("polaris"), Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, load_machine("polaris"), Workload(), load_framework("ddp"))
     >>> sent = step_traffic(job, Layout(dp=8))["dp"]
     >>> round(sent.device_bytes / (2 * 7 / 8 * model.num_params), 2)  # fp32 gradients
     4.0
     >>> sent.node_bytes == sent.device_bytes                          # one ring passes through
     True
     """
-    stages = Stages.candidates(question, Layouts.of(layout))
+    stages = Stages.candidates(scenario, Layouts.of(layout))
     every = {**_activations(stages), **_parameters(stages), "pipeline": _transfers(stages)}
     sent = {kind: shaped(figure, stages.shape) for kind, figure in every.items()}
-    places = geometry(Layouts.of(layout).settled(question.framework))
+    places = geometry(Layouts.of(layout).settled(scenario.framework))
     found = {}
     for axis, whole in AXES.items():
         kinds = _KINDS.get(axis, (whole,))
@@ -78,7 +78,7 @@ def step_traffic(question: Question, layout: Layout) -> dict[str, AxisTraffic]:
             continue
         most = np.argmax(total)
         parts = [
-            _placed(kind, float(np.ravel(sent[kind])[most]), places[kind], question.machine)
+            _placed(kind, float(np.ravel(sent[kind])[most]), places[kind], scenario.machine)
             for kind in kinds
         ]
         found[axis] = AxisTraffic(
@@ -107,22 +107,22 @@ def _placed(kind: str, sent: float, place: tuple[Int, Int], machine: Machine) ->
 def _activations(stages: Stages) -> dict[str, Float]:
     """Groups of the tensor, context and expert axes: the layers' own traffic, all micro-batches
     [B]."""
-    question, groups = stages.question, Groups.unit(stages.layouts)
+    scenario, groups = stages.scenario, Groups.unit(stages.layouts)
     kinds = ("tensor", "ring", "heads", "expert", "expert_tensor")
     sent = {kind: np.zeros(stages.shape) for kind in kinds}
     for block, count in zip(stages.blocks, stages.counts, strict=True):
         layouts = stages.seen_by(block)
-        attends_again = layouts.attends_again(question.framework)
-        ahead, back = tensor_s(question, block, layouts, groups)
-        again = repeated_tensor_s(question, block, layouts, ahead)
+        attends_again = layouts.attends_again(scenario.framework)
+        ahead, back = tensor_s(scenario, block, layouts, groups)
+        again = repeated_tensor_s(scenario, block, layouts, ahead)
         sent["tensor"] = sent["tensor"] + count * (ahead + back + again)
         for kind, traffic_s in (("ring", context_s), ("heads", heads_s)):
-            ahead, back = traffic_s(question, block, layouts, groups)
+            ahead, back = traffic_s(scenario, block, layouts, groups)
             again = np.where(attends_again, ahead, 0.0)
             sent[kind] = sent[kind] + count * (ahead + back + again)
         if block.dispatch_top_k:
             for kind, exchange in (("expert", expert_s), ("expert_tensor", split_expert_s)):
-                ahead, back = exchange(question, block, layouts, groups)
+                ahead, back = exchange(scenario, block, layouts, groups)
                 again = np.where(layouts.exchanges_again, ahead, 0.0)
                 sent[kind] = sent[kind] + count * (ahead + back + again)
     return {kind: stages.layouts.num_microbatches * one for kind, one in sent.items()}
@@ -131,7 +131,7 @@ def _activations(stages: Stages) -> dict[str, Float]:
 def _parameters(stages: Stages) -> dict[str, Float]:
     """Data-parallel axis: gradients, and weights where they are sharded; of these what is gathered
     from fewer ranks apart [B]."""
-    framework, layouts = stages.question.framework, stages.layouts
+    framework, layouts = stages.scenario.framework, stages.layouts
     traffic = data_traffic(stages, Groups.unit(layouts))
     # the rates of the groups are exact here: what slows gathering down moves no more bytes
     slowed = framework.communication.gather_fraction.value
@@ -150,5 +150,5 @@ def _parameters(stages: Stages) -> dict[str, Float]:
 def _transfers(stages: Stages) -> Float:
     """Pipeline axis: a stage's activations forward and gradients back, every chunk [B]."""
     layouts = stages.layouts
-    one = send_stage_s(stages.question, layouts, Groups.unit(layouts))
+    one = send_stage_s(stages.scenario, layouts, Groups.unit(layouts))
     return 2 * one * layouts.vpp * layouts.num_microbatches

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from planner.cost.arrays import Float
-from planner.cost.question import Question
-from planner.cost.question.experience import Outlook, outlook
-from planner.cost.question.prior import GAUSSIAN, priors
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Outlook, outlook
+from planner.cost.scenario.prior import GAUSSIAN, priors
 from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.runs import traits_of
 from planner.describe.base import Description
@@ -75,7 +75,7 @@ def memory_class(framework: Framework) -> str:
     return MEMORY_CLASSES[not framework.host.awaits_collectives]
 
 
-def memory_outlook(question: Question, layouts: Layouts) -> Outlook:
+def memory_outlook(scenario: Scenario, layouts: Layouts) -> Outlook:
     """What to expect of the memory of layouts' devices.
 
     Counted: quantiles of runs of the class; the runs that were measured before, where there are
@@ -85,21 +85,21 @@ def memory_outlook(question: Question, layouts: Layouts) -> Outlook:
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> low, high = memory_outlook(job, Layouts.broadcast(dp=[4])).around()
     >>> low < 1 < high
     True
     """
-    known = question.experience.memory
+    known = scenario.experience.memory
     if known is not None:
-        return outlook(priors().memory, known, traits_of(question, layouts, {}))
-    found = memory_classes()[memory_class(question.framework)]
+        return outlook(priors().memory, known, traits_of(scenario, layouts, {}))
+    found = memory_classes()[memory_class(scenario.framework)]
     every = np.ones(len(layouts))
     spread = math.log(found.high / found.low) / (2 * GAUSSIAN)
     return Outlook(every, every * found.low, every * found.high, every * spread)
 
 
-def exceeding_probability(question: Question, layouts: Layouts, room: ArrayLike) -> Float:
+def exceeding_probability(scenario: Scenario, layouts: Layouts, room: ArrayLike) -> Float:
     """Probability that runs take more than `room` times the memory that is expected [1].
 
     Counted: the runs of the class that no fit has seen, between their quantiles by the logarithm,
@@ -108,15 +108,15 @@ def exceeding_probability(question: Question, layouts: Layouts, room: ArrayLike)
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> layouts = Layouts.broadcast(dp=[4, 4, 4])
     >>> [round(float(p)) for p in exceeding_probability(job, layouts, [2, 1, 0.5])]
     [0, 1, 1]
     """
-    if question.experience.memory is not None:
-        spread = memory_outlook(question, layouts).spread
+    if scenario.experience.memory is not None:
+        spread = memory_outlook(scenario, layouts).spread
         return _gaussian_tail(np.log(room) / np.reshape(spread, np.shape(room)))
-    found = memory_classes()[memory_class(question.framework)]
+    found = memory_classes()[memory_class(scenario.framework)]
     return 1 - np.interp(np.log(room), np.log(found.ratios), found.parts)
 
 

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float
 from planner.cost.parts import TIME_CAUSES, TimeCause
-from planner.cost.question import Question
-from planner.cost.question.experience import Outlook, outlook
-from planner.cost.question.prior import priors
-from planner.cost.question.traits import Traits
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Outlook, outlook
+from planner.cost.scenario.prior import priors
+from planner.cost.scenario.traits import Traits
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Kind
 
@@ -24,7 +24,7 @@ _FIRST_DEVICES = 8
 
 
 def traits_of(
-    question: Question,
+    scenario: Scenario,
     layouts: Layouts,
     parts_s: Mapping[str, ArrayLike],
     *,
@@ -32,17 +32,17 @@ def traits_of(
 ) -> Traits:
     """Traits of layouts (n,) whose parts of the step time (n,) are known, or none [s].
 
-    Counted: what the covariance of `planner.cost.question.prior` asks for. Left out: the
+    Counted: what the covariance of `planner.cost.scenario.prior` asks for. Left out: the
     number format, which has rates of its own. method.md#intervals.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> traits_of(job, Layouts.broadcast(dp=[8, 32]), parts_s).shares[:, 1]      # traffic
     array([0.25, 0.5 ])
     """
-    model, machine, framework = question.model, question.machine, question.framework
+    model, machine, framework = scenario.model, scenario.machine, scenario.framework
     layouts = layouts.map(np.ravel)
     n = len(layouts)
     seconds = {cause: np.zeros(n) for cause in get_args(TimeCause)}
@@ -67,7 +67,7 @@ def traits_of(
     return Traits(
         shares=by_cause / np.where(total > 0, total, 1.0),
         size=np.log(
-            np.stack([every(model.num_params), every(question.workload.sequence_length)], axis=-1)
+            np.stack([every(model.num_params), every(scenario.workload.sequence_length)], axis=-1)
         ),
         shape=np.stack([*(np.log2(degree) for degree in degrees), recomputes], axis=-1),
         growth=np.log2(layouts.world / _FIRST_DEVICES),
@@ -88,7 +88,7 @@ def _assumed(kind: Kind) -> bool:
 
 
 def step_outlook(
-    question: Question, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
+    scenario: Scenario, layouts: Layouts, parts_s: Mapping[str, ArrayLike], *, guessed: bool = False
 ) -> Outlook:
     """What to expect of the step times of layouts (n,) with these parts (n,) [s].
 
@@ -97,11 +97,11 @@ def step_outlook(
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> parts_s = {"forward": [3.0, 3.0], "gradient_reduction": [1.0, 3.0]}
     >>> near, far = step_outlook(job, Layouts.broadcast(dp=[8, 32]), parts_s).spread
     >>> bool(near < far)                                    # more traffic is less sure
     True
     """
-    runs = traits_of(question, layouts, parts_s, guessed=guessed)
-    return outlook(priors().step_time, question.experience.step_time, runs)
+    runs = traits_of(scenario, layouts, parts_s, guessed=guessed)
+    return outlook(priors().step_time, scenario.experience.step_time, runs)

@@ -107,7 +107,7 @@ def compare_log(
 
 def compare(log: RunLog, job: Job) -> Comparison:
     """A parsed log against the estimate of its job."""
-    estimate = estimate_layouts(job.question, Layouts.stack([job.layout]))[0]
+    estimate = estimate_layouts(job.scenario, Layouts.stack([job.layout]))[0]
     times = _step_times(log, job)
     median = float(np.median(times))
     low, high = (float(x) for x in np.percentile(times, (10, 90)))
@@ -129,7 +129,7 @@ def compare(log: RunLog, job: Job) -> Comparison:
 def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
     """What no device can have done: more operations than its peak, more memory than it has."""
     measured = {figure.name: figure.measured for figure in figures}
-    machine, world = job.question.machine, job.layout.world
+    machine, world = job.scenario.machine, job.layout.world
     found = []
     if measured["mfu"] > 1:
         found.append(
@@ -150,7 +150,7 @@ def _doubts(job: Job, figures: tuple[Figure, ...]) -> tuple[str, ...]:
 
 def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Step times, printed or from the printed rates and the job's batch [s]."""
-    workload, world = job.question.workload, job.layout.world
+    workload, world = job.scenario.workload, job.layout.world
     printed = log.column("time_s")
     if printed.size:
         return printed
@@ -169,7 +169,7 @@ def _step_times(log: RunLog, job: Job) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[Figure, ...]:
     world = job.layout.world
-    tokens = job.question.workload.tokens_per_step
+    tokens = job.scenario.workload.tokens_per_step
     # the program's own MFU may use another peak and another count of operations
     model_flop = estimate.mfu * estimate.step_time_s
     figures = [
@@ -190,7 +190,7 @@ def _figures(log: RunLog, job: Job, estimate: Estimate, step_s: float) -> tuple[
         figures.append(Figure("mfu_printed", printed, estimate.mfu))
     rate = log.median("flop_per_s_per_device")
     if rate:
-        peak = job.question.machine.peak(job.question.workload.base_precision)
+        peak = job.scenario.machine.peak(job.scenario.workload.base_precision)
         figures.append(Figure("flop_per_s_per_device", rate, estimate.mfu * peak))
     for name, estimated in _phases(log, estimate):
         figures.append(Figure(name, log.fact(name) or 0.0, estimated))

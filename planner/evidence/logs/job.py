@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.choose.given.completing import complete
 from planner.choose.legality import check
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.files import read_text
@@ -40,9 +40,9 @@ _CLOSE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The question behind a run, its layout, and what was assumed on the way."""
+    """The scenario behind a run, its layout, and what was assumed on the way."""
 
-    question: Question
+    scenario: Scenario
     layout: Layout
     assumptions: tuple[str, ...]
 
@@ -84,9 +84,9 @@ def read_job(
     chosen = framework or stated.get("framework") or log.framework
     if not (framework or stated.get("framework")):
         assumed.append(f"framework {chosen}, from the form of the log")
-    question = Question(described, place, workload, load_framework(chosen))
-    check(question, spread)
-    return Job(question, spread, tuple(assumed))
+    scenario = Scenario(described, place, workload, load_framework(chosen))
+    check(scenario, spread)
+    return Job(scenario, spread, tuple(assumed))
 
 
 def _configured(
@@ -122,9 +122,9 @@ def _configured(
         assumed.append("one pass a step" if batch else "micro-batches of one sequence")
     usual = files.framework or files.usual_framework or log.framework
     job = complete(model, machine, files, layout=layout, workload=workload, framework=framework)
-    question = Question(model, machine, job.workload, job.framework or load_framework(usual))
-    check(question, job.layout)
-    return Job(question, job.layout, (*assumed, *job.notes))
+    scenario = Scenario(model, machine, job.workload, job.framework or load_framework(usual))
+    check(scenario, job.layout)
+    return Job(scenario, job.layout, (*assumed, *job.notes))
 
 
 def _logged_batch(log: RunLog, length: int) -> int | None:

@@ -20,11 +20,11 @@ def comparison_dict(result: Comparison) -> dict[str, Any]:
         "num_steps": log.num_steps,
         "num_warmup": log.num_warmup,
         "num_slow": log.num_slow,
-        "model": job.question.model.name,
-        "machine": job.question.machine.name,
-        "framework": job.question.framework.name,
+        "model": job.scenario.model.name,
+        "machine": job.scenario.machine.name,
+        "framework": job.scenario.framework.name,
         "layout": job.layout.model_dump(mode="json"),
-        "workload": job.question.workload.model_dump(mode="json"),
+        "workload": job.scenario.workload.model_dump(mode="json"),
         "step_time_s": result.step_time_s,
         "step_time_spread_s": list(result.spread_s),
         "estimated_step_time_s": result.estimate.step_time_s,
@@ -61,8 +61,8 @@ def comparison_text(result: Comparison) -> str:
     lines = [
         f"{log.title} log: {log.num_steps} steps, {log.num_warmup} of warm-up dropped, "
         f"{log.num_slow} slow ones kept",
-        f"{job.question.model.name} on {job.question.machine.name}, {job.layout}, "
-        f"{job.question.framework.name}",
+        f"{job.scenario.model.name} on {job.scenario.machine.name}, {job.layout}, "
+        f"{job.scenario.framework.name}",
         f"{'':26}{'measured':>12}{'estimated':>12}{'ratio':>8}",
     ]
     for figure in result.figures:

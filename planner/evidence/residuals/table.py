@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from planner.cost.question.experience import Known
-from planner.cost.question.traits import Traits
+from planner.cost.scenario.experience import Known
+from planner.cost.scenario.traits import Traits
 
 __all__ = ["Figure", "Residual", "Summary", "known", "residuals", "summary", "write_table"]
 

@@ -20,7 +20,7 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.backward import selective_frees_nothing
 from planner.cost.parts import MemoryKind, unseen_parts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import RECOMPUTE, Layout
@@ -39,7 +39,7 @@ _STATED = ("micro_batch", "grad_accumulation", "cp", "ep", "vpp", "zero_stage")
 _COLUMNS = {"grad_accumulation": "grad_accum"}
 
 
-def tuned(cells: Cells, question: Question, found: StatedLayout) -> Reading[Layout]:
+def tuned(cells: Cells, scenario: Scenario, found: StatedLayout) -> Reading[Layout]:
     """The layout of a row with the fastest micro-batch and virtual stages that fit.
 
     Counted: only what the row leaves open, and virtual stages only where it says nothing of the
@@ -48,8 +48,8 @@ def tuned(cells: Cells, question: Question, found: StatedLayout) -> Reading[Layo
     layout = found.layout
     if not found.batches.micro_batch_is_open:
         return stated(layout)
-    options = _options(cells, question, layout)
-    estimates = estimate_layouts(question, options)
+    options = _options(cells, scenario, layout)
+    estimates = estimate_layouts(scenario, options)
     best = order(estimates, 1)
     if cells.flag("oom") or not len(best):
         return assumed(layout, f"micro_batch missing: {layout.micro_batch}")
@@ -60,13 +60,13 @@ def tuned(cells: Cells, question: Question, found: StatedLayout) -> Reading[Layo
     return Reading(layout, tuple(notes))
 
 
-def _options(cells: Cells, question: Question, layout: Layout) -> Layouts:
+def _options(cells: Cells, scenario: Scenario, layout: Layout) -> Layouts:
     """Everything that the row can mean."""
     per_replica = layout.micro_batch * layout.grad_accumulation
     micro = [m for m in _MICRO_BATCHES if per_replica % m == 0]
     vpp = [layout.vpp]
     if layout.pp > 1 and cells.count("vpp") is None:
-        vpp = list(range(1, question.model.num_layers // layout.pp + 1))
+        vpp = list(range(1, scenario.model.num_layers // layout.pp + 1))
     layouts = Layouts.stack(
         layout.replaced(
             micro_batch=m,
@@ -76,34 +76,34 @@ def _options(cells: Cells, question: Question, layout: Layout) -> Layouts:
         )
         for m, v in itertools.product(micro, vpp)
     )
-    mask, _ = legal(question, layouts, {"pp", "vpp", "schedule", "grad_accumulation"})
+    mask, _ = legal(scenario, layouts, {"pp", "vpp", "schedule", "grad_accumulation"})
     return layouts.take(mask)
 
 
 def fastest(
-    cells: Cells, software: Software, question: Question, num_ranks: int
+    cells: Cells, software: Software, scenario: Scenario, num_ranks: int
 ) -> Reading[Layout]:
     """The fastest layout that fits and agrees with what the row states.
 
     Sharding and recompute that the row does not state are the framework's usual ones where
     anything fits with them. PlannerError where nothing does.
     """
-    layouts = _run_by_people(question, candidates(question, num_ranks)[0])
+    layouts = _run_by_people(scenario, candidates(scenario, num_ranks)[0])
     layouts = layouts.take(_agreeing(cells, layouts))
     usual = layouts.take(
         (layouts.recompute == RECOMPUTE.index(software.recompute))
         & (layouts.zero_stage == software.zero_stage)
     )
     for offered in (usual, layouts):
-        if len(offered) and len(best := order(estimate_layouts(question, offered), 1)):
+        if len(offered) and len(best := order(estimate_layouts(scenario, offered), 1)):
             layout = offered[int(best[0])]
             return guessed(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
     raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")
 
 
-def _run_by_people(question: Question, layouts: Layouts) -> Layouts:
+def _run_by_people(scenario: Scenario, layouts: Layouts) -> Layouts:
     """Candidates, and those with selective recompute that frees nothing, which is not searched."""
-    if "selective" not in question.framework.recompute or not selective_frees_nothing(question):
+    if "selective" not in scenario.framework.recompute or not selective_frees_nothing(scenario):
         return layouts
     none = layouts.take(layouts.recompute == RECOMPUTE.index("none"))
     mode = np.full_like(none.recompute, RECOMPUTE.index("selective"))
@@ -124,18 +124,18 @@ def _agreeing(cells: Cells, layouts: Layouts) -> NDArray[np.bool_]:
 
 
 def built(
-    software: Software, question: Question, layout: Layout, memory: tuple[float | None, MemoryKind]
+    software: Software, scenario: Scenario, layout: Layout, memory: tuple[float | None, MemoryKind]
 ) -> Reading[Framework]:
     """The framework as it was built: of two builds the one whose memory is nearer to the run's.
 
     Without a note where the software has one build, no memory was measured, or both take as much.
     """
-    framework, (peak, kind) = question.framework, memory
+    framework, (peak, kind) = scenario.framework, memory
     if software.other_build is None or peak is None or layout.tp == 1:
         return stated(framework)
     kernels = framework.kernels.replaced(**software.other_build.changes()).model_dump()
     builds = (framework, framework.replaced(kernels=kernels))
-    sizes = [first_stage_bytes(replace(question, framework=each), layout, kind) for each in builds]
+    sizes = [first_stage_bytes(replace(scenario, framework=each), layout, kind) for each in builds]
     if math.isclose(*sizes, rel_tol=_ALIKE):
         return stated(framework)
     first, other = (abs(math.log(size / peak)) for size in sizes)
@@ -144,7 +144,7 @@ def built(
     return assumed(builds[first > other], sentence)
 
 
-def first_stage_bytes(question: Question, layout: Layout, kind: MemoryKind) -> float:
+def first_stage_bytes(scenario: Scenario, layout: Layout, kind: MemoryKind) -> float:
     """What a way of measuring memory sees of a pipeline's first stage [B]."""
-    parts = stage_memory(question, layout)[0]
+    parts = stage_memory(scenario, layout)[0]
     return sum(parts.values()) - sum(parts[name] for name in unseen_parts(kind))

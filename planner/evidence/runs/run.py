@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from planner.cost.parts import MemoryKind
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -45,7 +45,7 @@ _MAX_RANKS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured run: the question it answers, its layout, and what was measured."""
+    """One measured run: the scenario it answers, its layout, and what was measured."""
 
     row_id: str
     source: str
@@ -122,8 +122,8 @@ def run_of(row_id: str, source: str, cells: Cells, here: Machine | None = None) 
     step = _step_time_s(cells, asked, found.num_ranks)
     memory = _memory(cells)
     peak, kind = memory.value
-    question = _question(found, asked.workload)
-    framework = built(found.software, question, asked.layout, memory.value)
+    scenario = _scenario(found, asked.workload)
+    framework = built(found.software, scenario, asked.layout, memory.value)
     notes = (*_of_the_table(cells), *setting.notes, *job.notes, *memory.notes, *framework.notes)
     return Run(
         row_id,
@@ -204,19 +204,19 @@ def _job(cells: Cells, of: _Setting) -> Reading[_Job]:
         batches = found.value.batches
         stage = found.value.layout.zero_stage
         workload = _workload(cells, of, batches.global_batch, stage)
-        layout = tuned(cells, _question(of, workload.value), found.value)
+        layout = tuned(cells, _scenario(of, workload.value), found.value)
         notes = (*found.notes, *workload.notes, *layout.notes)
         return Reading(_Job(workload.value, layout.value, batches.contradicted), notes)
     batch = usual_batch(cells, of.num_ranks)
     workload = _workload(cells, of, batch.value)
-    layout = fastest(cells, of.software, _question(of, workload.value), of.num_ranks)
+    layout = fastest(cells, of.software, _scenario(of, workload.value), of.num_ranks)
     return Reading(
         _Job(workload.value, layout.value), (*batch.notes, *workload.notes, *layout.notes)
     )
 
 
-def _question(of: _Setting, workload: Workload) -> Question:
-    return Question(of.model, of.place.machine, workload, of.framework)
+def _scenario(of: _Setting, workload: Workload) -> Scenario:
+    return Scenario(of.model, of.place.machine, workload, of.framework)
 
 
 def _num_ranks(cells: Cells) -> Reading[int]:

@@ -15,7 +15,7 @@ from planner.cost.network.collectives import all_gather_s
 from planner.cost.network.rooted import broadcast_s
 from planner.cost.network.topology import group_view
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import moment_bytes
 from planner.cost.shards.states import untied, without_frozen
@@ -102,7 +102,7 @@ def nodes_of(machine: Machine, layouts: Layouts) -> Float:
     return np.ceil(layouts.world / machine.node.num_devices)
 
 
-def saved_bytes(question: Question, layouts: Layouts, contents: str = "states") -> dict[str, Float]:
+def saved_bytes(scenario: Scenario, layouts: Layouts, contents: str = "states") -> dict[str, Float]:
     """Bytes of a checkpoint by part, all files together [B].
 
     Counted: the weights as the framework keeps them; with `states` also the fp32 copies that the
@@ -115,16 +115,16 @@ def saved_bytes(question: Question, layouts: Layouts, contents: str = "states") 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2-xl"), load_machine("polaris")
     >>> def per_parameter(framework, **layout):
-    ...     question = Question(model, machine, Workload(), load_framework(framework))
-    ...     found = saved_bytes(question, Layouts.of(Layout(**layout)))
+    ...     scenario = Scenario(model, machine, Workload(), load_framework(framework))
+    ...     found = saved_bytes(scenario, Layouts.of(Layout(**layout)))
     ...     return float(sum(found.values())) / model.num_params
     >>> per_parameter("megatron-lm"), per_parameter("ddp"), per_parameter("fsdp2", zero_stage=3)
     (14.0, 12.0, 12.0)
     >>> [per_parameter("deepspeed", zero_stage=z, dp=8) for z in (1, 3)]
     [14.0, 12.0]
     """
-    workload, states = question.workload, question.framework.states(question.workload.precision)
-    blocks, shape = blocks_of(question), np.shape(layouts.dp)
+    workload, states = scenario.workload, scenario.framework.states(scenario.workload.precision)
+    blocks, shape = blocks_of(scenario), np.shape(layouts.dp)
     trained = _elements([without_frozen(block) for block in blocks])
     weights = trained if workload.lora_rank else _elements(blocks)
     nothing = np.zeros(shape)
@@ -212,7 +212,7 @@ def moving_s(
 
 
 def checkpoint_of(
-    question: Question, layouts: Layouts, checkpoints: Checkpoints | None = None
+    scenario: Scenario, layouts: Layouts, checkpoints: Checkpoints | None = None
 ) -> Checkpoint:
     """A checkpoint: bytes [B], files [1], and seconds of ranks and of storage [s].
 
@@ -224,17 +224,17 @@ def checkpoint_of(
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> layouts = Layouts.of(Layout(dp=64, zero_stage=3))
-    >>> one = checkpoint_of(question, layouts)
+    >>> one = checkpoint_of(scenario, layouts)
     >>> float(one.total_bytes) / model.num_params, float(one.files)
     (12.0, 64.0)
-    >>> whole = checkpoint_of(question, layouts, Checkpoints(full=True))
+    >>> whole = checkpoint_of(scenario, layouts, Checkpoints(full=True))
     >>> bool(whole.write_s > 50 * one.write_s)
     True
     """
     asked = checkpoints or Checkpoints()
-    parts = saved_bytes(question, layouts, asked.contents)
+    parts = saved_bytes(scenario, layouts, asked.contents)
     states = parts["master_weights"] + parts["moments"]
     total = parts["weights"] + states
     of_weights, of_states = _holders(layouts, asked.full)
@@ -242,7 +242,7 @@ def checkpoint_of(
     writers = np.maximum(of_weights, np.where(states > 0, of_states, 1.0))
     apart = (of_weights < of_states) & (parts["weights"] > 0) & (states > 0)
     files = np.where(apart, of_weights + of_states, writers)
-    machine, rates = question.machine, constants()
+    machine, rates = scenario.machine, constants()
     nodes = np.minimum(nodes_of(machine, layouts), writers)
     copy = most / machine.node.host_link_bytes_per_s.value
     if asked.full:
@@ -286,7 +286,7 @@ def _disk_rate(machine: Machine) -> float:
 
 
 def loading_s(
-    question: Question,
+    scenario: Scenario,
     layouts: Layouts,
     loading: Loading = "sharded",
     checkpoints: Checkpoints | None = None,
@@ -300,20 +300,20 @@ def loading_s(
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
+    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
     >>> layouts = Layouts.of(Layout(dp=64, zero_stage=3))
     >>> ways = ("none", "sharded", "rank-0", "every-rank")
-    >>> [round(float(loading_s(question, layouts, way))) for way in ways]
+    >>> [round(float(loading_s(scenario, layouts, way))) for way in ways]
     [0, 2, 140, 138]
     """
     asked = checkpoints or Checkpoints()
-    machine, reader = question.machine, constants().reader_bytes_per_s.value
-    parts = saved_bytes(question, layouts, asked.contents)
+    machine, reader = scenario.machine, constants().reader_bytes_per_s.value
+    parts = saved_bytes(scenario, layouts, asked.contents)
     states = parts["master_weights"] + parts["moments"]
     total, nodes = parts["weights"] + states, nodes_of(machine, layouts)
     group = group_view(machine, layouts.world, np.ones_like(layouts.world))
     if loading == "none":
-        weights = saved_bytes(question, layouts, "weights")["weights"]
+        weights = saved_bytes(scenario, layouts, "weights")["weights"]
         whole = weights / (layouts.tp * layouts.pp)
         replicas = group_view(machine, layouts.num_replicas, layouts.tp)
         return np.where(layouts.shards_weights, 0.0, broadcast_s(replicas, whole))

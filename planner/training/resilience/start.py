@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, shaped
 from planner.cost.network.groups import geometry
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Description, Quantity
 from planner.describe.files import read_toml
@@ -145,7 +145,7 @@ def _groups_s(layouts: Layouts, start: StartUp) -> Float:
 
 
 def start_up(
-    question: Question,
+    scenario: Scenario,
     layouts: Layouts,
     start: StartUp | None = None,
     checkpoints: Checkpoints | None = None,
@@ -159,22 +159,22 @@ def start_up(
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
-    >>> parts = start_up(question, Layouts.broadcast(dp=[4, 512], zero_stage=3))
+    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> parts = start_up(scenario, Layouts.broadcast(dp=[4, 512], zero_stage=3))
     >>> {name: [round(float(s), 1) for s in part] for name, part in parts.items() if part.any()}
     {'launch': [0.2, 0.2], 'imports': [51.0, 51.0], 'communicators': [2.1, 2.4]}
     """
     asked, known, shape = start or StartUp(), constants(), np.shape(layouts.dp)
-    if question.machine.num_nodes.value == 1 and asked.environment == "file-system":
+    if scenario.machine.num_nodes.value == 1 and asked.environment == "file-system":
         asked = asked.replaced(environment="local-disk")
-    whole = question.model.num_params if question.framework.loads_full_checkpoint else 0.0
+    whole = scenario.model.num_params if scenario.framework.loads_full_checkpoint else 0.0
     parts: dict[str, Float | float] = {
         "launch": known.launch_s.value,
-        "imports": imports_s(nodes_of(question.machine, layouts), asked),
+        "imports": imports_s(nodes_of(scenario.machine, layouts), asked),
         "groups": _groups_s(layouts, asked),
         "communicators": communicators_s(layouts),
         "model": whole / known.built_elements_per_s.value,
-        "weights": loading_s(question, layouts, asked.loading, checkpoints),
+        "weights": loading_s(scenario, layouts, asked.loading, checkpoints),
         "data_index": asked.data_index_s,
         "compile": asked.compile_s,
         "warm_up": asked.warm_up_s,
@@ -183,7 +183,7 @@ def start_up(
 
 
 def restart_s(
-    question: Question,
+    scenario: Scenario,
     layouts: Layouts,
     start: StartUp | None = None,
     failures: Failures | None = None,
@@ -196,10 +196,10 @@ def restart_s(
 
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    >>> question = Question(model, machine, Workload(), load_framework("fsdp2"))
-    >>> round(float(restart_s(question, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
+    >>> scenario = Scenario(model, machine, Workload(), load_framework("fsdp2"))
+    >>> round(float(restart_s(scenario, Layouts.of(Layout(dp=64, zero_stage=3)))), 1)
     655.5
     """
     asked = (start or StartUp()).replaced(loading="sharded")
-    parts = start_up(question, layouts, asked, checkpoints)
+    parts = start_up(scenario, layouts, asked, checkpoints)
     return np.asarray(sum(parts.values()) + detection_s(failures or Failures()))

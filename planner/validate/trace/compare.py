@@ -11,7 +11,7 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.moments import MOMENTS
 from planner.cost.memory.peak import device_memory
 from planner.cost.memory.weights import resident
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
@@ -82,15 +82,15 @@ def _error(estimated: int, traced: int) -> float:
     return estimated / traced - 1 if traced else float("inf")
 
 
-def compare(question: Question, layout: Layout, traced: Trace) -> Comparison:
+def compare(scenario: Scenario, layout: Layout, traced: Trace) -> Comparison:
     """The trace beside the estimate of the same stage."""
-    stages = Stages.of(question, Layouts.of(layout), traced.stage)
+    stages = Stages.of(scenario, Layouts.of(layout), traced.stage)
     parts, moment = device_memory(stages)
     peak = sum(float(value) for name, value in parts.items() if name not in _NOT_TRACED)
     return Comparison(
         traced,
         _parts(stages, layout, traced, peak),
-        _collectives(question, layout, traced),
+        _collectives(scenario, layout, traced),
         tuple(MOMENTS)[int(moment)],
     )
 
@@ -119,9 +119,9 @@ def _parts(
 
 
 def _collectives(
-    question: Question, layout: Layout, traced: Trace
+    scenario: Scenario, layout: Layout, traced: Trace
 ) -> tuple[CollectiveDifference, ...]:
-    said = {(c.name, c.group): c for c in expected_collectives(question, layout, traced.stage)}
+    said = {(c.name, c.group): c for c in expected_collectives(scenario, layout, traced.stage)}
     found = {(c.name, c.group): c for c in traced.collectives}
     rows = []
     for key in sorted({*said, *found}):

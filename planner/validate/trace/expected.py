@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import local_params, untied, without_frozen
@@ -59,23 +59,23 @@ class _Sums:
 
 
 def expected_collectives(
-    question: Question, layout: Layout, stage: int = 0
+    scenario: Scenario, layout: Layout, stage: int = 0
 ) -> tuple[Collective, ...]:
     """Collectives of one rank of a stage in one step."""
     sums = _Sums()
-    stages = Stages.of(question, Layouts.of(layout), stage)
+    stages = Stages.of(scenario, Layouts.of(layout), stage)
     counts = [float(np.max(count)) for count in stages.counts]
     held = [(b, c) for b, c in zip(stages.blocks, counts, strict=True) if c]
     if layout.dp * layout.cp > 1:
-        _data(sums, question, layout, held)
+        _data(sums, scenario, layout, held)
     if layout.cp > 1:
-        _context(sums, question, layout, held)
+        _context(sums, scenario, layout, held)
     if layout.ep > 1:
-        _expert(sums, question, layout, held)
+        _expert(sums, scenario, layout, held)
     if layout.tp > 1:
-        _tensor(sums, question, layout, held)
+        _tensor(sums, scenario, layout, held)
     if layout.pp > 1:
-        _pipeline(sums, question, layout, stage)
+        _pipeline(sums, scenario, layout, stage)
     return sums.collectives()
 
 
@@ -99,13 +99,13 @@ class _Group:
     """Of an expert-parallel group: replicated on fewer ranks."""
 
 
-def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]]) -> list[_Group]:
+def _groups(scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]) -> list[_Group]:
     """Parameter groups of a stage."""
     layers, ends = [], []
 
     def elements(block: Block) -> tuple[float, float]:
         both = (
-            local_params(question, part, Layouts.of(layout)).all_gathered
+            local_params(scenario, part, Layouts.of(layout)).all_gathered
             for part in (block, without_frozen(block))
         )
         whole, trained = (float(part) for part in both)
@@ -123,7 +123,7 @@ def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]])
         if routed:
             mine = elements(replace(own, weights=routed))
             layers.append(_Group(count, *mine, experts=True))
-    pieces = question.framework.kernels.loss_chunks > 1
+    pieces = scenario.framework.kernels.loss_chunks > 1
     if layout.pp == 1 and any(block.tied_elsewhere for block, _ in held):
         whole, trained = (sum(sizes) for sizes in zip(*(size for _, size in ends), strict=True))
         table = sum(weight.num_params for b, _ in held for weight in b.weights if weight.tied)
@@ -135,12 +135,12 @@ def _groups(question: Question, layout: Layout, held: list[tuple[Block, float]])
     ]
 
 
-def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]) -> None:
-    element = question.workload.compute_bytes
-    reduce_bytes = question.framework.states(question.workload.precision).reduce_bytes
+def _data(sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]) -> None:
+    element = scenario.workload.compute_bytes
+    reduce_bytes = scenario.framework.states(scenario.workload.precision).reduce_bytes
     shards = (layout.dp_shard or layout.dp) * layout.cp
     passes = layout.grad_accumulation
-    for group in _groups(question, layout, held):
+    for group in _groups(scenario, layout, held):
         ranks = shards * layout.tp // layout.ep if group.experts else shards
         axis = axis_of_kind(layout, "expert_shard" if group.experts else "shard")
         count, elements = group.count, group.elements
@@ -174,13 +174,13 @@ def _data(sums: _Sums, question: Question, layout: Layout, held: list[tuple[Bloc
 
 
 def _expert(
-    sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
+    sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]
 ) -> None:
     axis = axis_of_kind(layout, "expert")
-    experts, element = question.model.experts, question.workload.compute_bytes
+    experts, element = scenario.model.experts, scenario.workload.compute_bytes
     assert experts is not None
-    sent = _tokens(question, layout) // layout.tp * experts.top_k
-    size = float(sent * question.model.hidden_size * element)
+    sent = _tokens(scenario, layout) // layout.tp * experts.top_k
+    size = float(sent * scenario.model.hidden_size * element)
     for block, count in held:
         again = layout.recompute == "full" and not block.kept_whole
         if block.dispatch_top_k:
@@ -190,10 +190,10 @@ def _expert(
 
 
 def _context(
-    sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
+    sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]
 ) -> None:
     axis = axis_of_kind(layout, "context")
-    tokens, element = _tokens(question, layout), question.workload.compute_bytes
+    tokens, element = _tokens(scenario, layout), scenario.workload.compute_bytes
     for block, count in held:
         gathers = 3 if layout.recompute == "full" and not block.kept_whole else 2
         for attention in block.attentions:
@@ -204,16 +204,16 @@ def _context(
             sums.add("all_to_all", axis, times * layout.cp, size * _ACCUMULATED)
 
 
-def _tokens(question: Question, layout: Layout) -> int:
+def _tokens(scenario: Scenario, layout: Layout) -> int:
     """Tokens of a micro-batch on one context rank."""
-    return layout.micro_batch * question.workload.sequence_length // layout.cp
+    return layout.micro_batch * scenario.workload.sequence_length // layout.cp
 
 
 def _tensor(
-    sums: _Sums, question: Question, layout: Layout, held: list[tuple[Block, float]]
+    sums: _Sums, scenario: Scenario, layout: Layout, held: list[tuple[Block, float]]
 ) -> None:
-    workload, model = question.workload, question.model
-    tokens = _tokens(question, layout)
+    workload, model = scenario.workload, scenario.model
+    tokens = _tokens(scenario, layout)
     stream = float(tokens * model.hidden_size * workload.compute_bytes)
     passes, sequence = layout.grad_accumulation, layout.sequence_parallel
     # a repeated layer runs to its end; selective recomputation keeps what reduce-scatters give
@@ -260,10 +260,10 @@ def _small(sums: _Sums, block: Block, count: float, layout: Layout, element: int
             )
 
 
-def _pipeline(sums: _Sums, question: Question, layout: Layout, stage: int) -> None:
-    tokens = _tokens(question, layout)
+def _pipeline(sums: _Sums, scenario: Scenario, layout: Layout, stage: int) -> None:
+    tokens = _tokens(scenario, layout)
     split = layout.tp if layout.sequence_parallel else 1
-    size = tokens * question.model.hidden_size * question.workload.compute_bytes / split
+    size = tokens * scenario.model.hidden_size * scenario.workload.compute_bytes / split
     neighbours = sum(
         0 <= near < layout.pp * layout.vpp and layout.stage_of(near) != stage
         for number in range(layout.vpp)

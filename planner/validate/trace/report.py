@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -36,7 +36,7 @@ def compare_trace(
 ) -> Comparison:
     """Trace a layout by its degrees; dp is what is left of the world.
 
-    Raises LayoutError where the question is impossible, TraceError where torch cannot answer it.
+    Raises LayoutError where the scenario is impossible, TraceError where torch cannot answer it.
     """
     if optimizer not in UPDATES:
         raise LayoutError(f"optimizer = {optimizer!r} is not traced; use {' or '.join(UPDATES)}")
@@ -49,11 +49,11 @@ def compare_trace(
         )
     layout = Layout(**{"dp": world // others, **degrees})
     workload = workload or Workload()
-    question = Question(subject(model), load_machine(machine), workload, load_framework("fsdp2"))
+    scenario = Scenario(subject(model), load_machine(machine), workload, load_framework("fsdp2"))
     found = trace(
-        question, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
+        scenario, layout, stage=stage, optimizer=optimizer, full_depth=full_depth, tracer=tracer
     )
-    return compare(question, layout, found)
+    return compare(scenario, layout, found)
 
 
 def report_text(comparison: Comparison) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.layout import Layout
 from planner.describe.model.model import Model
@@ -69,7 +69,7 @@ class Trace:
 
 
 def trace(
-    question: Question,
+    scenario: Scenario,
     layout: Layout,
     *,
     stage: int = 0,
@@ -83,8 +83,8 @@ def trace(
     reduction, temporaries of every operator. Left out: the device's context, the allocator's
     rounding and reserve, communicator buffers. Many traces can share a `tracer`.
     """
-    _check(question, layout, stage)
-    _, dense, count = _layers(question, layout, stage)
+    _check(scenario, layout, stage)
+    _, dense, count = _layers(scenario, layout, stage)
     depths: tuple[int, ...] = tuple(dense + depth for depth in _DEPTHS)
     partly = layout.recompute_layers > 0 or layout.recompute_every > 1
     if full_depth or partly or count <= depths[-1] or layout.vpp > 1:
@@ -93,7 +93,7 @@ def trace(
         answers = [
             worker.ask(
                 _request(
-                    question, layout, stage, optimizer, _chunks(question, layout, stage, depth)
+                    scenario, layout, stage, optimizer, _chunks(scenario, layout, stage, depth)
                 )
             )
             for depth in depths
@@ -101,17 +101,17 @@ def trace(
     result = answers[0]
     if len(depths) > 1:
         result = _extended(answers[0], answers[1], depths, count)
-    return _trace(question, layout, stage, depths, count, result)
+    return _trace(scenario, layout, stage, depths, count, result)
 
 
-def _check(question: Question, layout: Layout, stage: int) -> None:
-    framework, model = question.framework.family, question.model
-    asked = question.workload.dropout
+def _check(scenario: Scenario, layout: Layout, stage: int) -> None:
+    framework, model = scenario.framework.family, scenario.model
+    asked = scenario.workload.dropout
     dropout = model.dropout if asked is None else asked
     wrong = [
         (framework != "fsdp2", f"framework {framework} is not traced; use fsdp2"),
         (
-            layout.cp > 1 and (not _rings(model) or question.workload.attention != "flash"),
+            layout.cp > 1 and (not _rings(model) or scenario.workload.attention != "flash"),
             f"cp = {layout.cp} is traced with causal fused attention alone, without sinks, ALiBi "
             "or latent projections; use cp = 1",
         ),
@@ -120,26 +120,26 @@ def _check(question: Question, layout: Layout, stage: int) -> None:
             "selective recompute is not traced with context parallelism; use none or full",
         ),
         (
-            question.workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
-            f"sequence_length = {question.workload.sequence_length} must be a multiple of 2 cp = "
+            scenario.workload.sequence_length % (2 * layout.cp) > 0 and layout.cp > 1,
+            f"sequence_length = {scenario.workload.sequence_length} must be a multiple of 2 cp = "
             f"{2 * layout.cp}: each rank has an early and a late piece",
         ),
-        *_wrong_experts(question, layout),
+        *_wrong_experts(scenario, layout),
         *_wrong_recompute(layout),
         (layout.offload != "none", f"offload {layout.offload} is not traced; use none"),
         (
-            question.workload.optimizer not in ("adamw", "adam-8bit"),
-            f"optimizer {question.workload.optimizer} is not traced; use adamw or adam-8bit",
+            scenario.workload.optimizer not in ("adamw", "adam-8bit"),
+            f"optimizer {scenario.workload.optimizer} is not traced; use adamw or adam-8bit",
         ),
         (
-            question.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1,
+            scenario.framework.kernels.optimizer_in_backward and layout.grad_accumulation > 1,
             f"grad_accumulation = {layout.grad_accumulation} is not traced with an optimizer in "
             "backward, which needs 1",
         ),
-        *_wrong_adapters(question, layout),
-        *_wrong_pieces(question, layout),
+        *_wrong_adapters(scenario, layout),
+        *_wrong_pieces(scenario, layout),
         (
-            question.workload.precision in ("fp8",),
+            scenario.workload.precision in ("fp8",),
             "fp8 products are not traced; use bf16",
         ),
         (
@@ -181,14 +181,14 @@ def _wrong_recompute(layout: Layout) -> list[tuple[bool, str]]:
     ]
 
 
-def _wrong_pieces(question: Question, layout: Layout) -> list[tuple[bool, str]]:
+def _wrong_pieces(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
     """What of a loss that runs piece by piece is not traced."""
-    pieces, model = question.framework.kernels.loss_chunks, question.model
+    pieces, model = scenario.framework.kernels.loss_chunks, scenario.model
     if pieces == 1:
         return []
     return [
         (
-            layout.tp * layout.pp * layout.cp * layout.ep > 1 or question.workload.adapted,
+            layout.tp * layout.pp * layout.cp * layout.ep > 1 or scenario.workload.adapted,
             f"a loss in {pieces} pieces is not traced beside tp, pp, cp, ep and adapters; use dp "
             "alone",
         ),
@@ -205,9 +205,9 @@ def _wrong_pieces(question: Question, layout: Layout) -> list[tuple[bool, str]]:
     ]
 
 
-def _wrong_adapters(question: Question, layout: Layout) -> list[tuple[bool, str]]:
+def _wrong_adapters(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
     """What of adapters and frozen parts is not traced."""
-    workload, model = question.workload, question.model
+    workload, model = scenario.workload, scenario.model
     if not workload.adapted:
         return []
     return [
@@ -239,16 +239,16 @@ def _wrong_adapters(question: Question, layout: Layout) -> list[tuple[bool, str]
     ]
 
 
-def _wrong_experts(question: Question, layout: Layout) -> list[tuple[bool, str]]:
+def _wrong_experts(scenario: Scenario, layout: Layout) -> list[tuple[bool, str]]:
     """What of expert parallelism is not traced."""
     if layout.ep == 1:
         return []
-    experts = question.model.experts
+    experts = scenario.model.experts
     count, top_k = (experts.num_experts, experts.top_k) if experts else (0, 0)
     shards = (layout.dp_shard or layout.dp) * layout.cp
-    rows = layout.micro_batch * question.workload.sequence_length // layout.cp // layout.tp
+    rows = layout.micro_batch * scenario.workload.sequence_length // layout.cp // layout.tp
     return [
-        (not count, f"ep = {layout.ep}: {question.model.name} has no experts; use ep = 1"),
+        (not count, f"ep = {layout.ep}: {scenario.model.name} has no experts; use ep = 1"),
         (
             not layout.shards_states,
             f"ep = {layout.ep} is not traced with zero_stage = 0, for which FSDP2 has no second "
@@ -278,9 +278,9 @@ def _rings(model: Model) -> bool:
     return model.kind == "decoder" and plain and model.position != "alibi"
 
 
-def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, int]:
+def _layers(scenario: Scenario, layout: Layout, stage: int) -> tuple[int, int, int]:
     """First layer of a stage, dense layers before its expert layers, and all its layers."""
-    stages = Stages.every(question, layout)
+    stages = Stages.every(scenario, layout)
     layers = [
         (block, count)
         for block, count in zip(stages.blocks, stages.counts, strict=True)
@@ -292,53 +292,53 @@ def _layers(question: Question, layout: Layout, stage: int) -> tuple[int, int, i
     return before, dense if dense < total else 0, total
 
 
-def requests_of(question: Question, layout: Layout) -> list[dict[str, Any]]:
+def requests_of(scenario: Scenario, layout: Layout) -> list[dict[str, Any]]:
     """What a worker is asked about each pipeline stage, with all its layers."""
     found = []
     for stage in range(layout.pp):
-        _check(question, layout, stage)
-        chunks = _chunks(question, layout, stage, _layers(question, layout, stage)[2])
-        found.append(_request(question, layout, stage, "fused", chunks))
+        _check(scenario, layout, stage)
+        chunks = _chunks(scenario, layout, stage, _layers(scenario, layout, stage)[2])
+        found.append(_request(scenario, layout, stage, "fused", chunks))
     return found
 
 
-def _chunks(question: Question, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
+def _chunks(scenario: Scenario, layout: Layout, stage: int, depth: int) -> list[tuple[int, int]]:
     """First layer and number of layers of every chunk of a stage.
 
     A chunk is a stage of a pipeline as long as all chunks; a single one is traced at `depth`.
     """
     if layout.vpp == 1:
-        return [(_layers(question, layout, stage)[0], depth)]
+        return [(_layers(scenario, layout, stage)[0], depth)]
     longer = layout.replaced(pp=layout.pp * layout.vpp, vpp=1, schedule="1f1b")
     found = []
     for number in range(layout.vpp):
-        first, _, count = _layers(question, longer, layout.chunk(stage, number))
+        first, _, count = _layers(scenario, longer, layout.chunk(stage, number))
         found.append((first, count))
     return found
 
 
 def _request(
-    question: Question,
+    scenario: Scenario,
     layout: Layout,
     stage: int,
     optimizer: str,
     chunks: list[tuple[int, int]],
 ) -> dict[str, Any]:
     return {
-        "model": question.model.model_dump(),
+        "model": scenario.model.model_dump(),
         "layout": layout.model_dump(),
-        "workload": question.workload.model_dump(),
+        "workload": scenario.workload.model_dump(),
         "stage": stage,
         "optimizer": optimizer,
         "chunks": chunks,
-        "numbers": _numbers(question),
+        "numbers": _numbers(scenario),
     }
 
 
-def _numbers(question: Question) -> dict[str, Any]:
+def _numbers(scenario: Scenario) -> dict[str, Any]:
     """Formats of weights, reductions and moments, as `planner.validate.sharding.numbers`."""
-    states, kernels = question.framework.states(question.workload.precision), question.framework
-    in_blocks = question.workload.optimizer == "adam-8bit"
+    states, kernels = scenario.framework.states(scenario.workload.precision), scenario.framework
+    in_blocks = scenario.workload.optimizer == "adam-8bit"
     return {
         "weight_bytes": int(states.master_bytes),
         "reduce_bytes": int(states.reduce_bytes),
@@ -388,7 +388,7 @@ def _extended(
 
 
 def _trace(
-    question: Question,
+    scenario: Scenario,
     layout: Layout,
     stage: int,
     depths: tuple[int, ...],
@@ -399,7 +399,7 @@ def _trace(
     phase = max(phases, key=lambda name: phases[name])
     states = result["states"]
     return Trace(
-        model=question.model.name,
+        model=scenario.model.name,
         layout=layout,
         stage=stage,
         num_layers=count,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.cost.estimate import estimate_layouts
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.framework.framework import Framework
@@ -80,8 +80,8 @@ def _estimate(case: dict[str, Any], machine: Machine) -> Any:
     workload = Workload(
         sequence_length=task.sequence, global_batch=task.batch, precision="fp32", dropout=0.0
     )
-    question = Question(task.model, machine, workload, _framework(case))
-    return estimate_layouts(question, Layouts.stack([layout]))[0]
+    scenario = Scenario(task.model, machine, workload, _framework(case))
+    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
 
 
 def _framework(case: dict[str, Any]) -> Framework:

@@ -9,7 +9,7 @@ import pytest
 
 from planner.choose.given.completing import Completed, complete
 from planner.choose.given.configured import estimate_configuration
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import Configuration, joined
@@ -173,7 +173,7 @@ def test_bloom_is_dealt_as_its_script_says(method: str, layers: list[int]) -> No
         model, machine, read_configuration_text(text.replace(" ", "\n"), "run.args"), nodes=48
     )
     assert found.framework is not None
-    job = Question(model, machine, found.workload, found.framework)
+    job = Scenario(model, machine, found.workload, found.framework)
     assert Stages.every(job, found.layout).counts[1].tolist() == layers
 
 

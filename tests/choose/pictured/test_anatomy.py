@@ -9,7 +9,7 @@ import pytest
 import planner
 from planner.choose.pictured.anatomy import played
 from planner.choose.simulated.works import stage_works
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import simulate
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -85,6 +85,6 @@ def test_waiting_for_the_host_and_blocking_transfers_are_drawn() -> None:
     assert found.step_time_parts_s["host_overhead"] > 0.3 * found.step_time_s
     kinds = {event.kind for event in step.timeline.computed(0)}
     assert "host_overhead" in kinds
-    works = stage_works(Question(model, machine, workload, framework), layout)
+    works = stage_works(Scenario(model, machine, workload, framework), layout)
     free = [replace(work, blocked_s=0.0) for work in works]
     assert simulate(free, 32, "1f1b").makespan_s < step.played_s

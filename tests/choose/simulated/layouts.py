@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner.choose.legality import broken
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
@@ -21,9 +21,9 @@ MACHINES = ("polaris", "h100-cluster", "aurora", "frontier", "eos")
 CHUNKS = {"interleaved-1f1b": (2, 3, 4, 6), "zero-bubble-v": (2,), "dualpipe-v": (2,)}
 
 
-def legal_layouts(count: int, seed: int, most_stages: int = 8) -> list[tuple[Question, Layout]]:
+def legal_layouts(count: int, seed: int, most_stages: int = 8) -> list[tuple[Scenario, Layout]]:
     """So many of them, the same for a seed; most have a pipeline."""
-    rng, found = random.Random(seed), list[tuple[Question, Layout]]()
+    rng, found = random.Random(seed), list[tuple[Scenario, Layout]]()
     while len(found) < count:
         framework = load_framework(rng.choice(list(names("framework"))))
         schedules = [s for s in framework.schedules if s != "none"]
@@ -36,12 +36,12 @@ def legal_layouts(count: int, seed: int, most_stages: int = 8) -> list[tuple[Que
             model, machine = load_model(rng.choice(MODELS)), load_machine(rng.choice(MACHINES))
             length = min(rng.choice((1024, 2048, 4096, 8192)), model.default_sequence_length)
             job = Workload(global_batch=layout.global_batch, sequence_length=length)
-            question = Question(model, machine, job, framework)
-            question.machine.peak(job.base_precision)
+            scenario = Scenario(model, machine, job, framework)
+            scenario.machine.peak(job.base_precision)
         except (PlannerError, ValidationError):
             continue
-        if next(iter(broken(question, layout)), None) is None:
-            found.append((question, layout))
+        if next(iter(broken(scenario, layout)), None) is None:
+            found.append((scenario, layout))
     return found
 
 

@@ -107,8 +107,8 @@ def check_memory(step: Simulation) -> None:
 
 @pytest.mark.slow
 def test_random_steps_are_sound() -> None:
-    for question, layout in legal_layouts(150, seed=3, most_stages=4):
-        step = simulated(question, layout)
+    for scenario, layout in legal_layouts(150, seed=3, most_stages=4):
+        step = simulated(scenario, layout)
         check_sound(step.timeline)
         check_path(step.timeline)
         check_memory(step)
@@ -129,7 +129,7 @@ def test_activations_peak_as_estimated(schedule: str) -> None:
     chunks = 1 if schedule in ("1f1b", "gpipe") else 2
     layout = Layout(pp=4, vpp=chunks, dp=2, grad_accumulation=12, schedule=schedule)
     step = played(layout, "fsdp2")
-    kept = stage_activations(Stages.every(step.question, layout)).kept
+    kept = stage_activations(Stages.every(step.scenario, layout)).kept
     found = [max(held.activations_bytes) for held in step.memory]
     # which chunks hold most is told by layers: tokens that the embedding keeps are no layer
     assert found == pytest.approx(list(kept), rel=1e-5)
@@ -150,11 +150,11 @@ def bare(works: tuple[StageWork, ...]) -> list[StageWork]:
 def test_a_thousand_layouts_last_as_long_as_estimated() -> None:
     """Equal without a pipeline; beside one, differences are those that the method explains."""
     found = legal_layouts(1000, seed=1, most_stages=6)
-    assert len({question.framework.name for question, _ in found}) > 10
+    assert len({scenario.framework.name for scenario, _ in found}) > 10
     assert len({layout.schedule for _, layout in found}) == 6
     off = defaultdict(list)
-    for question, layout in found:
-        difference = simulated(question, layout).difference
+    for scenario, layout in found:
+        difference = simulated(scenario, layout).difference
         if layout.pp == 1:
             assert abs(difference) < 1e-9, layout
         off[layout.schedule].append(abs(difference))
@@ -169,10 +169,10 @@ def test_passes_of_unlike_stages_last_as_long_as_the_closed_form() -> None:
     """GPipe: exactly. 1F1B: exactly, but for ways that change stages in the middle, within 1 %
     where no stage is half as long again as the others."""
     exact = 0
-    for question, layout in legal_layouts(400, seed=2):
+    for scenario, layout in legal_layouts(400, seed=2):
         if layout.schedule not in ("1f1b", "gpipe"):
             continue
-        works = bare(stage_works(question, layout))
+        works = bare(stage_works(scenario, layout))
         m, name = layout.grad_accumulation, layout.schedule
         length = simulate(works, m, name).makespan_s
         forward, back = (
@@ -219,7 +219,7 @@ def ways(name: str, forward: np.ndarray, back: np.ndarray, m: int) -> float:
 
 
 def test_a_slower_stage_lengthens_the_step_once_its_slack_is_used_up() -> None:
-    works = list(stage_works(played().question, PIPED))
+    works = list(stage_works(played().scenario, PIPED))
 
     def length(stage: int, factor: float) -> float:
         slower = replace(
@@ -250,7 +250,7 @@ def test_gains_are_those_of_a_step_with_the_faster_thing() -> None:
     faster = planner.load_machine("polaris", ("node.nic_bytes_per_s=27.5GB/s",))
     assert planner.load_machine("polaris").node.nic_bytes_per_s.value == 25e9  # type: ignore[union-attr]
     other = planner.simulate(
-        "llama-3-8b", faster, PIPED, workload=step.question.workload, framework="megatron-lm"
+        "llama-3-8b", faster, PIPED, workload=step.scenario.workload, framework="megatron-lm"
     )
     assert gains["network interfaces"] == pytest.approx(step.makespan_s - other.makespan_s)
     path = step.critical_s("stage")

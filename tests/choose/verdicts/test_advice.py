@@ -12,7 +12,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 
 def noted(answer: Plan, start: str) -> str:
@@ -56,7 +56,7 @@ def test_short_sequences_in_bf16_need_no_word() -> None:
 
 @pytest.mark.parametrize(("optimizer", "said"), [("paged-adam-8bit", 1), ("adam-8bit", 0)])
 def test_moving_pages_is_said_to_be_left_out(optimizer: str, said: int) -> None:
-    asked = question("llama-3-8b", "ddp", optimizer=optimizer)
+    asked = scenario("llama-3-8b", "ddp", optimizer=optimizer)
     answer = estimate_layouts(asked, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
     found = [note for note in utilisation(asked, answer) if "pages take to move" in note]
     assert len(found) == said
@@ -80,7 +80,7 @@ def test_no_reason_is_made_up() -> None:
     ],
 )
 def test_the_share_of_dropped_tokens_is_said(job: dict[str, float], share: str) -> None:
-    asked = question("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **job)
+    asked = scenario("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **job)
     layout = Layout(dp=8, ep=8, zero_stage=1, grad_accumulation=32)
     answer = estimate_layouts(asked, Layouts.of(layout))[0]
     said = [note for note in utilisation(asked, answer) if "dropped" in note]

@@ -12,7 +12,7 @@ from planner.choose.planning import plan
 from planner.choose.verdicts.guide import Advice, guide
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 FOLDER = Path(__file__).parent / "guide"
 JOBS = list(csv.DictReader((FOLDER / "jobs.csv").read_text("utf-8").splitlines()))
@@ -55,9 +55,9 @@ def confirm(advice: Advice, answer: Plan) -> None:
 
 def test_frozen_weights_are_no_training_state() -> None:
     # 70.6e9 frozen weights in the framework's bytes, adapters of 0.2 %: nowhere near 16 bytes each
-    job = question("llama-3.1-70b", "deepspeed", "dgx-h100", lora_rank=16)
+    job = scenario("llama-3.1-70b", "deepspeed", "dgx-h100", lora_rank=16)
     _, said = guide([job], 1)
-    full, _ = guide([question("llama-3.1-70b", "deepspeed", "dgx-h100")], 1)
+    full, _ = guide([scenario("llama-3.1-70b", "deepspeed", "dgx-h100")], 1)
     states = float(said.split(" sequence, ")[1].split(" GiB of them")[0])
     assert 2 * 70.6e9 / 2**30 < states < 4.2 * 70.6e9 / 2**30
     assert full is Advice.NODE_FAST
@@ -66,7 +66,7 @@ def test_frozen_weights_are_no_training_state() -> None:
 def test_a_long_sequence_counts_in_the_layer() -> None:
     # at a million tokens one layer's activations alone are more than the device
     short, long = (
-        guide([question("llama-3-8b", "deepspeed", "dgx-h100", sequence_length=length)], 1)[0]
+        guide([scenario("llama-3-8b", "deepspeed", "dgx-h100", sequence_length=length)], 1)[0]
         for length in (8192, 2**20)
     )
     assert (short, long) == (Advice.NODE_FAST, Advice.LAYER)

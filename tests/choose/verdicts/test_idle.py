@@ -13,7 +13,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, names
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 EXPERTS = {"dp": 32, "ep": 8, "zero_stage": 1, "grad_accumulation": 8}
 PIPED = {"dp": 16, "pp": 2, "ep": 8, "zero_stage": 1, "grad_accumulation": 16, "schedule": "1f1b"}
@@ -54,7 +54,7 @@ OVERLAP = "megatron-lm+overlap-experts"
 def test_what_does_nothing_is_said(
     framework: str, layout: dict[str, Any], job: dict[str, Any], said: str
 ) -> None:
-    asked = question("mixtral-8x7b", framework, "dgx-h100", global_batch=256, **job)
+    asked = scenario("mixtral-8x7b", framework, "dgx-h100", global_batch=256, **job)
     one = Layout.described(layout)
     check(asked, one)
     found = idle(asked, one)
@@ -63,7 +63,7 @@ def test_what_does_nothing_is_said(
 
 
 def test_layers_that_are_never_reached_are_not_repeated() -> None:
-    asked = question("llama-3-8b", "torchtitan", "dgx-h100", global_batch=64)
+    asked = scenario("llama-3-8b", "torchtitan", "dgx-h100", global_batch=64)
     every, none = (
         Layout.described({"dp": 8, "zero_stage": 2, "grad_accumulation": 8, **recompute})
         for recompute in ({"recompute": "full", "recompute_every": 33}, {})
@@ -88,4 +88,4 @@ def test_switches_of_experts_are_refused_without_any(framework: str, name: str) 
     word = f"{framework}+{name}"
     assert load_framework(framework).switches[name].of_experts
     with pytest.raises(LayoutError, match=f"switch {name} .* llama-3-8b has none; leave it out"):
-        check(question("llama-3-8b", word, "dgx-h100"), Layout(dp=8, zero_stage=1))
+        check(scenario("llama-3-8b", word, "dgx-h100"), Layout(dp=8, zero_stage=1))

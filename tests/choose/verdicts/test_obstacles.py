@@ -8,16 +8,16 @@ import pytest
 from planner.choose.search import candidates
 from planner.choose.verdicts.obstacles import obstacle
 from planner.choose.verdicts.strategies import CLASSIC
-from planner.cost.question import Question
-from tests.descriptions import question
+from planner.cost.scenario import Scenario
+from tests.descriptions import scenario
 
 BY_NAME = {strategy.name: strategy for strategy in CLASSIC}
 
 
 def asked(
     *frameworks: str, model: str = "llama-3-8b", machine: str = "polaris", **workload: object
-) -> dict[str, Question]:
-    return {name: question(model, name, machine, **workload) for name in frameworks}
+) -> dict[str, Scenario]:
+    return {name: scenario(model, name, machine, **workload) for name in frameworks}
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def asked(
     ],
 )
 def test_what_is_in_the_way(
-    strategy: str, questions: dict[str, Question], world: int, chosen: bool, said: str
+    strategy: str, scenarios: dict[str, Scenario], world: int, chosen: bool, said: str
 ) -> None:
-    found = obstacle(BY_NAME[strategy], questions, world, chosen)
+    found = obstacle(BY_NAME[strategy], scenarios, world, chosen)
     assert said in found
     # a remedy that changes the strategy is none
     assert "use one of" not in found
@@ -79,7 +79,7 @@ def test_a_framework_that_would_not_help_is_not_named() -> None:
 def test_an_obstacle_is_said_exactly_where_the_search_has_nothing(
     framework: str, batch: int
 ) -> None:
-    asked = question("gpt2", framework, sequence_length=1024, global_batch=batch)
+    asked = scenario("gpt2", framework, sequence_length=1024, global_batch=batch)
     for world in (1, 4, 5, 8, 12, 16):
         layouts, _ = candidates(asked, world)
         for strategy in CLASSIC:

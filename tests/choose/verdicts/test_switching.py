@@ -17,7 +17,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 JOB = Workload(sequence_length=1024, global_batch=16)
 LIGER = Workload(sequence_length=8192, global_batch=64)
@@ -76,9 +76,9 @@ def test_advice_keeps_to_what_switches_are_for(stage: int, precision: str, said:
     """Narrow moments of Megatron-LM, which alone save a fifth here, are for ZeRO-1 and bf16."""
     job = {"sequence_length": 128, "global_batch": 1, "precision": precision}
     layouts = Layouts.stack([Layout(zero_stage=stage)])
-    needed = footprints(question("gpt2", **job), layouts).memory_bytes.item()
+    needed = footprints(scenario("gpt2", **job), layouts).memory_bytes.item()
     machine = load_machine("polaris", (f"device.memory_bytes={0.8 * needed:.0f}B",))
-    asked = question("gpt2", machine=machine, **job)
+    asked = scenario("gpt2", machine=machine, **job)
     short = footprints(asked, layouts)
     assert not short.fits.any()
     found = Found(asked, short, timed(asked, short.take(np.flatnonzero(short.fits))), {})
@@ -91,9 +91,9 @@ def test_no_more_switches_are_said_than_are_needed(part: float, most: int) -> No
     """What needs another is said with it; of many that go together, none that could be left out."""
     job = {"sequence_length": 128, "global_batch": 1}
     layouts = Layouts.stack([Layout(zero_stage=1)])
-    needed = footprints(question("gpt2", **job), layouts).memory_bytes.item()
+    needed = footprints(scenario("gpt2", **job), layouts).memory_bytes.item()
     machine = load_machine("polaris", (f"device.memory_bytes={part * needed:.0f}B",))
-    asked = question("gpt2", machine=machine, **job)
+    asked = scenario("gpt2", machine=machine, **job)
     short = footprints(asked, layouts)
     nothing = timed(asked, short.take(np.flatnonzero(short.fits)))
     (note,) = switch_notes({asked.framework.name: Found(asked, short, nothing, {})}, None)

@@ -12,19 +12,19 @@ from planner.cost.memory.footprint import stage_memory
 from planner.cost.memory.gradients import reduction
 from planner.cost.memory.host import host_memory
 from planner.cost.memory.weights import resident
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import names
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 GIB = 2**30
 TARGETS = ("query", "value", "out", "gate", "up", "down")
 
 
-def adapted(model: str, framework: str, **workload: object) -> Question:
-    return question(model, framework, lora_rank=16, lora_targets=TARGETS, **workload)
+def adapted(model: str, framework: str, **workload: object) -> Scenario:
+    return scenario(model, framework, lora_rank=16, lora_targets=TARGETS, **workload)
 
 
 @pytest.mark.parametrize("framework", ["fsdp2", "torchtitan"])
@@ -52,13 +52,13 @@ def test_torchtune_trains_adapters_of_70b_on_eight_a100(framework: str) -> None:
 )
 def test_a_frozen_base_stays_in_16_bits(framework: str, stage: int, held: float) -> None:
     # accelerate 1.15, utils/fsdp_utils.py: only what requires gradients is turned to fp32
-    job = question("gpt2-xl", framework, lora_rank=1, lora_targets=["query"])
+    job = scenario("gpt2-xl", framework, lora_rank=1, lora_targets=["query"])
     weights = resident(Stages.every(job, Layout(dp=8, zero_stage=stage))).weights.item()
     assert weights / job.model.num_params == pytest.approx(held, rel=0.01)
 
 
 def test_a_frozen_base_stays_in_fp32_where_fp32_trains() -> None:
-    job = question("gpt2-xl", "ddp", lora_rank=1, lora_targets=["query"], precision="fp32")
+    job = scenario("gpt2-xl", "ddp", lora_rank=1, lora_targets=["query"], precision="fp32")
     weights = resident(Stages.every(job, Layout(dp=8))).weights.item()
     assert weights / job.model.num_params == pytest.approx(4, rel=0.01)
 
@@ -98,11 +98,11 @@ def test_adapters_never_take_more_than_the_whole_model(
 ) -> None:
     layout = layout.replaced(schedule="1f1b" if layout.pp > 1 else "none")
     batch = {"global_batch": layout.global_batch}
-    whole = question(model, framework, **batch)
+    whole = scenario(model, framework, **batch)
     try:
         check(whole, layout)
     except LayoutError:
         return
-    part = question(model, framework, lora_rank=1, lora_targets=["query"], **batch)
+    part = scenario(model, framework, lora_rank=1, lora_targets=["query"], **batch)
     for less, more in zip(stage_memory(part, layout), stage_memory(whole, layout), strict=True):
         assert sum(less.values()) < 1.001 * sum(more.values())

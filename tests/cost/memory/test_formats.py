@@ -17,7 +17,7 @@ from planner.cost.step.communication import data_traffic
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.layout import Layout
 from planner.errors import DescriptionError, LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 KNOBS = Path(__file__).parents[3] / "benchmarks/knobs/frameworks"
 """Training code that stands in published tables."""
@@ -28,7 +28,7 @@ LAYERS = 32 * 218_112_000
 
 def held(name: str, layout: Layout, **job: object) -> dict[str, float]:
     """Resident bytes per parameter of weights, gradients and states."""
-    asked = question("llama-3-8b", name, **job)
+    asked = scenario("llama-3-8b", name, **job)
     stay = resident(Stages.every(asked, layout))
     # without the tensors that stand for gradients: one of each shape of a layer, and the head's
     placeholders = asked.framework.buffers.placeholder_bytes * (218_112_000 + 128_257 * 4096)
@@ -85,7 +85,7 @@ def test_narrow_gradients_are_copied_unless_the_optimizer_reads_them() -> None:
     layout = Layout(dp=8, zero_stage=1)
     found = []
     for name in names:
-        asked = question("llama-3-8b", "megatron-lm" + name, sequence_length=16)
+        asked = scenario("llama-3-8b", "megatron-lm" + name, sequence_length=16)
         found.append(stage_memory(asked, layout)[0]["optimizer_temporaries"])
     # an fp32 copy of the rank's eighth; both moments of the eighth in fp32
     assert found == pytest.approx([0, NUM_PARAMS / 2, 0, NUM_PARAMS])
@@ -100,7 +100,7 @@ def test_switches_hold_for_bf16_alone() -> None:
 def test_16_bit_gradients_halve_what_is_sent() -> None:
     sent = []
     for name in ("megatron-lm", "megatron-lm+bf16-gradients"):
-        stages = Stages.every(question("llama-3-8b", name), Layout(dp=8, zero_stage=1))
+        stages = Stages.every(scenario("llama-3-8b", name), Layout(dp=8, zero_stage=1))
         sent.append(data_traffic(stages, Groups.unit(stages.layouts)).gradients_s.item())
     assert sent[1] == pytest.approx(sent[0] / 2)
 
@@ -127,7 +127,7 @@ def test_small_tensors_keep_their_moments_in_fp32() -> None:
     """bitsandbytes packs tensors from 4096 elements on: of GPT-2, not the vectors of 768, 2304 and
     3072, of which a layer has 6, 1 and 1 more, and the last norm 2."""
     model = load_model("gpt2").replaced(dropout=0.0)
-    asked = question(model, "ddp", optimizer="adam-8bit")
+    asked = scenario(model, "ddp", optimizer="adam-8bit")
     small = 12 * (6 * 768 + 2304 + 3072) + 2 * 768
     packed = (2 + 8 / 256) * (model.num_params - small)
     assert stage_memory(asked, Layout())[0]["optimizer_states"] == packed + 8 * small
@@ -136,7 +136,7 @@ def test_small_tensors_keep_their_moments_in_fp32() -> None:
 def test_paged_moments_have_room_on_the_host() -> None:
     layouts = Layouts.stack([Layout(dp=4)])
     for name, size in (("paged-adamw", 8.0), ("paged-adam-8bit", 2 + 8 / 256)):
-        found = footprints(question("llama-3-8b", "ddp", optimizer=name), layouts)
+        found = footprints(scenario("llama-3-8b", "ddp", optimizer=name), layouts)
         assert found.memory_parts_bytes["optimizer_states"] == 0
         # four devices share a node of Polaris
         held_there = found.host_parts_bytes["offloaded_states"].item()
@@ -144,7 +144,7 @@ def test_paged_moments_have_room_on_the_host() -> None:
 
 
 def test_an_optimizer_in_backward_takes_one_micro_batch() -> None:
-    asked = question("llama-3-8b", "ddp+optimizer-in-backward", global_batch=2)
+    asked = scenario("llama-3-8b", "ddp+optimizer-in-backward", global_batch=2)
     check(asked, Layout(micro_batch=2))
     with pytest.raises(LayoutError, match="use grad_accumulation = 1 and pp = 1"):
         check(asked, Layout(grad_accumulation=2))
@@ -195,7 +195,7 @@ def test_deepseeks_formats() -> None:
 )
 def test_8_bit_inputs_of_an_activation(model: str, less: int) -> None:
     wide, narrow = (
-        blocks_of(question(model, "megatron-lm" + switch, sequence_length=1024))[-2]
+        blocks_of(scenario(model, "megatron-lm" + switch, sequence_length=1024))[-2]
         for switch in ("", "+fp8-activation-input")
     )
     kept = [sum(item.bytes_per_token for item in layer.saved) for layer in (wide, narrow)]
@@ -210,9 +210,9 @@ def test_a_checkpoint_of_the_activation_keeps_16_bit_inputs() -> None:
     """Megatron-LM's keeps its own inputs, so that 8 bits would free nothing."""
     layout = Layout(dp=8, zero_stage=1, recompute="selective", recompute_modules=("moe_act",))
     job = {"global_batch": 8, "sequence_length": 4096}
-    check(question("mixtral-8x7b", "megatron-lm", **job), layout)
+    check(scenario("mixtral-8x7b", "megatron-lm", **job), layout)
     with pytest.raises(LayoutError, match="fp8-activation-input repeats core_attn"):
-        check(question("mixtral-8x7b", "megatron-lm+fp8-activation-input", **job), layout)
+        check(scenario("mixtral-8x7b", "megatron-lm+fp8-activation-input", **job), layout)
 
 
 def test_8_bit_gathers() -> None:
@@ -231,7 +231,7 @@ def test_8_bit_gathers() -> None:
 def test_8_bit_gathers_send_half_of_the_layers() -> None:
     sent = []
     for name in ("fsdp2", "fsdp2+fp8-gather"):
-        asked = question("llama-3-8b", name, precision="fp8")
+        asked = scenario("llama-3-8b", name, precision="fp8")
         stages = Stages.every(asked, Layout(dp=8, zero_stage=3))
         sent.append(data_traffic(stages, Groups.unit(stages.layouts)).before_forward_s.item())
     # seconds are bytes: seven of eight ranks' shards

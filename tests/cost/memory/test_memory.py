@@ -19,7 +19,7 @@ from planner.cost.memory.host import host_memory
 from planner.cost.memory.weights import resident
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import DEVICE_PARTS
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
 from planner.cost.shards.stages import Stages
@@ -34,10 +34,10 @@ from tests import descriptions
 TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]
 
 
-question = functools.partial(descriptions.question, machine="selene", sequence_length=2048)
+scenario = functools.partial(descriptions.scenario, machine="selene", sequence_length=2048)
 
 
-def layer_bytes(q: Question, layout: Layout) -> float:
+def layer_bytes(q: Scenario, layout: Layout) -> float:
     """Activations that one layer keeps for one micro-batch [B]."""
     stages = Stages.of(q, Layouts.of(layout), 0)
     blocks = tuple(block for block in stages.blocks if block.kind == "layer")
@@ -60,7 +60,7 @@ def test_zero_paper_figure_1(stage: int, gb: float) -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_device_states_are_those_of_the_zero_paper(stage: int) -> None:
     # deepspeed with 16-bit gradients: 2 + 2 + 12 bytes; buckets and activations are other parts
-    q = question("ptdp-7.5b", "deepspeed", precision="fp16")
+    q = scenario("ptdp-7.5b", "deepspeed", precision="fp16")
     # gradients are there from the second micro-batch on, whatever the moment of the peak
     parts = stage_memory(q, Layout(dp=64, zero_stage=stage, grad_accumulation=2))[0]
     states = parts["weights"] + parts["gradients"] + parts["optimizer_states"]
@@ -72,7 +72,7 @@ def test_device_states_are_those_of_the_zero_paper(stage: int) -> None:
 def test_zero_2_in_bf16_sums_only_its_share(stage: int, gradients: float) -> None:
     # DeepSpeed 0.19.6, engine.py _do_optimizer_sanity_check: BF16_Optimizer at stage 1 alone;
     # AuroraGPT-70B notes, 42B with ZeRO-2 over 16: runs on tiles of 64 GiB
-    q = question("ptdp-7.5b", "megatron-deepspeed", machine="aurora", precision="bf16")
+    q = scenario("ptdp-7.5b", "megatron-deepspeed", machine="aurora", precision="bf16")
     parts = stage_memory(q, Layout(dp=16, zero_stage=stage, grad_accumulation=2))[0]
     assert parts["gradients"] == pytest.approx(gradients * q.model.num_params, rel=2e-3)
 
@@ -93,7 +93,7 @@ def test_zero_2_in_bf16_sums_only_its_share(stage: int, gradients: float) -> Non
 )
 @pytest.mark.parametrize("model", ["gpt3-175b", "mt-nlg-530b"])
 def test_korthikanti_table_2(model: str, fields: dict, tp: int, formula) -> None:  # type: ignore[no-untyped-def, type-arg]
-    q = question(model, "megatron-lm-2021", precision="fp16", attention="eager")
+    q = scenario(model, "megatron-lm-2021", precision="fp16", attention="eager")
     assert q.model.dropout == 0.1
     s, h, a = 2048, q.model.hidden_size, q.model.num_heads
     layout = Layout(tp=tp, micro_batch=3, **fields)
@@ -109,14 +109,14 @@ def test_korthikanti_table_2(model: str, fields: dict, tp: int, formula) -> None
     [("fsdp2", 41.03), ("deepspeed", 49.03), ("accelerate", 49.03)],
 )
 def test_traced_llama_layer(framework: str, per_sbh: float) -> None:
-    q = question("llama-3-8b", framework)
+    q = scenario("llama-3-8b", framework)
     kept = layer_bytes(q, Layout(micro_batch=2)) / (2048 * 2 * 4096)
     assert kept == pytest.approx(per_sbh, rel=2e-3)
 
 
 def test_traced_nanogpt_layer() -> None:
     # torch 2.13 under autocast, no dropout, flash attention: 36 + 4 heads/h bytes per s b h
-    q = question("gpt2", "ddp", sequence_length=1024)
+    q = scenario("gpt2", "ddp", sequence_length=1024)
     kept = layer_bytes(q, Layout(micro_batch=4)) / (1024 * 4 * 768)
     assert kept == pytest.approx(36 + 4 * 12 / 768, rel=1e-3)
 
@@ -124,7 +124,7 @@ def test_traced_nanogpt_layer() -> None:
 def test_bucket_of_zero_2_costs_a_small_model_more_than_it_saves() -> None:
     # DeepSpeed's reduce_bucket_size of 5e8 elements, against what sharding gradients saves on two
     # ranks; gpt2 has 1.24e8 parameters
-    q = question("gpt2", "deepspeed", machine="polaris", sequence_length=1024, global_batch=2)
+    q = scenario("gpt2", "deepspeed", machine="polaris", sequence_length=1024, global_batch=2)
     plain, sharded = (
         stage_memory(q, Layout(dp=2, zero_stage=stage, grad_accumulation=2))[0] for stage in (1, 2)
     )
@@ -135,7 +135,7 @@ def test_bucket_of_zero_2_costs_a_small_model_more_than_it_saves() -> None:
 
 def test_two_fp32_copies_are_loaded_on_a_vsc_5_node() -> None:
     # 7.24e9 parameters x 4 bytes x 2 ranks = 57.9 GB of host memory
-    q = question("mistral-7b", "ddp", machine="vsc-5", precision="fp32", global_batch=2)
+    q = scenario("mistral-7b", "ddp", machine="vsc-5", precision="fp32", global_batch=2)
     parts = host_memory(Stages.of(q, Layouts.of(Layout(dp=2)), 0))
     assert float(parts["checkpoint_load"]) == pytest.approx(57.9e9, rel=2e-3)
 
@@ -143,24 +143,24 @@ def test_two_fp32_copies_are_loaded_on_a_vsc_5_node() -> None:
 def test_sharded_loading_reads_a_rank_s_shard() -> None:
     # 70.6e9 parameters of 2 bytes over 64 ranks; four ranks a node that read all of it would need
     # 564 GB of the 550 GB that a Polaris node has
-    q = question("llama-3-70b", "fsdp2", machine="polaris")
+    q = scenario("llama-3-70b", "fsdp2", machine="polaris")
     parts = host_memory(Stages.of(q, Layouts.of(Layout(dp=64, zero_stage=3)), 0))
     assert float(parts["checkpoint_load"]) == pytest.approx(4 * 2 * 70.55e9 / 64, rel=0.01)
 
 
 def test_mistral_weights_in_fp32() -> None:
-    q = question("mistral-7b", "ddp", precision="fp32")
+    q = scenario("mistral-7b", "ddp", precision="fp32")
     assert stage_memory(q, Layout(dp=64))[0]["weights"] == pytest.approx(28.97e9, rel=2e-3)
 
 
 def test_optimizer_bytes() -> None:
     # Adam: two fp32 moments; 8-bit Adam: arXiv:2110.02861, one fp32 scale per 256 values
-    plain = question("gpt2", "deepspeed").framework.states("bf16")
+    plain = scenario("gpt2", "deepspeed").framework.states("bf16")
     assert moment_bytes("adamw", plain) == 8
     assert moment_bytes("adam-8bit", plain) == 2 + 8 / 256
     sizes = {
         name: sum(
-            stage_memory(question("gpt2", "deepspeed", optimizer=name), Layout(dp=64))[0][part]
+            stage_memory(scenario("gpt2", "deepspeed", optimizer=name), Layout(dp=64))[0][part]
             for part in ("weights", "optimizer_states")
         )
         for name in OPTIMIZERS
@@ -177,7 +177,7 @@ def test_optimizer_bytes() -> None:
 
 def test_adapters_keep_states_for_themselves_only() -> None:
     # Hu et al. 2021, arXiv:2106.09685: rank r on q and v adds 2 r (in + out) parameters a layer
-    q = question("gpt2", "deepspeed", lora_rank=8, lora_targets=["query", "value"])
+    q = scenario("gpt2", "deepspeed", lora_rank=8, lora_targets=["query", "value"])
     stages = Stages.of(q, Layouts.of(Layout(dp=64)), 0)
     assert float(stages.params.trainable) == 12 * 2 * 8 * (768 + 768)
 
@@ -186,7 +186,7 @@ def test_a_loss_on_a_copy_holds_the_logits_twice() -> None:
     # huggingface/nanotron _ShardedCrossEntropy: fp32 logits, their exponentials, 16-bit gradient
     losses = {
         loss: estimate_layouts(
-            question(
+            scenario(
                 "llama-3-8b",
                 framework.replaced(kernels=framework.kernels.replaced(loss=loss).model_dump()),
                 sequence_length=4096,
@@ -213,7 +213,7 @@ def test_a_loss_on_a_copy_holds_the_logits_twice() -> None:
 )
 def test_every_communicator_has_buffers(layout: Layout, groups: int) -> None:
     # BigScience on 8 A100 a node: nvidia-smi shows 3 GiB that no tensor takes (tr11 chronicles)
-    q = question("mixtral-8x7b", "megatron-lm", machine="jean-zay-a100")
+    q = scenario("mixtral-8x7b", "megatron-lm", machine="jean-zay-a100")
     device = q.machine.device
     context = estimate_layouts(q, Layouts.of(layout))[0].memory_bytes["runtime_context"]
     assert context == device.context_bytes.value + groups * device.communicator_bytes.value
@@ -242,7 +242,7 @@ MODELS = st.sampled_from(["llama-3-8b", "gpt2", "mixtral-8x7b", "deepseek-v3"])
 @pytest.mark.slow
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout: Layout) -> None:
-    q = question(model, framework)
+    q = scenario(model, framework)
     estimate = estimate_layouts(q, Layouts.of(layout))[0]
     parts = {k: v for k, v in estimate.memory_bytes.items() if k != "total"}
     assert tuple(parts) == DEVICE_PARTS
@@ -258,7 +258,7 @@ def test_parts_add_up_and_are_never_negative(model: str, framework: str, layout:
 def test_estimate_reports_the_worst_of_all_stages(
     model: str, framework: str, layout: Layout
 ) -> None:
-    q = question(model, framework)
+    q = scenario(model, framework)
     totals = [sum(stage.values()) for stage in stage_memory(q, layout)]
     estimate = estimate_layouts(q, Layouts.of(layout))[0]
     assert estimate.memory_bytes["total"] == pytest.approx(max(totals), rel=1e-12)
@@ -269,7 +269,7 @@ def test_estimate_reports_the_worst_of_all_stages(
 @pytest.mark.parametrize("model", ["deepseek-v3", "llama-3-8b", "gemma-2-27b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
 def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) -> None:
-    q = question(model, framework, global_batch=128)
+    q = scenario(model, framework, global_batch=128)
     layers, deep = q.model.num_layers, []
     for pp in (p for p in (3, 4, 7, 16, 28, 32, 61) if p <= layers):
         for schedule in ("1f1b", "gpipe", "zero-bubble", "zero-bubble-v"):
@@ -297,7 +297,7 @@ def test_candidate_stages_suffice_in_deep_pipelines(model: str, framework: str) 
     st.sampled_from([1, 2, 4]),
 )
 def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, tp: int) -> None:
-    q = question(model, framework)
+    q = scenario(model, framework)
     layouts = Layouts.of(Layout(dp=dp, tp=tp, zero_stage=3))
     for block in blocks_of(q):
         local = local_params(q, block, layouts)
@@ -311,7 +311,7 @@ def test_shards_sum_to_at_least_the_whole(model: str, framework: str, dp: int, t
 
 @given(st.sampled_from(TRANSFORMERS), st.sampled_from([1, 2, 4, 8]))
 def test_stages_hold_every_parameter(model: str, pp: int) -> None:
-    q = question(model, "megatron-lm")
+    q = scenario(model, "megatron-lm")
     layouts = Layouts.of(Layout(pp=pp))
     stages = Stages.of(q, layouts, np.arange(pp))
     total = float(np.sum(stages.params.unsharded))
@@ -321,7 +321,7 @@ def test_stages_hold_every_parameter(model: str, pp: int) -> None:
 
 def test_rows_are_gathered_with_their_padding() -> None:
     """FSDP2 gathers ceil(rows / ranks) rows of every rank: 1000 ranks make 129000 of 128256."""
-    q = question("llama-3-8b", "fsdp2")
+    q = scenario("llama-3-8b", "fsdp2")
     embedding = blocks_of(q)[0]
     (table,) = embedding.weights
     local = local_params(q, embedding, Layouts.of(Layout(dp=1000, zero_stage=1)))
@@ -333,7 +333,7 @@ def test_rows_are_gathered_with_their_padding() -> None:
 
 def test_a_shared_table_split_unevenly_is_counted_once() -> None:
     """GPT-2's 50257 rows over 8 ranks: 6283 on each, once."""
-    q = question("gpt2", "fsdp2")
+    q = scenario("gpt2", "fsdp2")
     stages = Stages.of(q, Layouts.of(Layout(tp=8)), 0)
     layers = [b for b in blocks_of(q) if b.kind == "layer"]
     rest = sum(
@@ -345,7 +345,7 @@ def test_a_shared_table_split_unevenly_is_counted_once() -> None:
 @pytest.mark.parametrize(("ep", "share"), [(1, 8), (2, 2)])
 def test_tp_divides_experts_that_are_not_spread(ep: int, share: int) -> None:
     """torchtitan: with ep = 1 tp splits every expert, else only ep spreads them."""
-    q = question("mixtral-8x7b", "fsdp2")
+    q = scenario("mixtral-8x7b", "fsdp2")
     experts = q.model.experts
     assert experts is not None
     layer = blocks_of(q)[1]
@@ -357,14 +357,14 @@ def test_tp_divides_experts_that_are_not_spread(ep: int, share: int) -> None:
 
 def test_a_stage_has_buffers_for_all_micro_batches() -> None:
     """Second of four stages, 8 micro-batches, 3 in flight: 5 inputs, 8 gradients, 3 outputs."""
-    q = question("llama-3-8b", "fsdp2")
+    q = scenario("llama-3-8b", "fsdp2")
     layout = Layout(pp=4, grad_accumulation=8, schedule="1f1b")
     stream = 2048 * 4096 * 2
     for stage, waiting, after in ((0, 8 + 4, 8), (1, 5 + 8 + 3, 16), (3, 7, 8)):
         kept = stage_activations(Stages.of(q, Layouts.of(layout), stage))
         assert float(kept.buffers.at_peak) == waiting * stream
         assert float(kept.buffers.receive) == after * stream
-    other = question("llama-3-8b", "megatron-lm")
+    other = scenario("llama-3-8b", "megatron-lm")
     kept = stage_activations(Stages.of(other, Layouts.of(layout), 1))
     assert float(kept.buffers.at_peak) == 0
 
@@ -382,7 +382,7 @@ def test_a_stage_has_buffers_for_all_micro_batches() -> None:
 )
 def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: bool) -> None:
     """Below ZeRO-2, and in a pipeline of torch, sums over the passes are whole until the end."""
-    q = question("llama-3-8b", "fsdp2")
+    q = scenario("llama-3-8b", "fsdp2")
     layout = Layout(
         dp=8,
         pp=pp,
@@ -404,7 +404,7 @@ def test_when_gradients_are_summed_whole(zero: int, pp: int, passes: int, once: 
 
 def test_no_gradients_exist_before_the_first_backward_pass() -> None:
     """GPipe has all its activations before any gradient; 1F1B has sums by then."""
-    q = question("llama-3-8b", "fsdp2")
+    q = scenario("llama-3-8b", "fsdp2")
     found = {}
     for schedule in ("gpipe", "1f1b"):
         layout = Layout(dp=8, pp=4, grad_accumulation=8, schedule=schedule, zero_stage=2)
@@ -419,7 +419,7 @@ def test_no_gradients_exist_before_the_first_backward_pass() -> None:
 
 
 def test_hybrid_sharding_shards_experts_over_its_group() -> None:
-    q = question("mixtral-8x7b", "fsdp2")
+    q = scenario("mixtral-8x7b", "fsdp2")
     layer = blocks_of(q)[1]
     layouts = Layouts.of(Layout(dp=64, dp_shard=8, zero_stage=3))
     local = local_params(q, layer, layouts)
@@ -428,7 +428,7 @@ def test_hybrid_sharding_shards_experts_over_its_group() -> None:
 
 @given(MODELS, FRAMEWORKS, st.integers(0, 3))
 def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: int) -> None:
-    q = question(model, framework)
+    q = scenario(model, framework)
     rows = [Layout(dp=dp, zero_stage=zero) for dp in (1, 2, 3, 4, 8, 64, 1000)]
     layouts = Layouts.stack(rows)
     stages = Stages.of(q, layouts, 0)
@@ -443,7 +443,7 @@ def test_more_replicas_never_keep_more_states(model: str, framework: str, zero: 
 
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout: Layout) -> None:
-    q = question(model, framework)
+    q = scenario(model, framework)
     layouts = Layouts.stack([layout.replaced(micro_batch=n) for n in (1, 2, 3, 4, 8)])
     kept = stage_activations(Stages.of(q, layouts, 0))
     for part in (kept.kept, kept.layer.working, kept.logits):
@@ -453,7 +453,7 @@ def test_larger_micro_batches_never_keep_less(model: str, framework: str, layout
 
 @given(MODELS, FRAMEWORKS, LAYOUTS)
 def test_recompute_keeps_less(model: str, framework: str, layout: Layout) -> None:
-    q = question(model, framework, attention="eager")
+    q = scenario(model, framework, attention="eager")
     none, selective, full = (
         layer_bytes(q, layout.replaced(recompute=mode)) for mode in ("none", "selective", "full")
     )
@@ -463,7 +463,7 @@ def test_recompute_keeps_less(model: str, framework: str, layout: Layout) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "deepspeed", "ddp", "nanotron"])
 def test_one_layout_equals_a_row_of_many(framework: str) -> None:
-    q = question("llama-3-8b", framework)
+    q = scenario("llama-3-8b", framework)
     rows = [
         Layout(
             dp=dp,
@@ -497,7 +497,7 @@ def test_one_layout_equals_a_row_of_many(framework: str) -> None:
 
 
 def test_offload_moves_bytes_from_the_device_to_the_host() -> None:
-    q = question("llama-3-8b", "deepspeed", machine="polaris", global_batch=4)
+    q = scenario("llama-3-8b", "deepspeed", machine="polaris", global_batch=4)
     here = Layout(dp=4, zero_stage=3)
     kept = estimate_layouts(q, Layouts.of(here))[0]
     moved = estimate_layouts(q, Layouts.of(here.replaced(offload="optimizer-cpu")))[0]
@@ -513,7 +513,7 @@ def test_offload_moves_bytes_from_the_device_to_the_host() -> None:
 @pytest.mark.parametrize("model", TRANSFORMERS)
 def test_every_model_has_memory(model: str) -> None:
     sequence = min(load_model(model).max_sequence_length or 512, 512)
-    q = question(model, "deepspeed", sequence_length=sequence)
+    q = scenario(model, "deepspeed", sequence_length=sequence)
     blocks: tuple[Block, ...] = blocks_of(q)
     assert sum(b.count * b.num_params for b in blocks) == q.model.num_params
     estimate = estimate_layouts(q, Layouts.of(Layout(dp=64, zero_stage=3)))[0]
@@ -539,8 +539,8 @@ def test_what_the_allocator_keeps_fills_the_device_at_most() -> None:
         for size in (1, 2, 4, 8, 16)
     )
     workload = Workload(sequence_length=2048, global_batch=2048, precision="fp16")
-    kept = estimate_layouts(Question(model, machine, workload, framework), layouts)
-    without = estimate_layouts(Question(model, machine, workload, plain), layouts)
+    kept = estimate_layouts(Scenario(model, machine, workload, framework), layouts)
+    without = estimate_layouts(Scenario(model, machine, workload, plain), layouts)
     assert list(kept.fits) == list(without.fits)
     assert set(kept.fits) == {True, False}
     # gradients that a rank updates, flat in 16 bits and in fp32: 6 to its 12 bytes per parameter
@@ -559,7 +559,7 @@ def test_temporaries_stay_beside_activations_wherever_the_peak_is() -> None:
         Layout(zero_stage=1, micro_batch=size, grad_accumulation=24 // size, recompute="full")
         for size in (1, 2, 3, 4, 6, 8, 12, 24)
     )
-    asked = Question(
+    asked = Scenario(
         load_model("gpt2-xl"),
         load_machine("dgx-h200"),
         Workload(sequence_length=1024, global_batch=24, precision="fp16"),
@@ -577,20 +577,20 @@ def test_bf16_needs_no_second_fp32_copy_of_gradients() -> None:
     framework = load_framework("megatron-deepspeed")
     model = load_model("gpt2-xl")
     layout = Layout(dp=4, grad_accumulation=2)
-    question = Question(
+    scenario = Scenario(
         model,
         load_machine("polaris"),
         Workload(sequence_length=1024, global_batch=8, precision="bf16"),
         framework,
     )
-    parts = estimate_layouts(question, Layouts.stack([layout]))[0].memory_bytes
+    parts = estimate_layouts(scenario, Layouts.stack([layout]))[0].memory_bytes
     assert parts["optimizer_temporaries"] == 0
     held = sum(parts[name] for name in ("weights", "gradients", "optimizer_states"))
     assert held == pytest.approx(20 * model.num_params, rel=0.01)
 
 
 def test_buffers_between_stages_are_those_of_pipelines() -> None:
-    q = question("llama-3-8b", "fsdp2")
+    q = scenario("llama-3-8b", "fsdp2")
     layouts = Layouts.broadcast(dp=8, zero_stage=3, grad_accumulation=8, pp=[1, 2], schedule=[0, 2])
     buffers = stage_activations(Stages.of(q, layouts, 0)).buffers
     stream = 2048 * 4096 * 2

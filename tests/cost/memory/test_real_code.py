@@ -11,7 +11,7 @@ from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.gradients import reduction
 from planner.cost.memory.peak import device_memory
 from planner.cost.memory.weights import resident
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -23,11 +23,11 @@ GIB = 2**30
 TENSOR = Layout(tp=8, zero_stage=3, sequence_parallel=True, recompute="full")
 
 
-def question(model: str, framework: str, layers: int, sequence: int, eager: bool) -> Question:
+def scenario(model: str, framework: str, layers: int, sequence: int, eager: bool) -> Scenario:
     """A model of the catalogue with some of its layers."""
     found = load_model(model)
     window = min(found.num_window_layers, layers // 2)
-    return Question(
+    return Scenario(
         found.replaced(num_layers=layers or found.num_layers, num_window_layers=window),
         load_machine("dgx-h100"),
         Workload(sequence_length=sequence, attention="eager" if eager else "flash", dropout=0.0),
@@ -35,7 +35,7 @@ def question(model: str, framework: str, layers: int, sequence: int, eager: bool
     )
 
 
-def peak(asked: Question, layout: Layout) -> float:
+def peak(asked: Scenario, layout: Layout) -> float:
     """The estimate without the device's context and the allocator's reserve [B]."""
     parts, _ = device_memory(Stages.every(asked, layout))
     left_out = ("runtime_context", "allocator_reserve")
@@ -67,7 +67,7 @@ def peak(asked: Question, layout: Layout) -> float:
 def test_peaks_of_third_party_code(
     framework: str, model: str, layers: int, sequence: int, layout: Layout, gib: float
 ) -> None:
-    asked = question(model, framework, layers, sequence, model == "gemma-2-27b")
+    asked = scenario(model, framework, layers, sequence, model == "gemma-2-27b")
     assert peak(asked, layout) / GIB == pytest.approx(gib, rel=0.025)
 
 
@@ -85,7 +85,7 @@ def test_peaks_of_third_party_code(
 def test_gradients_of_a_deepspeed_engine(
     framework: str, stage: int, gradients: float, bucket: float | None
 ) -> None:
-    asked = question("gpt2", framework, 0, 1024, False)
+    asked = scenario("gpt2", framework, 0, 1024, False)
     stages = Stages.every(asked, Layout(dp=2, zero_stage=stage))
     stay = resident(stages).gradients
     params = stages.params.unsharded
@@ -105,7 +105,7 @@ def test_a_config_says_how_transformers_writes_the_model() -> None:
 @pytest.mark.parametrize("framework", ["ddp", "ezpz"])
 def test_one_rank_is_not_wrapped_in_ddp(framework: str) -> None:
     # nanoGPT's train.py asks for RANK, wordplay's for WORLD_SIZE > 1
-    asked = question("gpt2", framework, 0, 1024, False)
+    asked = scenario("gpt2", framework, 0, 1024, False)
     alone, two = (resident(Stages.every(asked, Layout(dp=dp))).gradients for dp in (1, 2))
     assert np.max(alone) == pytest.approx(4 * asked.model.num_params)
     assert np.max(two) == pytest.approx(8 * asked.model.num_params)
@@ -122,7 +122,7 @@ def test_one_rank_is_not_wrapped_in_ddp(framework: str) -> None:
     ],
 )
 def test_whole_gradients_that_accelerate_sums(layout: Layout, once: bool, gib: float) -> None:
-    asked = question("qwen2.5-7b", "accelerate", 8, 4096, False)
+    asked = scenario("qwen2.5-7b", "accelerate", 8, 4096, False)
     rules = asked.framework.communication.replaced(reduces_once=once)
     framework = asked.framework.replaced(communication=rules.model_dump())
     asked = replace(asked, framework=framework)

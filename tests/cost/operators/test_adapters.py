@@ -13,7 +13,7 @@ from planner.cost.step.compute import block_time
 from planner.cost.step.constants import constants
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 GIB = 2**30
 TUNED = {
@@ -24,7 +24,7 @@ TUNED = {
 
 
 def layer(model: str = "llama-3-8b", framework: str = "fsdp2", **workload: object) -> Block:
-    return next(b for b in blocks_of(question(model, framework, **workload)) if b.kind == "layer")
+    return next(b for b in blocks_of(scenario(model, framework, **workload)) if b.kind == "layer")
 
 
 def kept(block: Block) -> float:
@@ -46,7 +46,7 @@ def test_double_quantisation_saves_what_its_paper_says() -> None:
 def test_torchtune_trains_adapters_of_8b_on_one_4090(base: str, published: float) -> None:
     # README of torchtune 0.6: peak GiB, batch 2 of 2048, full recompute, loss in pieces; one device
     # gathers nothing, and what torch counts has neither context nor reserve
-    asked = question("llama-3.1-8b", "torchtitan", base_format=base, **TUNED)
+    asked = scenario("llama-3.1-8b", "torchtitan", base_format=base, **TUNED)
     layout = Layout(zero_stage=3, micro_batch=2, recompute="full")
     parts = stage_memory(asked, layout)[0]
     beside = ("runtime_context", "allocator_reserve", "gathered_parameters")
@@ -56,7 +56,7 @@ def test_torchtune_trains_adapters_of_8b_on_one_4090(base: str, published: float
 
 def test_torchtune_trains_adapters_of_405b_in_4_bits_on_eight_a100() -> None:
     # the same table: 44.8 GB a device
-    asked = question("llama-3.1-405b", "torchtitan", "selene", base_format="nf4-double", **TUNED)
+    asked = scenario("llama-3.1-405b", "torchtitan", "selene", base_format="nf4-double", **TUNED)
     layout = Layout(dp=8, zero_stage=3, micro_batch=2, recompute="full")
     parts = stage_memory(asked, layout)[0]
     found = sum(parts.values()) - parts["runtime_context"] - parts["allocator_reserve"]
@@ -65,7 +65,7 @@ def test_torchtune_trains_adapters_of_405b_in_4_bits_on_eight_a100() -> None:
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gpt2"])
 def test_linear_layers_are_stored_in_fewer_bits_and_nothing_else_is(model: str) -> None:
-    blocks = blocks_of(question(model, "ddp", lora_rank=4, base_format="nf4"))
+    blocks = blocks_of(scenario(model, "ddp", lora_rank=4, base_format="nf4"))
     stored = [w for block in blocks for w in block.weights if w.stored_bytes]
     assert {w.part for w in stored} <= {"attention", "feed_forward", "experts", "shared_experts"}
     for block in blocks:
@@ -80,7 +80,7 @@ def test_linear_layers_are_stored_in_fewer_bits_and_nothing_else_is(model: str) 
 def test_a_stored_base_is_held_and_sharded_in_its_bytes(framework: str, stage: int) -> None:
     held = []
     for base in ("computed", "int8"):
-        asked = question("llama-3-8b", framework, lora_rank=1, base_format=base)
+        asked = scenario("llama-3-8b", framework, lora_rank=1, base_format=base)
         parts = stage_memory(asked, Layout(dp=8, zero_stage=stage))[0]
         held.append(parts["weights"])
     # one byte less of each element in the linear layers, once more where gathered copies stay
@@ -93,7 +93,7 @@ def test_a_stored_base_is_held_and_sharded_in_its_bytes(framework: str, stage: i
 
 def test_unpacking_moves_what_is_stored_and_what_is_made_in_both_directions() -> None:
     asked = [
-        question("llama-3-8b", "ddp", "dgx-h100", lora_rank=1, base_format=base)
+        scenario("llama-3-8b", "ddp", "dgx-h100", lora_rank=1, base_format=base)
         for base in ("computed", "nf4")
     ]
     times = [block_time(job, blocks_of(job)[1], Layouts.of(Layout())) for job in asked]
@@ -108,7 +108,7 @@ def test_unpacking_moves_what_is_stored_and_what_is_made_in_both_directions() ->
 def test_qlora_is_slower_and_its_gathers_are_smaller() -> None:
     sent = []
     for base in ("computed", "nf4"):
-        asked = question("llama-3-8b", "fsdp2", lora_rank=1, base_format=base)
+        asked = scenario("llama-3-8b", "fsdp2", lora_rank=1, base_format=base)
         sent.append(float(Stages.every(asked, Layout(dp=8, zero_stage=3)).params.largest_layer[0]))
     assert sent[1] / sent[0] == pytest.approx(0.5625 / 2, rel=2e-3)
 
@@ -164,7 +164,7 @@ def test_compiled_code_moves_less_for_adapters() -> None:
     read the pair's output and its input's gradient once and write its output's gradient."""
     found = []
     for name in ("fsdp2", "fsdp2+compile"):
-        asked = question("llama-3-8b", name, lora_rank=8, lora_targets=("down",))
+        asked = scenario("llama-3-8b", name, lora_rank=8, lora_targets=("down",))
         (added,) = (p for p in blocks_of(asked)[1].pointwise if p.name.endswith(".lora"))
         found.append((added.forward_bytes, added.backward_bytes, added.num_kernels))
     outputs, inputs = 2 * 4096, 2 * 14336

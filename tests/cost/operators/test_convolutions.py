@@ -28,8 +28,8 @@ from planner.errors import DescriptionError
 from tests import descriptions
 from tests.cost.operators import networks
 
-question = functools.partial(
-    descriptions.question,
+scenario = functools.partial(
+    descriptions.scenario,
     framework="ddp",
     sequence_length=1,
     global_batch=1,
@@ -64,14 +64,14 @@ def test_operations_are_those_of_torch(name: str) -> None:
     module, sample = built(name)
     with FlopCounterMode(display=False) as counted:
         module(sample).sum().backward()
-    q = question(name)
+    q = scenario(name)
     assert float(model_flop(blocks_of(q), q.workload)) == counted.get_total_flops()
 
 
 def test_resnet_takes_what_its_paper_says() -> None:
     # He et al. 2015, arXiv:1512.03385, table 1: 3.8e9 multiply-adds (v1); torchvision: 4.09 (v1.5)
     for name, expected in (("resnet-50-v1", 3.8e9), ("resnet-50", 4.089e9)):
-        products = [(b.count, g) for b in blocks_of(question(name)) for g in b.gemms]
+        products = [(b.count, g) for b in blocks_of(scenario(name)) for g in b.gemms]
         found = sum(n * g.rows * g.n * g.k for n, g in products)
         assert found == pytest.approx(expected, rel=0.02)
 
@@ -97,7 +97,7 @@ def _kept_by_torch(module: nn.Module, sample: torch.Tensor) -> int:
 def test_what_is_kept_of_a_sample_is_what_autograd_keeps(name: str) -> None:
     """In fp32, so that nothing is converted; statistics of norms and the loss are left out."""
     module, sample = built(name)
-    blocks = blocks_of(question(name))
+    blocks = blocks_of(scenario(name))
     kept = sum(
         block.count * item.bytes_per_token
         for block in blocks
@@ -134,7 +134,7 @@ def test_one_convolution_is_torch_s(fields: dict[str, Any], layer: dict[str, Any
     stage = ConvStage(name="one", convolutions=(Convolution(out_channels=24, **fields),))
     net = Convolutional(dimensions=2, in_channels=16, size=(30, 40), stages=(first, stage))
     model = load_model("resnet-50").replaced(convolutional=net.model_dump())
-    gemm = blocks_of(question(model))[1].gemms[0]
+    gemm = blocks_of(scenario(model))[1].gemms[0]
     padding = layer.pop("padding", None)
     if padding is None:
         edges = layer["kernel_size"]
@@ -186,7 +186,7 @@ def test_a_picture_too_small_for_its_kernels_is_refused() -> None:
 
 def seconds(block: Block, **asked: Any) -> float:
     """Forward and backward of a block for 64 samples."""
-    time = block_time(question(**asked), block, Layouts.of(Layout(micro_batch=64)))
+    time = block_time(scenario(**asked), block, Layouts.of(Layout(micro_batch=64)))
     return float(time.forward_s + time.backward_s)
 
 
@@ -197,11 +197,11 @@ def test_channels_last_spares_turns_on_matrix_units_alone() -> None:
         each = []
         for framework in (plain, last):
             asked: dict[str, Any] = {"framework": framework, "precision": precision}
-            block = blocks_of(question("resnet-50", **asked))[1]
+            block = blocks_of(scenario("resnet-50", **asked))[1]
             each.append(seconds(block, model="resnet-50", **asked))
         return each[0] - each[1]
 
-    q = question("resnet-50")
+    q = scenario("resnet-50")
     rate = q.machine.device.memory_bytes_per_s.value * q.machine.device.memory_efficiency.value
     convs = next(stage for stage in q.model.convolutional.placed() if stage.stage.residual)  # type: ignore[union-attr]
     elements = sum(conv.inputs + conv.outputs for conv in convs.convolutions)
@@ -212,7 +212,7 @@ def test_channels_last_spares_turns_on_matrix_units_alone() -> None:
 
 def test_winograd_is_for_small_kernels_on_vector_units() -> None:
     # Lavin and Gray 2015, arXiv:1509.09308, section 4.1: 16 multiplications for 36
-    marked = {g.name for b in blocks_of(question("resnet-50")) for g in b.gemms if g.small_kernel}
+    marked = {g.name for b in blocks_of(scenario("resnet-50")) for g in b.gemms if g.small_kernel}
     assert marked == {
         f"conv{n} {which}.2" for n in (2, 3, 4, 5) for which in ("first", "others")
     } - {f"conv{n} first.2" for n in (3, 4, 5)}

@@ -16,8 +16,8 @@ from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from tests import descriptions
 
-question = functools.partial(
-    descriptions.question, "t5-3b-nemo", machine="selene", sequence_length=512, global_batch=1
+scenario = functools.partial(
+    descriptions.scenario, "t5-3b-nemo", machine="selene", sequence_length=512, global_batch=1
 )
 
 
@@ -29,14 +29,14 @@ def test_operations_are_those_of_both_lengths() -> None:
     decoder = short * (own + 2 * h * h) + long * 2 * h * h  # queries and out; keys and values
     products = 24 * (encoder + decoder) + short * h * 29_096
     scores = 24 * h * (long**2 + short**2 + short * long)
-    q = question()
+    q = scenario()
     assert float(model_flop(blocks_of(q), q.workload)) == 6 * products + 12 * scores
 
 
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 def test_equal_streams_are_the_block_itself(attention: str) -> None:
     even = load_model("t5-3b-nemo").replaced(decoder_share=1.0)
-    block = blocks_of(descriptions.question(even, attention=attention))[2]
+    block = blocks_of(descriptions.scenario(even, attention=attention))[2]
     assert of_decoder(even, block) == block
 
 
@@ -45,7 +45,7 @@ def test_a_shorter_decoder_keeps_and_computes_less(attention: str) -> None:
     layouts, shorter = Layouts.of(Layout(micro_batch=24)), []
     for share in (1.0, 0.5, 0.25):
         model = load_model("t5-3b-nemo").replaced(decoder_share=share)
-        q = descriptions.question(
+        q = descriptions.scenario(
             model, machine="selene", sequence_length=512, global_batch=24, attention=attention
         )
         block = blocks_of(q)[2]

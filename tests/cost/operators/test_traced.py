@@ -8,7 +8,7 @@ import planner
 from planner import Layout, Workload, load_framework, load_machine
 from planner.cost.operators.blocks import blocks
 from planner.cost.operators.operations import model_flop
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.compute import block_time
 from planner.describe.model.block import Attention, Block, Gemm
@@ -90,14 +90,14 @@ def test_operations_of_a_step() -> None:
 
 
 def _time(gemm: Gemm, batch: int) -> float:
-    question = Question(
+    scenario = Scenario(
         traced_model(),
         load_machine("polaris"),
         Workload(sequence_length=1),
         load_framework("ddp"),
     )
     block = Block("alone", "layer", 1, (), gemms=(gemm,))
-    return float(block_time(question, block, Layouts.of(Layout(micro_batch=batch))).forward_s)
+    return float(block_time(scenario, block, Layouts.of(Layout(micro_batch=batch))).forward_s)
 
 
 def test_products_that_share_nothing_read_an_operand_each() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import chunks_in_flight, in_flight
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.simulate import StageTime
@@ -212,12 +212,12 @@ def test_dealt_by_cost_a_stage_ends_with_the_layer_that_passes_its_share() -> No
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gemma-2-27b", "mixtral-8x7b"])
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2", "nanotron"])
 def test_stages_hold_the_whole_model_once(name: str, framework: str) -> None:
-    question = Question(
+    scenario = Scenario(
         load_model(name), load_machine("polaris"), Workload(), load_framework(framework)
     )
-    blocks = blocks_of(question)
+    blocks = blocks_of(scenario)
     layouts = Layouts.broadcast(pp=[1, 2, 4, 7, 16])
-    counts = stage_parts(blocks, layouts.take((..., None)), np.arange(16), question.framework)
+    counts = stage_parts(blocks, layouts.take((..., None)), np.arange(16), scenario.framework)
     for block, count in zip(blocks, counts, strict=True):
         inside = np.arange(16) < layouts.pp[:, None]
         assert np.where(inside, count, 0).sum(axis=1).tolist() == [block.count] * 5
@@ -225,7 +225,7 @@ def test_stages_hold_the_whole_model_once(name: str, framework: str) -> None:
 
 def test_candidate_stages_include_where_the_kind_of_layer_changes() -> None:
     # DeepSeek-V3: 3 dense layers, then 58 expert layers
-    question = Question(
+    scenario = Scenario(
         load_model("deepseek-v3"),
         load_machine("polaris"),
         Workload(),
@@ -234,7 +234,7 @@ def test_candidate_stages_include_where_the_kind_of_layer_changes() -> None:
     layouts = Layouts.broadcast(
         pp=[1, 61, 8], schedule=SCHEDULES.index("1f1b"), grad_accumulation=61
     )
-    stages = candidate_stages(blocks_of(question), layouts, question.framework)
+    stages = candidate_stages(blocks_of(scenario), layouts, scenario.framework)
     assert sorted(set(stages[0])) == [0]
     assert {0, 3, 60} == set(stages[1])
     assert {0, 1, 7} == set(stages[2])
@@ -294,32 +294,32 @@ def test_stages_are_those_of_megatron(
 @pytest.mark.parametrize("framework", ["megatron-lm", "fsdp2"])
 def test_told_stages_hold_the_whole_model_once(fields: dict[str, Any], framework: str) -> None:
     """Stage by stage, and chunk by chunk; beside layouts of which nothing is told."""
-    question = Question(
+    scenario = Scenario(
         load_model("llama-3.1-405b"), load_machine("polaris"), Workload(), load_framework(framework)
     )
-    blocks, layout = blocks_of(question), _told(fields)
+    blocks, layout = blocks_of(scenario), _told(fields)
     layouts = Layouts.stack([layout, Layout(pp=layout.pp, schedule="1f1b")])
     stages = np.arange(layout.pp)
-    counts = stage_parts(blocks, layouts.take((..., None)), stages, question.framework)
+    counts = stage_parts(blocks, layouts.take((..., None)), stages, scenario.framework)
     for block, count in zip(blocks, counts, strict=True):
         assert count.sum(axis=1).tolist() == [block.count] * 2
     one = layouts.take(np.zeros(layout.pp, dtype=np.int64))
-    chunks = chunk_counts(blocks, one, stages, question.framework)
+    chunks = chunk_counts(blocks, one, stages, scenario.framework)
     for whole, parts in zip(counts, chunks, strict=True):
         assert parts.sum(axis=0).tolist() == whole[0].tolist()
-    plain = stage_parts(blocks, layouts.take((1, None)), stages, question.framework)
+    plain = stage_parts(blocks, layouts.take((1, None)), stages, scenario.framework)
     assert [count.tolist() for count in plain] == [count[1].tolist() for count in counts]
 
 
 @pytest.mark.parametrize("fields", _TOLD, ids=str)
 def test_candidates_hold_the_worst_of_told_stages(fields: dict[str, Any]) -> None:
-    question = Question(
+    scenario = Scenario(
         load_model("llama-3.1-405b"),
         load_machine("h100-cluster"),
         Workload(sequence_length=4096),
         load_framework("megatron-lm"),
     )
     layout = _told(fields).replaced(tp=8, grad_accumulation=16)
-    assert float(estimate_layouts(question, Layouts.of(layout)).memory_bytes) == pytest.approx(
-        max(sum(stage.values()) for stage in stage_memory(question, layout))
+    assert float(estimate_layouts(scenario, Layouts.of(layout)).memory_bytes) == pytest.approx(
+        max(sum(stage.values()) for stage in stage_memory(scenario, layout))
     )

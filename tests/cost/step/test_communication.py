@@ -16,7 +16,7 @@ from planner.cost.network.groups import Groups
 from planner.cost.network.topology import unit_view
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.parts import TIME_PARTS
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.shards.states import expert_share
@@ -37,12 +37,12 @@ from tests import descriptions
 SEQUENCE = 4096
 
 
-question = functools.partial(
-    descriptions.question, machine="selene", sequence_length=SEQUENCE, global_batch=64
+scenario = functools.partial(
+    descriptions.scenario, machine="selene", sequence_length=SEQUENCE, global_batch=64
 )
 
 
-def seconds_per_byte(q: Question) -> float:
+def seconds_per_byte(q: Scenario) -> float:
     fabric = q.machine.node.fabric
     rate = fabric.device_bytes_per_s or fabric.pair_bytes_per_s
     assert rate is not None
@@ -72,7 +72,7 @@ def test_tensor_traffic_of_a_layer(sequence_parallel: bool) -> None:
     # Shoeybi et al. 2019, arXiv:1909.08053: two all-reduces of s b h forward, two backward;
     # Korthikanti et al. 2022: the same bytes as all-gather and reduce-scatter, and one more
     # all-gather per region in backward
-    q = question()
+    q = scenario()
     layouts = Layouts.of(Layout(tp=8, micro_batch=64, sequence_parallel=sequence_parallel))
     groups = Groups.of(layouts, q.machine)
     width = q.model.hidden_size
@@ -84,7 +84,7 @@ def test_tensor_traffic_of_a_layer(sequence_parallel: bool) -> None:
 
 
 def test_tensor_traffic_needs_a_group() -> None:
-    q = question()
+    q = scenario()
     layouts = Layouts.of(Layout())
     times = tensor_s(q, blocks_of(q)[1], layouts, Groups.of(layouts, q.machine))
     assert [float(t) for t in times] == [0, 0]
@@ -92,7 +92,7 @@ def test_tensor_traffic_needs_a_group() -> None:
 
 def test_ring_attention_passes_keys_and_values() -> None:
     # Liu et al. 2023, arXiv:2310.01889: cp - 1 transfers of a rank's keys and values
-    q = question()
+    q = scenario()
     layouts = Layouts.of(Layout(cp=4, micro_batch=64))
     forward, backward = context_s(q, blocks_of(q)[1], layouts, Groups.of(layouts, q.machine))
     size = 64 * SEQUENCE / 4 * 2 * (8 * 128) * 2
@@ -106,7 +106,7 @@ def test_keys_and_values_hide_behind_attention_alone(tokens: int, hidden: bool) 
 
     Of four pieces of attention the last has no transfer to hide.
     """
-    q = question(machine="polaris", sequence_length=tokens)
+    q = scenario(machine="polaris", sequence_length=tokens)
     layouts = Layouts.of(Layout(tp=4, cp=4, grad_accumulation=64))
     layer, work = next(
         (block, work)
@@ -126,7 +126,7 @@ def test_keys_and_values_hide_behind_attention_alone(tokens: int, hidden: bool) 
 def test_what_is_gathered_at_once_hides_behind_the_first_piece() -> None:
     """torch waits for all keys and values before its second piece of attention, and for the last
     gradients to arrive."""
-    q = question(framework="fsdp2", machine="polaris", sequence_length=65536)
+    q = scenario(framework="fsdp2", machine="polaris", sequence_length=65536)
     layouts = Layouts.of(Layout(tp=4, cp=4, dp=2, zero_stage=2))
     layer, work = blocks_of(q)[1], block_passes(q, blocks_of(q), layouts)[1]
     sent = [float(s) for s in context_s(q, layer, layouts, Groups.of(layouts, q.machine))]
@@ -139,12 +139,12 @@ def test_what_is_gathered_at_once_hides_behind_the_first_piece() -> None:
 
 def test_a_ring_that_leaves_the_node_is_as_slow_as_where_it_leaves() -> None:
     """Eight context ranks on two nodes of four: six hops stay inside, two do not."""
-    q = question(machine="polaris")
-    slow = question(machine=load_machine("polaris", ("node.nic_bytes_per_s=1GB/s",)))
+    q = scenario(machine="polaris")
+    slow = scenario(machine=load_machine("polaris", ("node.nic_bytes_per_s=1GB/s",)))
     layouts = Layouts.of(Layout(cp=8))
     inside = Layouts.of(Layout(cp=4))
 
-    def passed(job: Question, these: Layouts) -> float:
+    def passed(job: Scenario, these: Layouts) -> float:
         return float(context_s(job, blocks_of(job)[1], these, Groups.of(these, job.machine))[0])
 
     assert passed(slow, inside) == passed(q, inside)
@@ -158,7 +158,7 @@ def test_a_ring_that_leaves_the_node_is_as_slow_as_where_it_leaves() -> None:
 
 def test_a_stage_on_the_edge_of_a_node_has_one_neighbour_far_away() -> None:
     """Stages two by two on a node: a stage sends one way inside it, the other over the network."""
-    q = question(machine="polaris")
+    q = scenario(machine="polaris")
     pair, four, spread = (
         Layouts.of(Layout(**degrees)) for degrees in ({"pp": 2}, {"pp": 8}, {"dp": 4, "pp": 2})
     )
@@ -175,7 +175,7 @@ def test_a_stage_on_the_edge_of_a_node_has_one_neighbour_far_away() -> None:
 def transfer_of(
     framework: str, free_s: float = 1e9, machine: str = "polaris", **degrees: Any
 ) -> Transfer:
-    q = question(framework=framework, machine=machine)
+    q = scenario(framework=framework, machine=machine)
     layouts = Layouts.of(Layout.described({"tp": 4, "grad_accumulation": 64, **degrees}))
     groups = Groups.of(layouts, q.machine)
     return stage_transfer(q, layouts, groups, np.asarray(free_s))
@@ -205,7 +205,7 @@ def test_interleaved_transfers_run_behind_computation(framework: str) -> None:
 
 def test_a_stage_waits_for_its_neighbours_one_after_the_other() -> None:
     """Two neighbours inside a pipeline, one at its ends."""
-    q = question(framework="nanotron", machine="h100-cluster")
+    q = scenario(framework="nanotron", machine="h100-cluster")
     waits = []
     for pp in (2, 4, 8):
         layouts = Layouts.of(Layout(pp=pp, dp=512 // pp))
@@ -218,7 +218,7 @@ def test_a_stage_waits_for_its_neighbours_one_after_the_other() -> None:
 
 
 def test_experts_dispatch_and_combine() -> None:
-    q = question("mixtral-8x7b")
+    q = scenario("mixtral-8x7b")
     layouts = Layouts.of(Layout(dp=8, ep=8, micro_batch=64))
     groups = Groups.of(layouts, q.machine)
     forward, _ = expert_s(q, blocks_of(q)[1], layouts, groups)
@@ -228,7 +228,7 @@ def test_experts_dispatch_and_combine() -> None:
 
 def test_a_stage_sends_its_slice() -> None:
     # both pipelines cross from node to node; each of eight tensor ranks sends an eighth
-    q = question()
+    q = scenario()
     whole, slices = (
         Layouts.of(Layout(pp=2, micro_batch=64, **degrees)) for degrees in ({"dp": 8}, {"tp": 8})
     )
@@ -243,7 +243,7 @@ def test_zero_moves_twice_the_weights_and_stage_3_three_times(stage: int) -> Non
     # Rajbhandari et al. 2020, section 7: 2 psi for stages 0 to 2, 3 psi for stage 3 (both
     # gathers), with 2-byte gradients and weights. DeepSpeed's code all-reduces whole gradients
     # in stages 1 and 2 (stage_1_and_2.py, average_tensor): 3 psi there too
-    q = question("ptdp-7.5b", "deepspeed", precision="fp16")
+    q = scenario("ptdp-7.5b", "deepspeed", precision="fp16")
     layouts = Layouts.of(Layout(dp=8, zero_stage=stage))
     traffic = data_traffic(Stages.of(q, layouts, 0), Groups.of(layouts, q.machine))
     psi = 7 / 8 * 2.0 * q.model.num_params * seconds_per_byte(q)
@@ -278,7 +278,7 @@ def test_fsdp_gathers_and_reduces_every_layer_alone(stage: int, lora: dict[str, 
     The frozen weights of LoRA are gathered as the others are. The program counts the two ends by
     their size in layers, hence the tolerance.
     """
-    q = question("llama-3-8b", "fsdp2", **lora)
+    q = scenario("llama-3-8b", "fsdp2", **lora)
     layouts = Layouts.of(Layout(dp=2, zero_stage=stage))
     sent = data_traffic(Stages.of(q, layouts, 0), counting(layouts))
     assert float(sent.before_forward_s) == pytest.approx(34, rel=0.1)
@@ -289,7 +289,7 @@ def test_fsdp_gathers_and_reduces_every_layer_alone(stage: int, lora: dict[str, 
 
 def test_one_buffer_is_one_collective() -> None:
     """Megatron-LM reduces in one contiguous buffer; a dense model sends nothing of experts."""
-    q = question("llama-3-8b", "megatron-lm")
+    q = scenario("llama-3-8b", "megatron-lm")
     layouts = Layouts.of(Layout(dp=2, zero_stage=1))
     sent = data_traffic(Stages.of(q, layouts, 0), counting(layouts))
     assert float(sent.gradients_s) == pytest.approx(1, rel=1e-3)
@@ -300,7 +300,7 @@ def test_hybrid_sharding_gathers_experts_inside_its_group() -> None:
     """16 replicas sharded by fours: an expert's two shards lie in one node of eight, as do all."""
     layouts = Layouts.of(Layout(dp=16, dp_shard=4, ep=2, zero_stage=3))
     fast, slow = (
-        question("mixtral-8x7b", "fsdp2", machine=load_machine("selene", changes))
+        scenario("mixtral-8x7b", "fsdp2", machine=load_machine("selene", changes))
         for changes in ((), ("node.nic_bytes_per_s=1GB/s",))
     )
     sent = [
@@ -323,7 +323,7 @@ def test_megatron_of_2021_hides_no_tensor_traffic() -> None:
     layouts = Layouts.of(Layout(tp=8, recompute="full"))
     sent = []
     for year in (2021, 2022):
-        q = question(framework=f"megatron-lm-{year}", **job)
+        q = scenario(framework=f"megatron-lm-{year}", **job)
         sent.append(float(block_passes(q, blocks_of(q), layouts)[1].tensor_s))
     # of six all-reduces two are hidden, less their contention
     assert sent[1] / sent[0] == pytest.approx((4 + 2 * 0.2) / 6)
@@ -336,7 +336,7 @@ def test_recompute_repeats_the_last_reduction_where_it_runs_to_the_end(
     """Two regions of a layer, each a gather and a reduce-scatter in forward."""
     known = load_framework("fsdp2")
     kernels = known.kernels.model_copy(update={"repeats_to_end": to_end})
-    q = question(framework=known.model_copy(update={"kernels": kernels}))
+    q = scenario(framework=known.model_copy(update={"kernels": kernels}))
     layouts = Layouts.of(Layout(tp=4, sequence_parallel=True, recompute="full"))
     layer = blocks_of(q)[1]
     forward, _ = tensor_s(q, layer, layouts, Groups.unit(layouts))
@@ -377,8 +377,8 @@ def test_step_time_is_positive_finite_and_a_slower_link_never_faster(
     model: str, framework: str, layout: Layout, slower: str
 ) -> None:
     layouts = Layouts.of(layout)
-    here = estimate_layouts(question(model, framework), layouts)[0]
-    slowed = question(model, framework, machine=load_machine("selene", (slower,)))
+    here = estimate_layouts(scenario(model, framework), layouts)[0]
+    slowed = scenario(model, framework, machine=load_machine("selene", (slower,)))
     slow = estimate_layouts(slowed, layouts)[0]
     assert 0 < here.step_time_s < np.inf
     assert tuple(here.step_time_parts_s) == TIME_PARTS
@@ -390,7 +390,7 @@ def test_step_time_is_positive_finite_and_a_slower_link_never_faster(
 @pytest.mark.slow
 @given(LAYOUTS)
 def test_a_pipeline_step_is_longer_than_its_stages_are_busy(layout: Layout) -> None:
-    q = question()
+    q = scenario()
     parts = estimate_layouts(q, Layouts.of(layout))[0].step_time_parts_s
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["tensor_parallel"]
     # what every pass waits for, the passes of other stages wait for too

@@ -23,8 +23,8 @@ from tests import descriptions
 RATES = {"flop_per_s": 271e12, "bytes_per_s": 1.3e12, "num_units": 108}
 
 
-question = functools.partial(
-    descriptions.question, machine="selene", sequence_length=2048, global_batch=256
+scenario = functools.partial(
+    descriptions.scenario, machine="selene", sequence_length=2048, global_batch=256
 )
 
 
@@ -80,18 +80,18 @@ def test_model_operations_of_a_gpt(name: str) -> None:
         * hidden**2
         * (1 + sequence / (6 * hidden) + model.vocab_size / (12 * layers * hidden))
     )
-    asked = question(name, sequence_length=sequence, global_batch=batch)
+    asked = scenario(name, sequence_length=sequence, global_batch=batch)
     assert model_flop(blocks_of(asked), asked.workload) == pytest.approx(paper, rel=1e-6)
 
 
 def test_model_operations_of_a_mixture_count_visited_experts() -> None:
     # mixtral-8x7b: 12.9 B active parameters of 46.7 B (Jiang et al. 2024, arXiv:2401.04088)
-    asked = question("mixtral-8x7b", sequence_length=1, global_batch=1)
+    asked = scenario("mixtral-8x7b", sequence_length=1, global_batch=1)
     assert model_flop(blocks_of(asked), asked.workload) / 6 == pytest.approx(12.9e9, rel=0.02)
 
 
 def test_frozen_weights_have_no_weight_gradient() -> None:
-    full, lora = question(), question(lora_rank=8)
+    full, lora = scenario(), scenario(lora_rank=8)
     layouts = Layouts.of(Layout())
     times = [block_time(q, blocks_of(q)[1], layouts) for q in (full, lora)]
     assert times[1].weight_gradient_s < 0.2 * times[0].weight_gradient_s
@@ -99,7 +99,7 @@ def test_frozen_weights_have_no_weight_gradient() -> None:
 
 
 def test_recompute_repeats_the_forward_of_layers_only() -> None:
-    q = question(sequence_length=4096)
+    q = scenario(sequence_length=4096)
     layouts = Layouts.stack([Layout(), Layout(recompute="selective"), Layout(recompute="full")])
     layer = block_time(q, blocks_of(q)[1], layouts)
     assert layer.recompute_s[0] == 0
@@ -135,7 +135,7 @@ def test_products_run_at_the_rate_of_their_precision() -> None:
         machine = load_machine("dgx-h100")
         device = machine.device.model_dump()
         device["gemm_efficiencies"]["fp8"]["value"] = fp8
-        q = question(machine=machine.replaced(device=device), precision="fp8")
+        q = scenario(machine=machine.replaced(device=device), precision="fp8")
         times = [block_time(q, block, Layouts.of(Layout())) for block in blocks_of(q)]
         return [float(time.forward_s) for time in times]
 
@@ -145,7 +145,7 @@ def test_products_run_at_the_rate_of_their_precision() -> None:
 
 
 def test_weight_gradients_are_part_of_backward() -> None:
-    q = question()
+    q = scenario()
     for block in blocks_of(q):
         time = block_time(q, block, Layouts.of(Layout()))
         assert 0 <= time.weight_gradient_s <= time.backward_s
@@ -153,7 +153,7 @@ def test_weight_gradients_are_part_of_backward() -> None:
 
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4]))
 def test_more_work_takes_longer_and_more_ranks_shorter(tp: int, micro: int, cp: int) -> None:
-    q = question(sequence_length=4096)
+    q = scenario(sequence_length=4096)
 
     def forward(layout: Layout) -> float:
         time = block_time(q, blocks_of(q)[1], Layouts.of(layout))
@@ -177,7 +177,7 @@ def test_share_of_a_split(split: str, plain: int, sequence: int) -> None:
 
 
 def test_measured_peak_is_the_machine_s() -> None:
-    q = question(sequence_length=2048)
+    q = scenario(sequence_length=2048)
     layer = block_time(q, blocks_of(q)[1], Layouts.of(Layout(micro_batch=8)))
     flop = sum(2.0 * 8 * 2048 * g.n * g.k for g in blocks_of(q)[1].gemms)
     assert flop / float(np.asarray(layer.forward_s)) < q.machine.peak("bf16")
@@ -189,7 +189,7 @@ def test_recompute_that_stops_early_spares_the_last_product() -> None:
     times = []
     for stops in (False, True):
         kernels = known.kernels.replaced(stops_early=stops)
-        q = question(framework=known.model_copy(update={"kernels": kernels}))
+        q = scenario(framework=known.model_copy(update={"kernels": kernels}))
         layer = blocks_of(q)[1]
         times.append(block_time(q, layer, layouts))
     alone = replace(layer, gemms=layer.gemms[-1:], attentions=(), pointwise=())
@@ -204,7 +204,7 @@ def test_gradients_are_added_in_their_own_width() -> None:
     layouts = Layouts.of(Layout(grad_accumulation=2))
     added = {}
     for precision in ("fp16", "bf16"):
-        q = question("gpt3-175b", "megatron-lm-2021", precision=precision)
+        q = scenario("gpt3-175b", "megatron-lm-2021", precision=precision)
         layer = blocks_of(q)[1]
         once = block_time(q, layer, Layouts.of(Layout()))
         more = block_time(q, layer, layouts)
@@ -219,7 +219,7 @@ def _alone(gemm: Gemm) -> Block:
 
 
 def test_rows_of_a_token_are_as_so_many_tokens() -> None:
-    q, layouts = question(sequence_length=2), [Layouts.of(Layout(micro_batch=b)) for b in (1, 64)]
+    q, layouts = scenario(sequence_length=2), [Layouts.of(Layout(micro_batch=b)) for b in (1, 64)]
     rows, tokens = (
         block_time(q, _alone(gemm), layout)
         for gemm, layout in zip(
@@ -234,7 +234,7 @@ def test_rows_of_a_token_are_as_so_many_tokens() -> None:
 
 def test_what_rows_share_is_moved_once() -> None:
     """A 3 x 3 kernel uses each place nine times and reads it once: apart it is memory-bound."""
-    q, layouts = question(sequence_length=1), Layouts.of(Layout(micro_batch=256))
+    q, layouts = scenario(sequence_length=1), Layouts.of(Layout(micro_batch=256))
     apart = Gemm("apart", 64, 9 * 64, rows=56 * 56)
     shared = replace(apart, inputs=64 * 56 * 56)
     rate = q.machine.device.memory_bytes_per_s.value * q.machine.device.memory_efficiency.value
@@ -246,14 +246,14 @@ def test_what_rows_share_is_moved_once() -> None:
 
 def test_convolutions_run_at_a_rate_of_their_own() -> None:
     """On matrix units a fraction of a product's, on vector units that of a product."""
-    q = question(sequence_length=1)
+    q = scenario(sequence_length=1)
     device = q.machine.device
     layouts, wide = Layouts.of(Layout(micro_batch=256)), Gemm("wide", 2048, 4096, rows=1024)
     times = {}
     for precision, fraction in [(p, f) for p in ("bf16", "fp32") for f in (0.25, 0.5)]:
         part = device.convolution_fraction.replaced(value=fraction)
         changed = q.machine.replaced(device=device.replaced(convolution_fraction=part).model_dump())
-        asked = question(sequence_length=1, precision=precision, machine=changed)
+        asked = scenario(sequence_length=1, precision=precision, machine=changed)
         time = block_time(asked, _alone(replace(wide, convolution=True)), layouts)
         times[precision, fraction] = float(time.forward_s)
     assert times["bf16", 0.25] == pytest.approx(2 * times["bf16", 0.5])

@@ -14,7 +14,7 @@ from planner.cost.step.passes import block_passes
 from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework
 from planner.describe.layout import Layout
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 LONG = {"model": "llama-3-8b", "machine": "dgx-h100", "sequence_length": 32768, "global_batch": 1}
 KV = 8 * (128 + 128) * 2
@@ -25,7 +25,7 @@ ALL = (32 + 8 + 8 + 32) * 128 * 2
 
 def _sent(framework: str, layout: Layout) -> tuple[float, float]:
     """What a rank sends in a layer's forward pass: keys and values, tokens for heads [B]."""
-    q, layouts = question(framework=framework, **LONG), Layouts.of(layout)
+    q, layouts = scenario(framework=framework, **LONG), Layouts.of(layout)
     layer, groups = blocks_of(q)[1], Groups.unit(layouts)
     return (
         float(context_s(q, layer, layouts, groups)[0]),
@@ -54,7 +54,7 @@ def test_keys_repeated_for_every_head_are_exchanged_so() -> None:
 
 def test_gathered_keys_come_back_reduced() -> None:
     """--cp-comm-type all_gather: one gather forward, a gather and a reduce-scatter backward."""
-    q = question(framework=load_framework("megatron-lm+gathered-context"), **LONG)
+    q = scenario(framework=load_framework("megatron-lm+gathered-context"), **LONG)
     layouts = Layouts.of(Layout(cp=8))
     ahead, back = context_s(q, blocks_of(q)[1], layouts, Groups.unit(layouts))
     assert float(ahead) == pytest.approx(7 / 8 * 32768 * KV)
@@ -63,7 +63,7 @@ def test_gathered_keys_come_back_reduced() -> None:
 
 def test_what_each_kind_hides() -> None:
     """A ring hides behind attention, exchanges before and after attention hide behind nothing."""
-    q = question(framework="megatron-lm", **LONG)
+    q = scenario(framework="megatron-lm", **LONG)
     layouts = Layouts.stack([Layout(cp=8), Layout(cp=8, ulysses=8), Layout(cp=8, ulysses=2)])
     groups = Groups.of(layouts, q.machine)
     layer = blocks_of(q)[1]
@@ -71,7 +71,7 @@ def test_what_each_kind_hides() -> None:
     assert ring == 0
     assert heads == pytest.approx(float(np.sum(heads_s(q, layer, layouts, groups), axis=0)[1]))
     assert 0 < both < heads
-    gathered = question(framework=load_framework("megatron-lm+gathered-context"), **LONG)
+    gathered = scenario(framework=load_framework("megatron-lm+gathered-context"), **LONG)
     one = Layouts.of(Layout(cp=8))
     awaited = block_passes(gathered, blocks_of(gathered), one)[1].context_s
     sent = context_s(gathered, layer, one, Groups.of(one, q.machine))
@@ -82,18 +82,18 @@ def test_whole_sequences_keep_the_kernel_busier() -> None:
     """The pieces of a ring are shorter; torch's uneven ring waits for its last rank."""
     layouts = Layouts.stack([Layout(cp=8), Layout(cp=8, ulysses=8)])
     for framework in ("megatron-lm", "fsdp2"):
-        q = question(framework=framework, **LONG)
+        q = scenario(framework=framework, **LONG)
         ring, heads = block_time(q, blocks_of(q)[1], layouts).core_forward_s
         assert ring > heads
         # eager attention has as many products of as many elements either way
-        eager = question(framework=framework, attention="eager", **LONG)
+        eager = scenario(framework=framework, attention="eager", **LONG)
         work = block_time(eager, blocks_of(eager)[1], layouts).core_forward_s
         assert work[0] == pytest.approx(work[1], rel=0.02)
 
 
 def test_a_step_sends_what_its_kinds_do() -> None:
     """Two levels, the inner ones inside a node: only keys and values of the outer ones leave."""
-    q = question(framework="megatron-lm", **LONG)
+    q = scenario(framework="megatron-lm", **LONG)
     sent = step_traffic(q, Layout(cp=16, ulysses=8))["cp"]
     tokens, layers = 32768 / 16, 32
     outer = 3 * layers * tokens * KV

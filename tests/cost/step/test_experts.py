@@ -9,7 +9,7 @@ from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.network.groups import Groups, geometry
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.experts import (
@@ -22,7 +22,7 @@ from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 
 def exchanging(**traits: bool) -> Framework:
@@ -41,7 +41,7 @@ DEEPEP = load_framework("megatron-deepep")
 
 
 def dispatch(framework: Framework, machine: str, ep: int, model: str = "deepseek-v3") -> float:
-    job = question(model, framework, machine)
+    job = scenario(model, framework, machine)
     layouts = Layouts.of(Layout(dp=ep, ep=ep, micro_batch=8))
     layer = next(block for block in blocks_of(job) if block.dispatch_top_k)
     return float(expert_s(job, layer, layouts, Groups.of(layouts, job.machine))[0])
@@ -104,9 +104,9 @@ def test_dispatch_hides_where_megatron_can_merge_passes(
     # transformer_config.py @d98e8a64: overlap_moe_expert_parallel_comm and its assertions
     layouts = Layouts.of(Layout(dp=8, ep=8).replaced(**changes))
     four, three = np.asarray(4.0), np.asarray(3.0)
-    job = question("mixtral-8x7b", OVERLAPPED)
+    job = scenario("mixtral-8x7b", OVERLAPPED)
     assert float(exposed_experts_s(job, layouts, four, three)) == pytest.approx(left)
-    plain = question("mixtral-8x7b", PLAIN)
+    plain = scenario("mixtral-8x7b", PLAIN)
     assert float(exposed_experts_s(plain, layouts, four, three)) == 4
 
 
@@ -122,13 +122,13 @@ def test_merged_passes_hold_one_more(changes: dict[str, object], more: float) ->
     # Megatron-LM, schedules.py: num_warmup_microbatches + 1; combined_1f1b.py without a pipeline
     layout = Layout(dp=8, ep=8, grad_accumulation=8).replaced(**changes)
     plain, merged = (
-        in_flight_on(Stages.every(question("mixtral-8x7b", framework), layout)).micro_batches
+        in_flight_on(Stages.every(scenario("mixtral-8x7b", framework), layout)).micro_batches
         for framework in (PLAIN, OVERLAPPED)
     )
     assert (merged - plain).tolist() == [more] * layout.pp
 
 
-def timed(job: Question, layout: Layout) -> float:
+def timed(job: Scenario, layout: Layout) -> float:
     return float(estimate_layouts(job, Layouts.of(layout)).step_time_s)
 
 
@@ -155,7 +155,7 @@ def test_deepseek_v3_as_nvidia_published_it(
     layout = layout.replaced(zero_stage=1, schedule="interleaved-1f1b")
     part = {"value": graphed, "kind": "datasheet", "source": "Megatron-Bridge's recipes"}
     framework = BOTH.replaced(host=BOTH.host.replaced(graphed=part).model_dump())
-    job = question("deepseek-v3", framework, machine, global_batch=batch, precision="fp8")
+    job = scenario("deepseek-v3", framework, machine, global_batch=batch, precision="fp8")
     assert timed(job, layout) == pytest.approx(seconds, rel=0.2)
 
 
@@ -165,7 +165,7 @@ def test_wide_expert_parallelism_pays_with_deepep_alone() -> None:
     layouts = (narrow.replaced(zero_stage=1, schedule="interleaved-1f1b", ep=ep) for ep in (8, 64))
     few, many = (
         [
-            timed(question("deepseek-v3", framework, "dgx-h100", global_batch=4096), layout)
+            timed(scenario("deepseek-v3", framework, "dgx-h100", global_batch=4096), layout)
             for framework in ("megatron-lm", DEEPEP)
         ]
         for layout in layouts
@@ -192,7 +192,7 @@ def test_groups_of_experts_lie_over_all_ranks_of_a_stage() -> None:
 
 @pytest.mark.parametrize("layout", [FOLDED, FOLDED.replaced(ep=8), TOGETHER])
 def test_all_ranks_together_hold_every_expert_as_often_as_it_is_replicated(layout: Layout) -> None:
-    job = question("qwen3-30b-a3b", "megatron-lm", "dgx-h100")
+    job = scenario("qwen3-30b-a3b", "megatron-lm", "dgx-h100")
     stages = Stages.every(job, layout)
     experts = sum(
         block.count * weight.num_params
@@ -211,7 +211,7 @@ def test_all_ranks_together_hold_every_expert_as_often_as_it_is_replicated(layou
 
 def sent(layout: Layout, framework: str = "megatron-lm", **asked: object) -> tuple[float, float]:
     """Forward bytes of a layer's all-to-alls, and of what ranks that split experts gather."""
-    job = question("mixtral-8x7b", framework, "dgx-h100", **asked)
+    job = scenario("mixtral-8x7b", framework, "dgx-h100", **asked)
     layouts = Layouts.of(layout).settled(job.framework)
     layer, unit = blocks_of(job)[1], Groups.unit(layouts)
     return tuple(float(f(job, layer, layouts, unit)[0]) for f in (expert_s, split_expert_s))  # type: ignore[return-value]
@@ -228,7 +228,7 @@ def test_whole_experts_need_no_gather_beside_tensor_parallelism() -> None:
 
 
 def test_the_axes_of_experts_send_what_the_step_waits_for() -> None:
-    job = question("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=8)
+    job = scenario("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=8)
     split = Layout(dp=2, tp=4, ep=2, sequence_parallel=True, grad_accumulation=4)
     together, apart = (step_traffic(job, split.replaced(etp=etp)) for etp in (0, 1))
     assert set(together) - set(apart) == {"etp"}
@@ -245,7 +245,7 @@ def test_experts_of_other_frameworks_are_whole_or_split_unasked() -> None:
 
 def test_narrow_experts_run_faster_whole() -> None:
     # Megatron-Core's README of MoE: etp 1 for fine-grained experts; rows of 768 split over 4
-    job = question("qwen3-30b-a3b", "megatron-lm", "dgx-h100", global_batch=64)
+    job = scenario("qwen3-30b-a3b", "megatron-lm", "dgx-h100", global_batch=64)
     split = TOGETHER.replaced(grad_accumulation=4)
     assert timed(job, split.replaced(etp=1)) < timed(job, split)
 
@@ -255,7 +255,7 @@ def test_qwen3_235b_as_nvidia_published_it(batch: int, seconds: float) -> None:
     """256 H100 with experts over 32 ranks of 16 replicas and tp 2; 26.04, 26.02 and 25.11."""
     layout = Layout(dp=16, tp=2, pp=8, vpp=4, ep=32, etp=1, grad_accumulation=batch // 16)
     layout = layout.replaced(zero_stage=1, sequence_parallel=True, schedule="interleaved-1f1b")
-    job = question("qwen3-235b-a22b", OVERLAPPED, "dgx-h100", global_batch=batch, precision="fp8")
+    job = scenario("qwen3-235b-a22b", OVERLAPPED, "dgx-h100", global_batch=batch, precision="fp8")
     assert timed(job, layout) == pytest.approx(seconds, rel=0.15)
     assert bool(estimate_layouts(job, Layouts.of(layout)).fits)
 
@@ -277,7 +277,7 @@ def test_mixtral_as_nvidia_published_it(model: str, layout: Layout, flop_per_s: 
     layout = layout.replaced(
         zero_stage=1, schedule="interleaved-1f1b", sequence_parallel=layout.tp > 1
     )
-    job = question(model, "megatron-lm", "dgx-h100", global_batch=256)
+    job = scenario(model, "megatron-lm", "dgx-h100", global_batch=256)
     found = estimate_layouts(job, Layouts.of(layout))[0]
     assert found.fits
     assert found.mfu * 989e12 == pytest.approx(flop_per_s, rel=0.15)
@@ -290,7 +290,7 @@ def test_the_fullest_rank_sets_the_pace_and_needs_the_memory() -> None:
     layout = Layout(dp=8, ep=8, grad_accumulation=1)
 
     def found(layout: Layout, **asked: object) -> tuple[float, float]:
-        job = question("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=8, **asked)
+        job = scenario("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=8, **asked)
         one = estimate_layouts(job, Layouts.of(layout))[0]
         return one.step_time_s, one.memory_bytes["activations"]
 
@@ -322,12 +322,12 @@ def test_dropped_tokens_are_no_operations(job: dict[str, float], kept: float) ->
     layout = Layout(dp=32, ep=8, zero_stage=1, grad_accumulation=8)
     plain, dropping = (
         estimate_layouts(
-            question("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **more),
+            scenario("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **more),
             Layouts.of(layout),
         )
         for more in ({}, job)
     )
-    tokens = plain.question.workload.tokens_per_step
+    tokens = plain.scenario.workload.tokens_per_step
     routed = 6 * tokens * 32 * 2 * 3 * 4096 * 14336
     dropped = plain.model_flop - dropping.model_flop
     assert float(dropped) == pytest.approx(routed * (1 - kept), rel=1e-6, abs=1)

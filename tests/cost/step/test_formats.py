@@ -11,18 +11,18 @@ from planner.cost.step.compute import block_time
 from planner.cost.step.offload import host_update_bytes
 from planner.cost.step.optimizer import device_optimizer_s, update_bytes
 from planner.describe.layout import Layout
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 
 def forward_s(name: str) -> float:
-    asked = question("llama-3-8b", name, "dgx-h100", precision="fp8")
+    asked = scenario("llama-3-8b", name, "dgx-h100", precision="fp8")
     return block_time(asked, blocks_of(asked)[1], Layouts.of(Layout())).forward_s.item()
 
 
 def test_tensorwise_scaling_reads_activations_once_more() -> None:
     """Inputs of a layer's products (qkv, out, gate and up, down) at three bytes an element; the
     weights' 8-bit copies are kept."""
-    asked = question("llama-3-8b", "megatron-lm", "dgx-h100")
+    asked = scenario("llama-3-8b", "megatron-lm", "dgx-h100")
     device = asked.machine.device
     rate = device.memory_bytes_per_s.value * device.memory_efficiency.value
     inputs = sum(gemm.k for gemm in blocks_of(asked)[1].gemms)
@@ -34,7 +34,7 @@ def test_tensorwise_scaling_reads_activations_once_more() -> None:
 def test_an_update_moves_what_is_kept() -> None:
     # gradient, twice copy and moments, 16-bit weight
     moved = {
-        name: update_bytes(Stages.every(question("llama-3-8b", "megatron-lm" + name), Layout()))
+        name: update_bytes(Stages.every(scenario("llama-3-8b", "megatron-lm" + name), Layout()))
         for name in (
             "",
             "+bf16-gradients",
@@ -48,7 +48,7 @@ def test_an_update_moves_what_is_kept() -> None:
 def test_an_optimizer_in_backward_reads_no_norm() -> None:
     names = ("ddp+bf16-training", "ddp+bf16-training+optimizer-in-backward")
     plain, fused = (
-        device_optimizer_s(Stages.every(question("llama-3-8b", name), Layout())).item()
+        device_optimizer_s(Stages.every(scenario("llama-3-8b", name), Layout())).item()
         for name in names
     )
     # weight and moments read and written, gradient read; its norm reads it once more
@@ -58,7 +58,7 @@ def test_an_optimizer_in_backward_reads_no_norm() -> None:
 def test_torchs_adam_on_the_host_is_not_fused() -> None:
     names = ("deepspeed", "deepspeed+torch-adam", "deepspeed+bf16-states")
     fused, plain, narrow = (
-        host_update_bytes(Stages.every(question("llama-3-8b", name), Layout())) for name in names
+        host_update_bytes(Stages.every(scenario("llama-3-8b", name), Layout())) for name in names
     )
     # one kernel per operation moves 2.5 times as much; unscaling and copying are the same
     assert (fused, plain) == (28 + 14, 2.5 * 28 + 14)
@@ -70,7 +70,7 @@ def test_rowwise_scaling_converts_both_layouts_apart() -> None:
     it is turned first, which runs at 0.65 of 2.1 TB/s (pytorch/pytorch#149982): 16; results of both
     backward products are read and written once more to be scaled: 4."""
     plain, rowwise = (
-        question("llama-3-8b", f"fsdp2{name}", "dgx-h100", precision="fp8")
+        scenario("llama-3-8b", f"fsdp2{name}", "dgx-h100", precision="fp8")
         for name in ("", "+fp8-rowwise")
     )
     device = plain.machine.device

@@ -10,7 +10,7 @@ import pytest
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.step.host import awaited_s, host_pass_s, num_kernels
 from planner.cost.step.passes import block_passes
@@ -18,17 +18,17 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 from planner.describe.workload import Workload
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 
-def host_s(q: Question, *layouts: Layout) -> Any:
+def host_s(q: Scenario, *layouts: Layout) -> Any:
     """Of a layer's pass [s]."""
     stacked = Layouts.stack(layouts)
     return host_pass_s(q, blocks_of(q)[1], stacked, Groups.of(stacked, q.machine))
 
 
 def test_tiny_work_waits_for_every_kernel() -> None:
-    q = question("gpt2", framework="ddp", sequence_length=1, global_batch=1)
+    q = scenario("gpt2", framework="ddp", sequence_length=1, global_batch=1)
     _, layer, _ = blocks_of(q)
     device, host = q.machine.device, q.framework.host
     one = device.launch_s.value * host.dispatch_ratio.value
@@ -38,37 +38,37 @@ def test_tiny_work_waits_for_every_kernel() -> None:
 
 
 def test_recompute_issues_the_forward_pass_once_more() -> None:
-    q = question("gpt2", framework="ddp")
+    q = scenario("gpt2", framework="ddp")
     plain, again = host_s(q, Layout(), Layout(recompute="full"))
     assert again / plain == pytest.approx(4 / 3)
 
 
 def test_devices_with_much_to_do_wait_for_nothing() -> None:
-    q = question("llama-3-8b", framework="fsdp2", sequence_length=8192)
+    q = scenario("llama-3-8b", framework="fsdp2", sequence_length=8192)
     time = block_passes(q, blocks_of(q), Layouts.of(Layout(dp=8)))
     assert [float(work.host_s) for work in time] == [0, 0, 0]
 
 
 def test_blocking_launches_add_the_host_s_time() -> None:
-    q = question("llama-3-8b", sequence_length=8192)
+    q = scenario("llama-3-8b", sequence_length=8192)
     layouts, busy = Layouts.of(Layout()), np.asarray(1.0)
     groups, (_, layer, _) = Groups.of(layouts, q.machine), blocks_of(q)
     host = q.framework.host.replaced(awaits_kernels=True).model_dump()
-    blocking = Question(q.model, q.machine, q.workload, q.framework.replaced(host=host))
+    blocking = Scenario(q.model, q.machine, q.workload, q.framework.replaced(host=host))
     assert float(awaited_s(q, layer, layouts, groups, busy)) == 0
     waited = float(awaited_s(blocking, layer, layouts, groups, busy))
     assert waited == pytest.approx(float(host_s(q, Layout())[0]))
 
 
 def test_routing_adds_the_host_s_time_unless_graphs_leave_none() -> None:
-    q = question("mixtral-8x7b", sequence_length=8192)
+    q = scenario("mixtral-8x7b", sequence_length=8192)
     layouts, busy = Layouts.of(Layout(dp=8, ep=8)), np.asarray(1.0)
     groups, (_, layer, head) = Groups.of(layouts, q.machine), blocks_of(q)
 
     def waited(graphed: float, block: Block) -> float:
         part = {"value": graphed, "kind": "assumed", "source": "what if"}
         host = q.framework.host.replaced(graphed=part).model_dump()
-        job = Question(q.model, q.machine, q.workload, q.framework.replaced(host=host))
+        job = Scenario(q.model, q.machine, q.workload, q.framework.replaced(host=host))
         return float(awaited_s(job, block, layouts, groups, busy))
 
     alone, half, none = (waited(part, layer) for part in (0.0, 0.5, 1.0))
@@ -80,7 +80,7 @@ def test_routing_adds_the_host_s_time_unless_graphs_leave_none() -> None:
 def test_awaited_collectives_take_what_nanotron_s_runs_took() -> None:
     """4.3 ms a layer on one node whatever tp, as much again for each node; 7.7 ms and rising with a
     pipeline (nanotron.toml)."""
-    q = question("llama-3-8b", machine="h100-cluster", framework="nanotron")
+    q = scenario("llama-3-8b", machine="h100-cluster", framework="nanotron")
     two, eight, sixteen = host_s(q, *(Layout(tp=tp, sequence_parallel=True) for tp in (2, 8, 16)))
     assert two == eight == sixteen / 2 == pytest.approx(4.3e-3, rel=0.02)
     piped, wide = host_s(q, *(Layout(tp=tp, pp=2, sequence_parallel=True) for tp in (2, 8)))
@@ -100,7 +100,7 @@ def test_eager_llama_1b_is_the_host_s() -> None:
             host = description.host.model_dump()
             host["dispatch_ratio"]["value"] = ratio
             description = description.replaced(host=host)
-        found = estimate_layouts(Question(model, machine, job, description), layouts)
+        found = estimate_layouts(Scenario(model, machine, job, description), layouts)
         return float(found.step_time_s)
 
     assert step_s("accelerate") == pytest.approx(58.8e-3, rel=0.1)
@@ -109,7 +109,7 @@ def test_eager_llama_1b_is_the_host_s() -> None:
 
 def test_short_micro_batches_do_not_get_cheaper_without_end() -> None:
     """A small model takes longer with one short sequence at a time than with four."""
-    q = question("gpt2", framework="ddp", sequence_length=512, global_batch=32)
+    q = scenario("gpt2", framework="ddp", sequence_length=512, global_batch=32)
     layouts = Layouts.stack(
         [Layout(micro_batch=1, grad_accumulation=32), Layout(micro_batch=4, grad_accumulation=8)]
     )

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.host import host_memory
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.constants import constants
@@ -27,17 +27,17 @@ from tests import descriptions
 MODES = [Layout(dp=4, zero_stage=3, offload=mode) for mode in OFFLOAD]  # type: ignore[arg-type]
 
 
-question = functools.partial(
-    descriptions.question, framework="deepspeed", sequence_length=2048, global_batch=4
+scenario = functools.partial(
+    descriptions.scenario, framework="deepspeed", sequence_length=2048, global_batch=4
 )
 
 
-def first_stages(q: Question, layouts: Layouts) -> Stages:
+def first_stages(q: Scenario, layouts: Layouts) -> Stages:
     return Stages.of(q, layouts, 0)
 
 
 def test_the_update_runs_on_the_device_or_on_the_host() -> None:
-    q, layouts = question(), Layouts.stack(MODES)
+    q, layouts = scenario(), Layouts.stack(MODES)
     stages = first_stages(q, layouts)
     device = device_optimizer_s(stages)
     host = offload_step_s(stages)
@@ -48,7 +48,7 @@ def test_the_update_runs_on_the_device_or_on_the_host() -> None:
 
 def test_cpu_update_is_bound_by_the_host_s_memory() -> None:
     # at least fp32 weights and both moments of all parameters of the node, read and written
-    q, layouts = question(), Layouts.stack(MODES[1:2])
+    q, layouts = scenario(), Layouts.stack(MODES[1:2])
     time = offload_step_s(first_stages(q, layouts))
     moved = 2 * 12 * q.model.num_params
     assert float(time[0]) > moved / q.machine.node.host_memory_bytes_per_s.value
@@ -58,7 +58,7 @@ def test_adam_takes_what_was_measured_on_a_dgx_2() -> None:
     # Ren et al. 2021, arXiv:2101.06840, table 4: 1, 4 and 10 billion parameters in 0.22, 1.03 and
     # 2.57 s; 12 channels of DDR4-2666. The fraction is from the last; weights go up beside it
     measured = {1e9: 0.22, 4e9: 1.03, 10e9: 2.57}
-    stages = first_stages(question(), Layouts.of(MODES[1]))
+    stages = first_stages(scenario(), Layouts.of(MODES[1]))
     alone = host_update_bytes(stages) - load_framework("deepspeed").offloading.step_host_bytes
     assert alone == 28
     for params, seconds in measured.items():
@@ -69,14 +69,14 @@ def test_adam_takes_what_was_measured_on_a_dgx_2() -> None:
 def test_disk_reads_and_writes_every_state_once() -> None:
     # Rajbhandari et al. 2021, arXiv:2104.07857, section 3: fp32 weights, moments and gradients, 16
     # bytes a parameter each way, 6.6 GB/s a node; DeepSpeed reads nothing ahead by default
-    q, layouts = question(), Layouts.stack(MODES[1:3])
+    q, layouts = scenario(), Layouts.stack(MODES[1:3])
     on_cpu, on_disk = offload_step_s(first_stages(q, layouts)).tolist()
     assert on_disk - on_cpu == pytest.approx(2 * 16 * q.model.num_params / 6.6e9, rel=1e-3)
 
 
 def test_every_pass_sends_gradients_that_are_summed_on_the_host() -> None:
     # DeepSpeed 0.19.8, stage3.py, partition_grads: 16 bits down and up in every pass, fp32 at last
-    q = question(global_batch=32)
+    q = scenario(global_batch=32)
     one, eight = (
         float(gradient_transfer_s(first_stages(q, Layouts.of(MODES[1].replaced(**passes)))))
         for passes in ({}, {"grad_accumulation": 8})
@@ -88,14 +88,14 @@ def test_every_pass_sends_gradients_that_are_summed_on_the_host() -> None:
 
 def test_one_pass_below_stage_3_sends_gradients_once() -> None:
     # stage_1_and_2.py: without further passes nothing is added to, fp32 goes to the optimizer
-    q, two = question(), MODES[1].replaced(zero_stage=2)
+    q, two = scenario(), MODES[1].replaced(zero_stage=2)
     sent = float(gradient_transfer_s(first_stages(q, Layouts.of(two))))
     assert sent == pytest.approx(4 * q.model.num_params / 4 / 25e9, rel=1e-3)
 
 
 def test_parameters_off_the_device_cost_time_in_every_pass() -> None:
     # the host waits for every shard's copy: forward and backward, 16 bits at 25 GB/s per device
-    q = question(global_batch=32)
+    q = scenario(global_batch=32)
     layouts = Layouts.stack([MODES[i].replaced(grad_accumulation=8) for i in (1, 3)])
     states, both = estimate_layouts(q, layouts).time_parts_s["offload"]
     returned = 2 * q.model.num_params / 4 / 25e9  # weights that stay go up once, after the step
@@ -104,7 +104,7 @@ def test_parameters_off_the_device_cost_time_in_every_pass() -> None:
 
 def test_fsdp_brings_its_fp32_shards_up_and_no_weights_after_the_step() -> None:
     # torch 2.13, _fsdp_param.py: the sharded parameter is copied, then cast
-    q = question(framework="fsdp2")
+    q = scenario(framework="fsdp2")
     stages = first_stages(q, Layouts.of(MODES[3]))
     fetch = float(parameter_transfer_s(stages))
     assert fetch == pytest.approx(4 * q.model.num_params / 4 / 25e9, rel=1e-3)
@@ -117,7 +117,7 @@ def test_the_host_holds_what_deepspeed_was_seen_to_take() -> None:
     # DeepSpeed issue 3448: Llama 33B on one node of 8 A100, all offloaded, took 750 to 800 GB and
     # not 600; DeepSpeed's own estimate_zero3_model_states_mem_needs says 18 * 1.5 bytes, 878 GB
     thirty = load_model("llama-2-70b")
-    q = question(model=thirty, machine="dgx-a100", global_batch=8)
+    q = scenario(model=thirty, machine="dgx-a100", global_batch=8)
     offloaded = Layout(dp=8, zero_stage=3, offload="all-cpu")
     held = host_memory(first_stages(q, Layouts.of(offloaded)))
     per_param = float(held["offloaded_states"]) / thirty.num_params
@@ -129,14 +129,14 @@ def test_the_host_holds_what_deepspeed_was_seen_to_take() -> None:
 def test_zero_2_holds_16_bit_copies_on_the_host(passes: int, held: int) -> None:
     # stage_1_and_2.py: fp32 weights, moments and gradients, a 16-bit buffer for weights, and with
     # several passes 16-bit sums
-    q = question(global_batch=4 * passes)
+    q = scenario(global_batch=4 * passes)
     layout = MODES[1].replaced(zero_stage=2, grad_accumulation=passes)
     found = host_memory(first_stages(q, Layouts.of(layout)))
     assert float(found["offloaded_states"]) / q.model.num_params == pytest.approx(held, rel=1e-3)
 
 
 def test_parameters_travel_only_where_they_live_off_the_device() -> None:
-    q, layouts = question(), Layouts.stack(MODES)
+    q, layouts = scenario(), Layouts.stack(MODES)
     time = parameter_transfer_s(first_stages(q, layouts))
     assert (time > 0).tolist() == [False, False, False, True, True]
     # a quarter of 8.03e9 parameters of 2 bytes over 25 GB/s per device
@@ -155,14 +155,14 @@ def test_parameters_travel_only_where_they_live_off_the_device() -> None:
 )
 def test_slower_hardware_is_never_faster(field: str, mode: int) -> None:
     layouts = Layouts.of(MODES[mode])
-    here = estimate_layouts(question(), layouts)
-    slow = estimate_layouts(question(machine=load_machine("polaris", (f"{field}=1GB/s",))), layouts)
+    here = estimate_layouts(scenario(), layouts)
+    slow = estimate_layouts(scenario(machine=load_machine("polaris", (f"{field}=1GB/s",))), layouts)
     assert slow.time_parts_s["offload"] > here.time_parts_s["offload"]
     assert slow.step_time_s > here.step_time_s
 
 
 def test_a_node_without_disk_takes_for_ever() -> None:
-    q, layouts = question(machine=load_machine("aurora")), Layouts.stack(MODES[2:3])
+    q, layouts = scenario(machine=load_machine("aurora")), Layouts.stack(MODES[2:3])
     assert q.machine.node.local_disk is None
     time = offload_step_s(first_stages(q, layouts))
     assert np.isinf(time).all()

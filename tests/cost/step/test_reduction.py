@@ -8,7 +8,7 @@ import planner
 from planner.cost.network.collectives import all_reduce_s, hierarchical_all_reduce_s
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import group_view
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
@@ -27,7 +27,7 @@ def parts(framework: str, precision: str = "bf16", machine: str = "polaris") -> 
 
 def sent_s(framework: str) -> float:
     """One reduction of BERT-Large's gradients on 16 nodes of Polaris, hidden or not."""
-    job = Question(
+    job = Scenario(
         load_model("bert-large"), load_machine("polaris"), JOB, load_framework(framework)
     )
     stages = Stages.of(job, Layouts.of(LAYOUT), 0)
@@ -53,7 +53,7 @@ def test_the_first_bucket_is_a_collective_more() -> None:
     same = ddp.replaced(reduction=ddp.reduction.replaced(first_bucket_elements=0))
     found = []
     for framework in (ddp, same):
-        job = Question(load_model("bert-large"), load_machine("polaris"), JOB, framework)
+        job = Scenario(load_model("bert-large"), load_machine("polaris"), JOB, framework)
         stages = Stages.of(job, Layouts.of(LAYOUT), 0)
         for groups in (Groups.unit(stages.layouts), Groups.of(stages.layouts, job.machine)):
             found.append(data_traffic(stages, groups).gradients_s.item())

@@ -10,29 +10,29 @@ from planner.cost.memory.weights import gathered, resident
 from planner.cost.network.collectives import all_to_all_s, phased_all_to_all_s
 from planner.cost.network.groups import Groups
 from planner.cost.network.topology import group_view
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import data_traffic
 from planner.cost.step.traffic import step_traffic
 from planner.describe.catalogue import load_framework, load_machine
 from planner.describe.layout import Layout
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 FAR = Layout(dp=96, zero_stage=3, recompute="full", grad_accumulation=4)
 NEAR = FAR.replaced(reshard=12)
 
 
-def _question(framework: str = "deepspeed") -> Question:
+def _scenario(framework: str = "deepspeed") -> Scenario:
     asked = {"sequence_length": 4096, "global_batch": 384}
-    return question("llama-3-8b", load_framework(framework), "aurora", **asked)
+    return scenario("llama-3-8b", load_framework(framework), "aurora", **asked)
 
 
 def test_a_second_copy_stays_with_deepspeed_and_goes_with_torch() -> None:
     """ZeRO++, arXiv:2306.10209, section 3.2: 2 psi / 12 besides, all the step; fully_shard keeps it
     from a layer's forward pass to its backward pass, and none of the head's."""
     for framework, stays in (("deepspeed", True), ("fsdp2", False)):
-        q = _question(framework)
+        q = _scenario(framework)
         far, near = (Stages.every(q, layout) for layout in (FAR, NEAR))
         psi, head = q.model.num_params, q.model.vocab_size * q.model.hidden_size
         besides = (resident(near).weights - resident(far).weights).item()
@@ -46,9 +46,9 @@ def test_a_second_copy_stays_with_deepspeed_and_goes_with_torch() -> None:
 def test_backward_gathers_stay_on_the_node() -> None:
     """Of four passes DeepSpeed gathers the first from all ranks, and seven times inside a node;
     torch gathers for every forward pass from all."""
-    psi = _question().model.num_params
+    psi = _scenario().model.num_params
     for framework, far_gathers in (("deepspeed", 1), ("fsdp2", 4)):
-        q = _question(framework)
+        q = _scenario(framework)
         whole, split = (step_traffic(q, layout)["dp"] for layout in (FAR, NEAR))
         # what no longer leaves the node
         saved = (8 - far_gathers) * 2 * psi * 95 / 96
@@ -63,7 +63,7 @@ def test_quantised_traffic() -> None:
     """qwZ halves what is gathered, qgZ sends a 4-bit gradient through the node and an n-th part of
     it between nodes; what is not sent costs time on the device."""
     plain, weights, gradients = (
-        _question(f"deepspeed{switch}")
+        _scenario(f"deepspeed{switch}")
         for switch in ("", "+quantized-weights", "+quantized-gradients")
     )
     layouts = Layouts.of(FAR)
@@ -97,7 +97,7 @@ def test_mics_sums_replicas_once_a_step() -> None:
     """MiCS, arXiv:2205.00119, section 3.4: of four passes FSDP2 all-reduces shards in each."""
     hybrid = Layout(dp=96, dp_shard=12, zero_stage=3, grad_accumulation=4, recompute="full")
     for framework, often in (("deepspeed", 1), ("fsdp2", 4)):
-        q = _question(framework)
+        q = _scenario(framework)
         whole, split = (step_traffic(q, layout)["dp"] for layout in (FAR, hybrid))
         psi, reduced = q.model.num_params, q.framework.states("bf16").reduce_bytes
         passes = 4 * (2 * 2 + reduced)

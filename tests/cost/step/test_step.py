@@ -11,7 +11,7 @@ from planner.cost.arrays import Float
 from planner.cost.estimate import estimate_layouts
 from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
@@ -27,10 +27,10 @@ from planner.cost.step.overlap import exposed_traffic
 from planner.cost.step.passes import block_passes
 from planner.describe.catalogue import load_machine
 from planner.describe.layout import Layout
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 
-def sent_between_nodes_s(q: Question, layouts: Layouts) -> Float:
+def sent_between_nodes_s(q: Scenario, layouts: Layouts) -> Float:
     """How long a step keeps the interfaces of a node busy, one axis after the other [s]."""
     stages, groups = Stages.candidates(q, layouts), Groups.of(layouts, q.machine)
     m, full, sent = layouts.num_microbatches, layouts.recomputes_layers, np.zeros(len(layouts))
@@ -62,7 +62,7 @@ def sent_between_nodes_s(q: Question, layouts: Layouts) -> Float:
 def test_no_interface_carries_more_than_a_step_has_time_for(framework: str, tokens: int) -> None:
     """Whatever hides behind what, axes that leave a node leave it one after the other."""
     slow = load_machine("polaris", ("node.nic_bytes_per_s=5GB/s",))
-    q = question(framework=framework, machine=slow, sequence_length=tokens)
+    q = scenario(framework=framework, machine=slow, sequence_length=tokens)
     layouts = Layouts.stack(
         Layout(dp=2, tp=tp, cp=cp, pp=pp, vpp=vpp, zero_stage=stage, grad_accumulation=4).replaced(
             schedule=schedule, recompute=recompute
@@ -79,7 +79,7 @@ def test_no_interface_carries_more_than_a_step_has_time_for(framework: str, toke
 def test_experts_behind_another_micro_batch_leave_less_for_gradients() -> None:
     """DeepEP with merged passes, on a network on which both take about as long as computation."""
     slow = load_machine("selene", ("node.nic_bytes_per_s=12GB/s",))
-    q = question("mixtral-8x7b", framework="megatron-deepep", machine=slow)
+    q = scenario("mixtral-8x7b", framework="megatron-deepep", machine=slow)
     layouts = Layouts.stack(
         Layout(dp=16, tp=8, ep=ep, micro_batch=rows, grad_accumulation=2, zero_stage=1)
         for ep, rows in itertools.product((2, 4, 8), (1, 4))
@@ -93,7 +93,7 @@ def test_experts_behind_another_micro_batch_leave_less_for_gradients() -> None:
 
 def test_gradients_find_what_the_ring_leaves_of_the_interfaces() -> None:
     """Keys and values that hide behind attention leave the node when gradients do, too."""
-    q = question(machine="polaris", sequence_length=32768)
+    q = scenario(machine="polaris", sequence_length=32768)
     layouts = Layouts.of(Layout(tp=4, cp=4, dp=2, zero_stage=1, grad_accumulation=2))
     stages, groups = Stages.of(q, layouts, 0), Groups.of(layouts, q.machine)
     passes = block_passes(q, stages.blocks, layouts)
@@ -115,7 +115,7 @@ def test_gradients_find_what_the_ring_leaves_of_the_interfaces() -> None:
 
 def column_backward(layout: Layout, *, kept: bool = False) -> tuple[float, float, float, float]:
     """What overlapping saves in a layer, what there is to hide, and the products that hide it."""
-    q = question("llama-3-8b", machine="polaris")
+    q = scenario("llama-3-8b", machine="polaris")
     kernels = q.framework.kernels.replaced(saves_gathered=kept).model_dump()
     rules = q.framework.communication
     assert rules.overlap_tensor_backward
@@ -124,12 +124,12 @@ def column_backward(layout: Layout, *, kept: bool = False) -> tuple[float, float
     layouts, (_, layer, _) = Layouts.of(layout), blocks_of(q)
     groups = Groups.of(layouts, q.machine)
     hidden, plain = (
-        block_passes(Question(q.model, q.machine, q.workload, each), (layer,), layouts)[0]
+        block_passes(Scenario(q.model, q.machine, q.workload, each), (layer,), layouts)[0]
         for each in (behind, behind.replaced(communication=awaited))
     )
     assert hidden.forward_traffic_s == plain.forward_traffic_s
     saved = (plain.tensor_s - hidden.tensor_s).item() / (1 - rules.contention.value)
-    job = Question(q.model, q.machine, q.workload, behind)
+    job = Scenario(q.model, q.machine, q.workload, behind)
     gather, reduce = column_backward_s(job, layer, layouts, groups)
     products = hidden.compute.column_input_s.item(), hidden.compute.column_weight_s.item()
     return saved, gather.item(), reduce.item(), min(products)

@@ -14,7 +14,7 @@ from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.workload import PRECISIONS, Workload
 from planner.errors import DescriptionError, LayoutError, PlannerError, UnknownNameError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 EVERY = [(name, switch) for name in names("framework") for switch in load_framework(name).switches]
 
@@ -179,9 +179,9 @@ def test_switches_are_refused_for_models_that_they_are_not_for() -> None:
     named = "megatron-lm+fp8-activation-input"
     said = "switch fp8-activation-input of megatron-lm is for feed-forwards with gated silu, not"
     layout = Layout(dp=16, zero_stage=1, grad_accumulation=4)
-    check(question("llama-3-8b", named), layout)
+    check(scenario("llama-3-8b", named), layout)
     for name, found in (("gpt2", "gelu"), ("gemma-2-27b", "gated gelu")):
-        asked = question(name, named, dropout=0.0, sequence_length=1024)
+        asked = scenario(name, named, dropout=0.0, sequence_length=1024)
         with pytest.raises(LayoutError, match=f"^{said} {found}; leave it out$"):
             check(asked, layout)
         with pytest.raises(LayoutError, match=said):
@@ -284,7 +284,7 @@ def test_switches_are_refused_where_their_code_does_not_take_them(
     framework: str, layout: dict[str, object], job: dict[str, object], message: str
 ) -> None:
     with pytest.raises(LayoutError) as refused:
-        check(question(framework=framework, **job), Layout.described(layout))
+        check(scenario(framework=framework, **job), Layout.described(layout))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -304,7 +304,7 @@ def test_switches_are_refused_where_their_code_does_not_take_them(
 def test_switches_pass_where_their_code_takes_them(
     framework: str, layout: dict[str, object], job: dict[str, object]
 ) -> None:
-    check(question(framework=framework, **job), Layout.described(layout))
+    check(scenario(framework=framework, **job), Layout.described(layout))
 
 
 def test_the_search_keeps_to_the_conditions_of_switches() -> None:

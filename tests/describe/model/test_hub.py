@@ -238,7 +238,7 @@ def test_logs_are_held_against_the_model_that_a_layout_names(hub: Hub, tmp_path:
     job = planner.Workload(sequence_length=512, global_batch=64)
     answer = planner.plan("there/small", "polaris", nodes=1, workload=job, frameworks=["fsdp2"])
     layout.write_text(planner.emit(answer)["layout.json"])
-    found = compare_log(str(log), planner.load_machine("polaris"), str(layout)).job.question
+    found = compare_log(str(log), planner.load_machine("polaris"), str(layout)).job.scenario
     assert (found.model.name, found.model.num_layers) == ("there/small", 8)
 
 

@@ -20,7 +20,7 @@ from planner.describe.model.block import Attention
 from planner.describe.workload import Workload, parse_documents, read_documents
 from planner.emitters.batch_job import steps_of
 from planner.errors import DescriptionError, PlannerError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 HEADS = Attention(num_heads=1, num_kv_heads=1, qk_dim=8, v_dim=8, causal=True)
 
@@ -47,7 +47,7 @@ def test_documents_cost_the_pairs_that_their_mask_leaves(
 
 
 def step(**workload: object) -> float:
-    asked = question("llama-3-8b", "megatron-lm", "dgx-h100", **workload)
+    asked = scenario("llama-3-8b", "megatron-lm", "dgx-h100", **workload)
     layouts = Layouts.of(Layout(tp=8, sequence_parallel=True, grad_accumulation=64))
     return estimate_layouts(asked, layouts)[0].step_time_s
 
@@ -67,8 +67,8 @@ def test_short_documents_cost_less_attention_and_the_same_products() -> None:
     packed, alone = (
         block_time(asked, blocks_of(asked)[1], Layouts.of(Layout(micro_batch=batch)))
         for batch, asked in (
-            (1, question(sequence_length=32768, document_lengths=(1024,))),
-            (32, question(sequence_length=1024)),
+            (1, scenario(sequence_length=32768, document_lengths=(1024,))),
+            (32, scenario(sequence_length=1024)),
         )
     )
     assert packed.forward_s == pytest.approx(alone.forward_s, rel=1e-12)
@@ -76,12 +76,12 @@ def test_short_documents_cost_less_attention_and_the_same_products() -> None:
 
 
 def test_padding_is_computed_and_does_not_count() -> None:
-    asked = question(
+    asked = scenario(
         "llama-3-8b", "fsdp2", document_lengths=(1024,), packing="padded", sequence_length=4096
     )
     layouts = Layouts.of(Layout(dp=8, zero_stage=3, grad_accumulation=8))
     padded = estimate_layouts(asked, layouts)[0]
-    plain = estimate_layouts(question("llama-3-8b", "fsdp2", sequence_length=4096), layouts)[0]
+    plain = estimate_layouts(scenario("llama-3-8b", "fsdp2", sequence_length=4096), layouts)[0]
     assert padded.step_time_s == plain.step_time_s
     assert padded.tokens_per_s == pytest.approx(plain.tokens_per_s / 4)
     assert padded.mfu < plain.mfu / 4  # attention of a quarter of the length, too

@@ -42,7 +42,7 @@ def test_wordplay_needs_nothing_but_machine_and_ranks(log_path: Path, tmp_path: 
     layout = tmp_path / "layout.json"
     layout.write_text('{"dp": 4}')
     result = compare_log(log_path, "polaris", layout)
-    assert result.job.question.model.name == "wordplay-85m-char"
+    assert result.job.scenario.model.name == "wordplay-85m-char"
     assert result.job.layout.micro_batch == 64
     assert result.step_time_s == pytest.approx(0.285)
     assert result.ratio == pytest.approx(0.285 / result.estimate.step_time_s)
@@ -188,9 +188,9 @@ def test_what_the_command_prints_is_read_back_as_a_run(log_path: Path, tmp_path:
     (run,) = read_measured(printed)
     assert isinstance(run, Run)
     assert (run.step_time_s, run.layout) == (result.step_time_s, result.job.layout)
-    question = result.job.question
-    assert (run.model, run.machine) == (question.model, question.machine)
-    assert (run.workload, run.framework) == (question.workload, question.framework)
+    scenario = result.job.scenario
+    assert (run.model, run.machine) == (scenario.model, scenario.machine)
+    assert (run.workload, run.framework) == (scenario.workload, scenario.framework)
     # the log itself says the same
     (same,) = read_measured(f"{log_path}={job}", load_machine("polaris"))
     assert isinstance(same, Run)

@@ -25,7 +25,7 @@ def test_a_run_and_its_own_files() -> None:
     job = read_job(log, "polaris", launch, model="llama-3.2-1b", sequence_length=4096)
     # 16 ranks and groups of a node from the file, 32 sequences from the log
     assert (job.layout.dp, job.layout.dp_shard, job.layout.global_batch) == (16, 4, 32)
-    assert job.question.framework.name == "accelerate"
+    assert job.scenario.framework.name == "accelerate"
     trainer = read_configuration_text("per_device_train_batch_size: 2\nbf16: true", "t.yaml")
     both = read_job(
         log, "polaris", joined([launch, trainer]), model="llama-3.2-1b", sequence_length=4096

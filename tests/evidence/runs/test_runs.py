@@ -14,7 +14,7 @@ from rich.console import Console
 from planner.choose.search import order, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, load_machine, names
 from planner.describe.layout import Layout
@@ -249,14 +249,14 @@ OPEN = {"framework": "Megatron-Core", "model": "some GPT", "recompute": "none", 
 
 def test_an_open_micro_batch_is_the_fastest_that_fits(tmp_path: Path) -> None:
     run = accepted(tmp_path, **OPEN)
-    question = Question(run.model, run.machine, run.workload, run.framework)
+    scenario = Scenario(run.model, run.machine, run.workload, run.framework)
     per_replica = run.workload.global_batch // run.layout.dp
     sizes = [size for size in (1, 2, 4, 8, 16) if per_replica % size == 0]
     layouts = [
         run.layout.replaced(micro_batch=size, grad_accumulation=per_replica // size)
         for size in sizes
     ]
-    estimates = estimate_layouts(question, Layouts.stack(layouts))
+    estimates = estimate_layouts(scenario, Layouts.stack(layouts))
     fitting = [index for index in range(len(sizes)) if estimates.fits[index]]
     best = min(fitting, key=lambda index: estimates.step_time_s[index])
     assert len(fitting) < len(sizes)
@@ -281,7 +281,7 @@ def test_open_recompute_fits_with_any(tmp_path: Path) -> None:
 def test_an_open_layout_is_the_fastest_that_fits_and_agrees(tmp_path: Path) -> None:
     free = {**OPEN, "tp": "", "pp": "", "dp": "", "zero_stage": ""}
     run = accepted(tmp_path, **free)
-    found = search(Question(run.model, run.machine, run.workload, run.framework), 128)
+    found = search(Scenario(run.model, run.machine, run.workload, run.framework), 128)
     fastest = found.estimates[int(order(found.estimates, 1)[0])]
     assert run.layout.world == 128
     assert run.layout.recompute == "none"
@@ -720,7 +720,7 @@ def test_nanotron_prints_the_first_stage(tmp_path: Path) -> None:
     cells = {**NANOTRON, "n_gpus": 32, "tp": 1, "pp": 2, "micro_batch": 16, "peak_memory_gib": 41.3}
     [one] = score(read_runs(write(tmp_path / "f.csv", [row(**cells)]))).scores
     stages = stage_memory(
-        Question(one.run.model, one.run.machine, one.run.workload, one.run.framework),
+        Scenario(one.run.model, one.run.machine, one.run.workload, one.run.framework),
         one.run.layout,
     )
     first = sum(stages[0].values()) - stages[0]["runtime_context"]

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.whole import saves
 from planner import Layout, Workload, load_framework, load_machine, load_model
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.training.checkpoints import Checkpoints
 from planner.errors import DescriptionError, UnknownNameError
@@ -21,15 +21,15 @@ from planner.training.resilience.checkpoints import (
 )
 
 
-def job(framework: str = "fsdp2", machine: str = "polaris", **workload: object) -> Question:
+def job(framework: str = "fsdp2", machine: str = "polaris", **workload: object) -> Scenario:
     described = Workload.described(workload)
     model = load_model("llama-3-8b")
-    return Question(model, load_machine(machine), described, load_framework(framework))
+    return Scenario(model, load_machine(machine), described, load_framework(framework))
 
 
-def per_parameter(question: Question, **layout: int) -> float:
-    found = saved_bytes(question, Layouts.of(Layout.described(layout)))
-    return float(sum(found.values())) / question.model.num_params
+def per_parameter(scenario: Scenario, **layout: int) -> float:
+    found = saved_bytes(scenario, Layouts.of(Layout.described(layout)))
+    return float(sum(found.values())) / scenario.model.num_params
 
 
 SHARDED = Layouts.of(Layout(dp=64, zero_stage=3))
@@ -37,10 +37,10 @@ SHARDED = Layouts.of(Layout(dp=64, zero_stage=3))
 
 def test_bloom_is_as_large_as_it_was() -> None:
     # bigscience train/tr11-176B-ml/README.md: 329 GB and 2.3 TB, as du counts
-    question, layouts = saves.bloom()
-    weights = float(saved_bytes(question, layouts, "weights")["weights"])
+    scenario, layouts = saves.bloom()
+    weights = float(saved_bytes(scenario, layouts, "weights")["weights"])
     assert weights / 2**30 == pytest.approx(329, rel=0.003)
-    assert float(checkpoint_of(question, layouts).total_bytes) / 2**40 == pytest.approx(
+    assert float(checkpoint_of(scenario, layouts).total_bytes) / 2**40 == pytest.approx(
         2.3, rel=0.03
     )
 
@@ -54,8 +54,8 @@ def test_trillion_parameters_are_as_large_as_they_were() -> None:
 
 def test_mt_nlg_takes_42_minutes_over_a_slow_link() -> None:
     # GEMINI, SOSP 2023: 42 minutes at 20 Gb/s, trained with ZeRO-3
-    question = saves.question("mt-nlg-530b", "aws-p4d", "deepspeed", "fp16")
-    states = saved_bytes(question, Layouts.of(Layout(dp=128, zero_stage=3)))
+    scenario = saves.scenario("mt-nlg-530b", "aws-p4d", "deepspeed", "fp16")
+    states = saved_bytes(scenario, Layouts.of(Layout(dp=128, zero_stage=3)))
     assert float(sum(states.values())) / 2.5e9 / 60 == pytest.approx(42, rel=0.02)
 
 
@@ -88,8 +88,8 @@ def test_eight_ranks_write_53_gb_as_long_as_they_did() -> None:
 def test_bytes_per_parameter(
     framework: str, precision: str, layout: dict[str, int], expected: int
 ) -> None:
-    question = job(framework, precision=precision)
-    assert per_parameter(question, **layout) == pytest.approx(expected)
+    scenario = job(framework, precision=precision)
+    assert per_parameter(scenario, **layout) == pytest.approx(expected)
 
 
 def test_other_optimizers_save_other_states() -> None:
@@ -104,9 +104,9 @@ def test_adapters_are_saved_alone() -> None:
 
 def test_weights_alone_are_those_that_compute() -> None:
     for precision, each in (("bf16", 2), ("fp32", 4)):
-        question = job(precision=precision)
-        found = saved_bytes(question, SHARDED, "weights")
-        assert float(found["weights"]) == each * question.model.num_params
+        scenario = job(precision=precision)
+        found = saved_bytes(scenario, SHARDED, "weights")
+        assert float(found["weights"]) == each * scenario.model.num_params
         assert float(found["moments"]) == 0
 
 
@@ -124,10 +124,10 @@ def test_writers_of_each_kind() -> None:
 
 
 def test_scalar_and_array_agree() -> None:
-    question = job()
-    many = checkpoint_of(question, Layouts.broadcast(dp=[8, 64, 512], zero_stage=3))
+    scenario = job()
+    many = checkpoint_of(scenario, Layouts.broadcast(dp=[8, 64, 512], zero_stage=3))
     for index, dp in enumerate((8, 64, 512)):
-        one = checkpoint_of(question, Layouts.of(Layout(dp=dp, zero_stage=3)))
+        one = checkpoint_of(scenario, Layouts.of(Layout(dp=dp, zero_stage=3)))
         assert float(one.blocking_s) == float(many.write_s[index])
         assert float(one.total_bytes) == float(many.total_bytes[index])
     assert many.take(1).write_s == many.write_s[1]
@@ -188,10 +188,10 @@ def test_local_disks_are_drained_behind_steps() -> None:
 
 
 def test_loading_by_way() -> None:
-    question = job()
-    ways = {way: float(loading_s(question, SHARDED, way)) for way in ("sharded", "rank-0")}
+    scenario = job()
+    ways = {way: float(loading_s(scenario, SHARDED, way)) for way in ("sharded", "rank-0")}
     assert ways["sharded"] < ways["rank-0"] / 50
-    assert float(loading_s(question, SHARDED, "none")) == 0
+    assert float(loading_s(scenario, SHARDED, "none")) == 0
     # replicas get what rank 0 made
     assert float(loading_s(job("ddp"), Layouts.of(Layout(dp=64)), "none")) > 0
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.whole import saves
 from planner import Layout, Workload, load_framework, load_machine, load_model
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.training.failures import Failures
 from planner.describe.training.start import StartUp
@@ -22,9 +22,9 @@ from planner.training.resilience.start import (
 )
 
 
-def job(framework: str = "fsdp2") -> Question:
+def job(framework: str = "fsdp2") -> Scenario:
     model, machine = load_model("llama-3-8b"), load_machine("polaris")
-    return Question(model, machine, Workload(), load_framework(framework))
+    return Scenario(model, machine, Workload(), load_framework(framework))
 
 
 SHARDED = Layouts.of(Layout(dp=64, zero_stage=3))
@@ -83,7 +83,7 @@ def test_imports_by_place() -> None:
 
 def test_workstations_import_from_their_own_disks() -> None:
     machine, model = load_machine("workstation-1x4090"), load_model("gpt2")
-    alone = Question(model, machine, Workload(), load_framework("ddp"))
+    alone = Scenario(model, machine, Workload(), load_framework("ddp"))
     parts = start_up(alone, Layouts.of(Layout()))
     assert float(parts["imports"]) == constants().import_s.value
 

@@ -11,7 +11,7 @@ from planner.cost.step.communication import heads_s
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.validate.ranks.launch import launch
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
@@ -25,7 +25,7 @@ def test_real_ranks_send_what_is_counted() -> None:
     model = load_model("llama-3.2-1b").replaced(
         num_heads=heads, num_kv_heads=keys, head_dim=width, hidden_size=heads * width
     )
-    q = question(model, sequence_length=tokens, global_batch=1)
+    q = scenario(model, sequence_length=tokens, global_batch=1)
     layouts = Layouts.of(Layout(cp=world, ulysses=world))
     counted = sum(heads_s(q, blocks_of(q)[1], layouts, Groups.unit(layouts)))
     for rank in ranks:

@@ -8,7 +8,7 @@ from planner import Workload, estimate, load_machine
 from planner.cost.step.traffic import step_traffic
 from planner.describe.layout import Layout
 from planner.validate.trace.expected import expected_collectives
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 _TIMES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """How often a ring passes the buffer, less the rank's own part."""
@@ -24,7 +24,7 @@ def test_weights_and_gradients_are_sent_as_often_as_traces_send_them(
 ) -> None:
     """Traces equal what is expected of them to the byte; only ZeRO-3's head is gathered once less
     a pass, as torchtitan keeps it from forward to backward."""
-    job = question("llama-3-8b", "fsdp2", global_batch=8 * micro_batches)
+    job = scenario("llama-3-8b", "fsdp2", global_batch=8 * micro_batches)
     layout = Layout(dp=8, pp=pp, zero_stage=stage, grad_accumulation=micro_batches)
     if pp > 1:
         layout = layout.replaced(schedule="1f1b")
@@ -46,7 +46,7 @@ def test_a_head_whose_loss_runs_in_pieces_is_sent_as_often_as_traces_send_it(
     stage: int, times: int
 ) -> None:
     """Its weights three times a pass, beside one more for each of the layers."""
-    job = question("llama-3-8b", "fsdp2+chunked-loss=8", global_batch=8 * times)
+    job = scenario("llama-3-8b", "fsdp2+chunked-loss=8", global_batch=8 * times)
     layout = Layout(dp=8, zero_stage=stage, grad_accumulation=times)
     found = expected_collectives(job, layout)
     sent = sum(_TIMES[one.name] * one.bytes for one in found) * 7 / 8

@@ -15,7 +15,7 @@ from planner.validate.trace.compare import compare
 from planner.validate.trace.report import report_text
 from planner.validate.trace.trace import trace
 from planner.validate.trace.tracer import Tracer
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 torch = pytest.importorskip("torch")
 
@@ -46,7 +46,7 @@ def test_estimate_of_adapters_matches_trace(
 ) -> None:
     """States and collectives to the byte, activations and the peak within 2 %."""
     model = load_model("llama-2-7b").replaced(vocab_size=512, num_layers=4, ffn_size=8192)
-    asked = question(
+    asked = scenario(
         model, "fsdp2", "laptop", sequence_length=1024, dropout=0.0, lora_rank=16, **workload
     )
     layout = Layout(**{"dp": 8, "zero_stage": 3, "micro_batch": 2, **degrees})
@@ -86,6 +86,6 @@ def test_what_is_packed_takes_the_stored_bytes_and_comes_back() -> None:
 def test_other_adapters_are_refused(
     model: str, degrees: dict[str, Any], workload: dict[str, Any], message: str
 ) -> None:
-    asked = question(model, "fsdp2", "laptop", dropout=0.0, **workload)
+    asked = scenario(model, "fsdp2", "laptop", dropout=0.0, **workload)
     with pytest.raises(LayoutError, match=message):
         trace(asked, Layout(**degrees))

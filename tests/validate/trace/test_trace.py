@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout, Schedule
 from planner.describe.workload import Workload
@@ -29,7 +29,7 @@ from tests import descriptions
 
 pytest.importorskip("torch")
 
-question = partial(descriptions.question, framework="fsdp2", machine="laptop")
+scenario = partial(descriptions.scenario, framework="fsdp2", machine="laptop")
 RESIDENT = ("weights", "gradients", "optimizer_states")
 
 
@@ -85,7 +85,7 @@ def test_estimate_matches_trace(
 
 @pytest.mark.slow
 def test_two_depths_equal_the_full_depth(tracer: Tracer) -> None:
-    asked = question("gpt2", sequence_length=512)
+    asked = scenario("gpt2", sequence_length=512)
     layout = Layout(dp=4, tp=2, sequence_parallel=True, zero_stage=3)
     extended = trace(asked, layout, tracer=tracer)
     whole = trace(asked, layout, full_depth=True, tracer=tracer)
@@ -98,22 +98,22 @@ def test_two_depths_equal_the_full_depth(tracer: Tracer) -> None:
     assert extended.start_of_backward_bytes == whole.start_of_backward_bytes
 
 
-def _few_layers(name: str, layout: Layout, sequence: int = 256) -> Question:
+def _few_layers(name: str, layout: Layout, sequence: int = 256) -> Scenario:
     model = load_model(name).replaced(num_layers=2, dropout=0.0)
-    return question(model, sequence_length=sequence, global_batch=layout.global_batch)
+    return scenario(model, sequence_length=sequence, global_batch=layout.global_batch)
 
 
 @pytest.mark.slow
 def test_experts_are_split_over_tp(tracer: Tracer) -> None:
     """Every tp rank holds its columns of all experts, and sees every token."""
     layout = Layout(dp=4, tp=2, sequence_parallel=True, zero_stage=3)
-    question = _few_layers("mixtral-8x7b", layout)
-    found = trace(question, layout, tracer=tracer)
-    experts, model = question.model.experts, question.model
+    scenario = _few_layers("mixtral-8x7b", layout)
+    found = trace(scenario, layout, tracer=tracer)
+    experts, model = scenario.model.experts, scenario.model
     assert experts is not None
     expert_bytes = 4 * 2 * 3 * experts.num_experts * experts.ffn_size * model.hidden_size
     assert 0 < found.parameters_bytes - expert_bytes / 8 < 0.2 * found.parameters_bytes
-    comparison = compare(question, layout, found)
+    comparison = compare(scenario, layout, found)
     for part in comparison.parts[:4]:
         assert abs(part.error) < 1e-3, report_text(comparison)
     assert all(item.error == 0 for item in comparison.collectives)
@@ -188,7 +188,7 @@ def test_a_moved_name_is_named(monkeypatch: Any) -> None:
 @pytest.mark.slow
 def test_every_parameter_of_the_model_is_traced(tracer: Tracer) -> None:
     """One rank without sharding holds 4 bytes of every catalogued parameter."""
-    asked = question("gpt2", sequence_length=128)
+    asked = scenario("gpt2", sequence_length=128)
     found = trace(asked, Layout(dp=2, zero_stage=0), tracer=tracer)
     assert found.parameters_bytes == 4 * asked.model.num_params
 
@@ -223,7 +223,7 @@ def test_unbuilt_models_are_refused(tracer: Tracer) -> None:
         position="relative", num_relative_buckets=32, dropout=0.0
     )
     with pytest.raises(TraceError, match="relative positions are not built"):
-        trace(question(relative), Layout(dp=2, zero_stage=3), tracer=tracer)
+        trace(scenario(relative), Layout(dp=2, zero_stage=3), tracer=tracer)
 
 
 FAMILIES = [
@@ -264,7 +264,7 @@ def test_families_and_axes(tracer: Tracer, name: str, degrees: dict[str, Any]) -
     if model.experts and model.experts.num_dense_layers:
         model = model.replaced(experts=model.experts.replaced(num_dense_layers=1).model_dump())
     sequence = 257 if model.vision else 2048
-    asked = question(model, sequence_length=sequence, global_batch=layout.global_batch)
+    asked = scenario(model, sequence_length=sequence, global_batch=layout.global_batch)
     comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
     for part in comparison.parts[:3]:
         assert part.traced_bytes == part.estimated_bytes, report_text(comparison)
@@ -280,7 +280,7 @@ def test_weights_sharded_over_fewer_ranks_until_backward(tracer: Tracer) -> None
     reshard = 4
     layout = Layout(dp=16, dp_shard=8, zero_stage=3, reshard=reshard, recompute="full")
     model = load_model("llama-3-8b").replaced(dropout=0.0)
-    asked = question(model, sequence_length=4096, global_batch=layout.global_batch)
+    asked = scenario(model, sequence_length=4096, global_batch=layout.global_batch)
     comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
     parts = {part.name: part for part in comparison.parts}
     for part in comparison.parts[:3]:
@@ -299,7 +299,7 @@ def test_a_working_set_lets_go_of_the_last_product(tracer: Tracer) -> None:
     """Many tokens of few layers: the peak is one feed-forward's gradients."""
     layout = Layout(dp=4, zero_stage=2, micro_batch=32, recompute="full")
     model = load_model("bert-large").replaced(num_layers=3, dropout=0.0)
-    asked = question(model, sequence_length=512, global_batch=layout.global_batch)
+    asked = scenario(model, sequence_length=512, global_batch=layout.global_batch)
     comparison = compare(asked, layout, trace(asked, layout, tracer=tracer))
     # with the product it was 20 % too high
     assert abs(comparison.parts[-1].error) < 0.1, report_text(comparison)
@@ -311,7 +311,7 @@ def test_all_chunks_of_a_stage_are_traced(tracer: Tracer) -> None:
     layout = Layout(
         dp=2, pp=2, vpp=2, schedule="interleaved-1f1b", grad_accumulation=4, zero_stage=2
     )
-    asked = question(
+    asked = scenario(
         load_model("gpt2").replaced(num_layers=6, dropout=0.0),
         sequence_length=1024,
         global_batch=layout.global_batch,
@@ -336,7 +336,7 @@ def test_a_v_of_split_backward_passes(schedule: Schedule, stage: int, tracer: Tr
     """The first stage holds both ends, the last one's peak is in the cool-down: gradients and
     activations wait for weight gradients, which wait for the next backward pass."""
     layout = Layout(dp=2, pp=2, vpp=2, schedule=schedule, grad_accumulation=4, zero_stage=2)
-    asked = question(
+    asked = scenario(
         load_model("gpt2").replaced(num_layers=6, dropout=0.0),
         sequence_length=1024,
         global_batch=layout.global_batch,
@@ -369,13 +369,13 @@ def test_a_v_of_split_backward_passes(schedule: Schedule, stage: int, tracer: Tr
 def test_what_torch_leaves_open_is_refused(
     name: str, degrees: dict[str, Any], message: str
 ) -> None:
-    asked = question(load_model(name).replaced(dropout=0.0), sequence_length=2056)
+    asked = scenario(load_model(name).replaced(dropout=0.0), sequence_length=2056)
     with pytest.raises(LayoutError, match=message):
         trace(asked, Layout(**degrees))
 
 
 def test_collectives_of_ddp_are_one_reduction_per_group() -> None:
-    asked = question("llama-3-8b", machine="dgx-h100")
+    asked = scenario("llama-3-8b", machine="dgx-h100")
     (only,) = expected_collectives(asked, Layout(dp=8, zero_stage=0))
     assert (only.name, only.count) == ("all_reduce", 34)
     assert only.bytes == 4 * asked.model.num_params

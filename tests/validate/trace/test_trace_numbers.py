@@ -14,7 +14,7 @@ from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.report import report_text
 from planner.validate.trace.trace import trace
 from planner.validate.trace.tracer import Tracer
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 IN_BACKWARD = "fsdp2+optimizer-in-backward"
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -43,7 +43,7 @@ def traced(tracer: Tracer, name: str, optimizer: str, degrees: dict[str, Any]) -
     model = load_model("llama-3-8b").replaced(num_layers=6, vocab_size=16000, dropout=0.0)
     layout = Layout(**{"dp": 8, **degrees})
     batch = layout.global_batch
-    asked = question(model, name, sequence_length=512, global_batch=batch, optimizer=optimizer)
+    asked = scenario(model, name, sequence_length=512, global_batch=batch, optimizer=optimizer)
     return compare(asked, layout, trace(asked, layout, tracer=tracer))
 
 
@@ -69,6 +69,6 @@ def test_formats(tracer: Tracer, name: str, optimizer: str, degrees: dict[str, A
 )
 def test_refusals(name: str, optimizer: str, passes: int, message: str) -> None:
     layout = Layout(dp=8, zero_stage=3, grad_accumulation=passes)
-    asked = question("gpt2", name, optimizer=optimizer, global_batch=8 * passes, dropout=0.0)
+    asked = scenario("gpt2", name, optimizer=optimizer, global_batch=8 * passes, dropout=0.0)
     with pytest.raises(LayoutError, match=message):
         trace(asked, layout)

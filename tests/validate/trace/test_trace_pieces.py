@@ -14,7 +14,7 @@ from planner.validate.trace.compare import Comparison, compare
 from planner.validate.trace.report import report_text
 from planner.validate.trace.trace import trace
 from planner.validate.trace.tracer import Tracer
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 pytest.importorskip("torch")
 
@@ -41,7 +41,7 @@ def traced(tracer: Tracer, name: str, framework: str, degrees: dict[str, Any]) -
     model = load_model(name).replaced(num_layers=2, dropout=0.0)
     layout = Layout(**{"dp": 8, "zero_stage": 3, **degrees})
     batch = layout.global_batch
-    asked = question(model, framework, sequence_length=4096, global_batch=batch)
+    asked = scenario(model, framework, sequence_length=4096, global_batch=batch)
     return compare(asked, layout, trace(asked, layout, tracer=tracer))
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_model
 from planner.describe.layout import Layout
 from planner.validate.ranks.launch import launch
 from planner.validate.trace.trace import requests_of
 from planner.validate.trace.tracer import Tracer
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
@@ -56,7 +56,7 @@ ON_FOUR: list[Case] = [
 ]
 
 
-def _question(name: str, layout: Layout, framework: str = "fsdp2") -> Question:
+def _scenario(name: str, layout: Layout, framework: str = "fsdp2") -> Scenario:
     model = load_model(name)
     sizes = {**SIZES, "num_kv_heads": 4 if name == "gpt2" else 2}
     if name == "gpt2":
@@ -65,7 +65,7 @@ def _question(name: str, layout: Layout, framework: str = "fsdp2") -> Question:
         sizes["experts"] = model.experts.replaced(ffn_size=128, num_experts=4)
     small = model.replaced(**sizes)
     batch = layout.global_batch
-    return question(small, framework, "laptop", sequence_length=ROWS, global_batch=batch)
+    return scenario(small, framework, "laptop", sequence_length=ROWS, global_batch=batch)
 
 
 def _peak(found: dict[str, Any]) -> int:
@@ -75,7 +75,7 @@ def _peak(found: dict[str, Any]) -> int:
 @pytest.mark.parametrize("cases", [ON_TWO, ON_FOUR], ids=["2 ranks", "4 ranks"])
 def test_the_trace_equals_real_ranks(cases: list[Case]) -> None:
     world = cases[0][1].world
-    asked = [requests_of(_question(*case), case[1]) for case in cases]
+    asked = [requests_of(_scenario(*case), case[1]) for case in cases]
     ranks = launch("planner.validate.trace.worker:on_ranks", world, {"cases": asked}, limit_s=60)
     with Tracer() as tracer:
         for number, (name, layout, *switches) in enumerate(cases):

@@ -51,7 +51,7 @@ def tracer() -> Iterator[Tracer]:
 def compared(tracer: Tracer, layout: Layout, layers: int = 8, **changes: object) -> Comparison:
     model = load_model("llama-3.2-1b").replaced(num_layers=layers, **changes)
     batch = layout.global_batch
-    asked = descriptions.question(
+    asked = descriptions.scenario(
         model, framework="fsdp2", machine="laptop", sequence_length=2048, global_batch=batch
     )
     return compare(asked, layout, trace(asked, layout, tracer=tracer))

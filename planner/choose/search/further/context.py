@@ -23,9 +23,9 @@ def by_heads(found: Found) -> Layouts:
     The kind changes no memory and nothing but the passes of layers, so the fastest of all is that
     of the fastest passes.
     """
-    question, taken = found.question, found.footprints
-    layouts, blocks = taken.layouts, blocks_of(question)
-    other = bool(set(question.framework.context) - {"ring"}) and len(layouts) > 0
+    scenario, taken = found.scenario, found.footprints
+    layouts, blocks = taken.layouts, blocks_of(scenario)
+    other = bool(set(scenario.framework.context) - {"ring"}) and len(layouts) > 0
     mine = layouts.take(
         np.flatnonzero(taken.fits & (layouts.cp > 1) & (layouts.ulysses == 1) & other)
     )
@@ -33,7 +33,7 @@ def by_heads(found: Found) -> Layouts:
         return mine
 
     def seconds(some: Layouts) -> Float:
-        passes = block_passes(question, blocks, some)
+        passes = block_passes(scenario, blocks, some)
         return np.sum([b.count * p.total_s for b, p in zip(blocks, passes, strict=True)], axis=0)
 
     best, least = np.ones_like(mine.cp), seconds(mine)
@@ -41,7 +41,7 @@ def by_heads(found: Found) -> Layouts:
         rows = np.flatnonzero(mine.cp % size == 0)
         tried = mine.take(rows)
         tried = replace(tried, ulysses=np.full(len(rows), size))
-        allowed, _ = legal(question, tried, set(Layout.model_fields))
+        allowed, _ = legal(scenario, tried, set(Layout.model_fields))
         rows, tried = rows[allowed], tried.take(np.flatnonzero(allowed))
         time_s = seconds(tried)
         faster = time_s < least[rows]

@@ -16,7 +16,7 @@ from planner.choose.search.found import Found
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import stage_parts
 from planner.describe.layout import SCHEDULES, Layout
@@ -33,18 +33,18 @@ def with_ends(found: Found) -> Layouts:
     Tried are those that have less to do on their slowest stage so, those that miss the device by
     less than a layer of each stage, and interleaved ones of chunks that were uneven.
     """
-    question, taken = found.question, found.footprints
-    layouts, framework = taken.layouts, question.framework
+    scenario, taken = found.scenario, found.footprints
+    layouts, framework = taken.layouts, scenario.framework
     told = framework.deals_as_told and framework.balance == "layers" and len(layouts)
     some = taken.take(np.flatnonzero(layouts.piped & bool(told)))
     piped = some.layouts
     if not len(piped):
         return piped
-    helps = _is_lighter(question, piped, _counting(piped)) | _is_near(question, some)
-    even = (piped.vpp == 1) | _is_even(piped.pp * piped.vpp, _num_layers(question) + 2)
+    helps = _is_lighter(scenario, piped, _counting(piped)) | _is_near(scenario, some)
+    even = (piped.vpp == 1) | _is_even(piped.pp * piped.vpp, _num_layers(scenario) + 2)
     tried = piped.take(np.flatnonzero(helps & even))
-    joined = Layouts.joined([_counting(tried), *_interleaved(question, piped)])
-    mask, _ = legal(question, joined, set(Layout.model_fields))
+    joined = Layouts.joined([_counting(tried), *_interleaved(scenario, piped)])
+    mask, _ = legal(scenario, joined, set(Layout.model_fields))
     return joined.take(np.flatnonzero(mask))
 
 
@@ -54,20 +54,20 @@ def _counting(layouts: Layouts) -> Layouts:
     return replace(layouts, embedding_slots=slots, head_slots=slots)
 
 
-def _is_lighter(question: Question, plain: Layouts, counted: Layouts) -> Mask:
+def _is_lighter(scenario: Scenario, plain: Layouts, counted: Layouts) -> Mask:
     """The slowest stage has less to do where ends count, whatever the head weighs."""
     few, which = plain.distinct("pp", "schedule")
     pairs = (few, counted.distinct("pp", "schedule")[0])
-    part = _head_part(question)
-    before, after = (_slowest(question, some, part) for some in pairs)
+    part = _head_part(scenario)
+    before, after = (_slowest(scenario, some, part) for some in pairs)
     return np.any(after < before, axis=0)[which]
 
 
-def _slowest(question: Question, layouts: Layouts, part: float) -> Float:
+def _slowest(scenario: Scenario, layouts: Layouts, part: float) -> Float:
     """Layers of the slowest stage, the head being some. Shape (weights of the head, layouts)."""
-    blocks = blocks_of(question)
+    blocks = blocks_of(scenario)
     stages = np.arange(int(np.max(layouts.pp)))
-    counts = stage_parts(blocks, layouts.take((..., None)), stages, question.framework)
+    counts = stage_parts(blocks, layouts.take((..., None)), stages, scenario.framework)
     pairs = list(zip(blocks, counts, strict=True))
     layers = np.sum([count for block, count in pairs if block.kind == "layer"], axis=0)
     heads = np.sum([count for block, count in pairs if block.kind == "head"], axis=0)
@@ -75,9 +75,9 @@ def _slowest(question: Question, layouts: Layouts, part: float) -> Float:
     return np.max(np.where(stages < layouts.pp[:, None], work, 0.0), axis=-1)
 
 
-def _head_part(question: Question) -> float:
+def _head_part(scenario: Scenario) -> float:
     """Parameters of the head's products over those of a layer's that one token passes."""
-    blocks, experts = blocks_of(question), question.model.experts
+    blocks, experts = blocks_of(scenario), scenario.model.experts
     used = experts.top_k / experts.num_experts if experts else 1.0
     weights = {kind: 0.0 for kind in ("embedding", "layer", "head")}
     for block in blocks:
@@ -89,9 +89,9 @@ def _head_part(question: Question) -> float:
     return head * layers / max(weights["layer"], 1.0)
 
 
-def _is_near(question: Question, taken: Footprints) -> Mask:
+def _is_near(scenario: Scenario, taken: Footprints) -> Mask:
     """Fits the device without one layer of its stages, but not with it."""
-    layers = np.maximum(_num_layers(question) // taken.layouts.pp, 1)
+    layers = np.maximum(_num_layers(scenario) // taken.layouts.pp, 1)
     return ~taken.fits & (taken.memory_bytes * (1 - 1 / layers) <= taken.device_limit_bytes)
 
 
@@ -100,14 +100,14 @@ def _is_even(chunks: Int, slots: int) -> Mask:
     return -(-slots // chunks) * chunks <= FULLEST_CHUNK * slots
 
 
-def _num_layers(question: Question) -> int:
-    return question.model.depth
+def _num_layers(scenario: Scenario) -> int:
+    return scenario.model.depth
 
 
-def _interleaved(question: Question, piped: Layouts) -> list[Layouts]:
+def _interleaved(scenario: Scenario, piped: Layouts) -> list[Layouts]:
     """Chunks that are even with ends as layers alone."""
-    layers, code = _num_layers(question), SCHEDULES.index("interleaved-1f1b")
-    if "interleaved-1f1b" not in question.framework.schedules:
+    layers, code = _num_layers(scenario), SCHEDULES.index("interleaved-1f1b")
+    if "interleaved-1f1b" not in scenario.framework.schedules:
         return []
     once = piped.take(np.flatnonzero(piped.scheduled("1f1b")))
     found = []

@@ -20,9 +20,9 @@ def in_groups(found: Found) -> Layouts:
     A smaller group takes more memory: only what fits over all ranks is tried, and of the rest what
     is closest to it, so that the answer can say by how much it does not fit.
     """
-    question, taken = found.question, found.footprints
+    scenario, taken = found.scenario, found.footprints
     layouts = taken.layouts
-    if not question.framework.hybrid_stages or not len(layouts):
+    if not scenario.framework.hybrid_stages or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
     fits = taken.fits.copy()
     fits[np.argmin(taken.memory_bytes)] = True
@@ -32,20 +32,20 @@ def in_groups(found: Found) -> Layouts:
         some = whole.take(np.flatnonzero((whole.dp % size == 0) & (size < whole.dp)))
         groups.append(replace(some, dp_shard=np.full(len(some), size)))
     joined = Layouts.joined(groups or [whole])
-    mask, _ = legal(question, joined, set(Layout.model_fields))
+    mask, _ = legal(scenario, joined, set(Layout.model_fields))
     return joined.take(np.flatnonzero(mask))
 
 
 def kept_near(found: Found) -> Layouts:
     """Layouts of ZeRO-3 over several nodes whose weights stay sharded over the ranks of one from
     forward to backward, where what they take besides may fit."""
-    question, taken = found.question, found.footprints
+    scenario, taken = found.scenario, found.footprints
     layouts = taken.layouts
-    if not question.framework.second_shards or not len(layouts):
+    if not scenario.framework.second_shards or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
-    node = question.machine.node.num_devices
+    node = scenario.machine.node.num_devices
     beyond = layouts.shards_weights & (layouts.num_shards > node) & (layouts.num_shards % node == 0)
     some = layouts.take(np.flatnonzero(taken.fits & beyond))
     near = replace(some, reshard=np.full(len(some), node))
-    mask, _ = legal(question, near, set(Layout.model_fields))
+    mask, _ = legal(scenario, near, set(Layout.model_fields))
     return near.take(np.flatnonzero(mask))

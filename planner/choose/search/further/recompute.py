@@ -15,7 +15,7 @@ from planner.cost.arrays import Arrays, Int, Mask, among, distinct
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.operators.blocks import blocks_of
-from planner.cost.question import Question
+from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts, module_bits
 from planner.describe.layout import RECOMPUTE, Layout
 
@@ -35,13 +35,13 @@ def with_less_recompute(found: Found) -> Layouts:
     More of either takes less memory and more time, so that nothing else of their kind is faster;
     and none takes less time than no recompute, so that what is slow without is not tried.
     """
-    question, taken = found.question, found.footprints
-    offered = question.framework
+    scenario, taken = found.scenario, found.footprints
+    offered = scenario.framework
     if not (offered.recompute_by or offered.recompute_modules) or not len(taken.layouts):
         return taken.layouts.take(np.zeros(0, dtype=np.int64))
     some = _Asked.of(found)
-    ways = [_fewest_layers(question, some, name) for name in ("layers", "every")]
-    return _without_twins(Layouts.joined([*ways, _fewest_modules(question, some)]))
+    ways = [_fewest_layers(scenario, some, name) for name in ("layers", "every")]
+    return _without_twins(Layouts.joined([*ways, _fewest_modules(scenario, some)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +54,25 @@ class _Asked(Arrays):
     @classmethod
     def of(cls, found: Found) -> _Asked:
         """Of those that were found, each asked for either way where it is fast enough without."""
-        question, taken, asked, near = found.question, found.footprints, [], []
+        scenario, taken, asked, near = found.scenario, found.footprints, [], []
         for safely, enough in enumerate((fits, fits_safely)):
-            rows = np.flatnonzero(_short(taken, enough(question, taken)))
-            done = found.estimates.step_time_s[enough(question, found.estimates)]
+            rows = np.flatnonzero(_short(taken, enough(scenario, taken)))
+            done = found.estimates.step_time_s[enough(scenario, found.estimates)]
             asked.append(cls(taken.layouts.take(rows), np.full(len(rows), bool(safely))))
             near.append(np.full(len(rows), _NEAR * np.min(done, initial=np.inf)))
         some, near_s = cls.joined(asked), np.concatenate(near)
         none = np.full_like(some.safely, RECOMPUTE.index("none"), dtype=np.int64)
         without = replace(some.layouts, recompute=none)
         if len(without) > _MANY:
-            rows = np.flatnonzero(least_step_s(question, without, alone=True) < near_s)
+            rows = np.flatnonzero(least_step_s(scenario, without, alone=True) < near_s)
             some, without, near_s = some.take(rows), without.take(rows), near_s[rows]
-        return some.take(np.flatnonzero(step_times(question, without) < near_s))
+        return some.take(np.flatnonzero(step_times(scenario, without) < near_s))
 
-    def enough(self, question: Question, taken: Footprints) -> Mask:
+    def enough(self, scenario: Scenario, taken: Footprints) -> Mask:
         """Whether memory is enough for what they take."""
-        found = fits(question, taken)
+        found = fits(scenario, taken)
         if np.any(self.safely):
-            found = np.where(self.safely, fits_safely(question, taken), found)
+            found = np.where(self.safely, fits_safely(scenario, taken), found)
         return found
 
     def changed(self, **columns: Int) -> _Asked:
@@ -101,12 +101,12 @@ def _short(taken: Footprints, holds: Mask) -> Mask:
     return short
 
 
-def _fewest_layers(question: Question, short: _Asked, name: str) -> Layouts:
+def _fewest_layers(scenario: Scenario, short: _Asked, name: str) -> Layouts:
     """The fewest layers of a chunk whose recompute suffices, first ones or every n-th: halved."""
     column, layouts = f"recompute_{name}", short.layouts
-    if name not in question.framework.recompute_by or not len(layouts):
+    if name not in scenario.framework.recompute_by or not len(layouts):
         return layouts.take(np.zeros(0, dtype=np.int64))
-    layers = question.model.depth
+    layers = scenario.model.depth
     # of the fullest chunk, where both ends may count as layers
     deep = -(-(layers + 2) // (layouts.pp * layouts.vpp))
     # of n layers more are more recompute, of every n-th fewer: `met` suffices, `missed` does not
@@ -116,31 +116,31 @@ def _fewest_layers(question: Question, short: _Asked, name: str) -> Layouts:
         rows = np.flatnonzero(apart)
         middle = (met[rows] + missed[rows]) // 2
         tried = short.take(rows).changed(**{column: middle})
-        suffices = tried.enough(question, footprints(question, tried.layouts))
+        suffices = tried.enough(scenario, footprints(scenario, tried.layouts))
         met[rows], missed[rows] = (
             np.where(suffices, middle, met[rows]),
             np.where(suffices, missed[rows], middle),
         )
     partly = (met < deep) if name == "layers" else (met > 1)
     found = replace(layouts, **{column: met}).take(np.flatnonzero(partly))
-    return found.take(np.flatnonzero(legal(question, found, set(Layout.model_fields))[0]))
+    return found.take(np.flatnonzero(legal(scenario, found, set(Layout.model_fields))[0]))
 
 
-def _fewest_modules(question: Question, short: _Asked) -> Layouts:
+def _fewest_modules(scenario: Scenario, short: _Asked) -> Layouts:
     """Sets of modules that suffice and of which no part does."""
-    sets = _sets_of_modules(question)
+    sets = _sets_of_modules(scenario)
     found = [short.layouts.take(np.zeros(0, dtype=np.int64))]
     if not len(short.layouts) or not sets:
         return found[0]
     # where all that can be named is too little, nothing else suffices
     all_named = _repeating(short, np.bitwise_or.reduce(sets))
-    short = short.take(np.flatnonzero(_allowed(question, all_named)))
+    short = short.take(np.flatnonzero(_allowed(scenario, all_named)))
     count, known = len(short.layouts), dict[int, Mask]()
     for _, group in itertools.groupby(sets, int.bit_count):
         # sets of as many modules are no parts of each other: their layouts are looked at together
         rows = {bits: np.flatnonzero(~_covered(bits, known, count)) for bits in group}
         some = [_repeating(short.take(each), bits) for bits, each in rows.items()]
-        suffices = _allowed(question, _Asked.joined(some))
+        suffices = _allowed(scenario, _Asked.joined(some))
         ends = np.cumsum([len(each) for each in rows.values()])[:-1]
         for (bits, each), holds in zip(rows.items(), np.split(suffices, ends), strict=True):
             known[bits] = np.zeros(count, dtype=np.bool_)
@@ -165,25 +165,25 @@ def _repeating(some: _Asked, bits: int) -> _Asked:
     return some.changed(recompute=mode, recompute_modules=np.full_like(mode, bits))
 
 
-def _allowed(question: Question, tried: _Asked) -> Mask:
+def _allowed(scenario: Scenario, tried: _Asked) -> Mask:
     """Which layouts are legal and have memory enough."""
     if not len(tried.layouts):
         return np.zeros(0, dtype=np.bool_)
-    allowed, _ = legal(question, tried.layouts, set(Layout.model_fields))
+    allowed, _ = legal(scenario, tried.layouts, set(Layout.model_fields))
     if len(tried.layouts) > _MANY:
-        room = question.machine.device.memory_bytes.value
-        allowed &= least_memory_bytes(question, tried.layouts) <= room
+        room = scenario.machine.device.memory_bytes.value
+        allowed &= least_memory_bytes(scenario, tried.layouts) <= room
     rows = np.flatnonzero(allowed)
     some = tried.take(rows)
-    allowed[rows] = some.enough(question, footprints(question, some.layouts))
+    allowed[rows] = some.enough(scenario, footprints(scenario, some.layouts))
     return allowed
 
 
-def _sets_of_modules(question: Question) -> list[int]:
+def _sets_of_modules(scenario: Scenario) -> list[int]:
     """Sets of modules of which none repeats only what the others do, the smallest first."""
-    if "selective" not in question.framework.recompute:
+    if "selective" not in scenario.framework.recompute:
         return []
-    layers = [block for block in blocks_of(question) if block.kind == "layer"]
+    layers = [block for block in blocks_of(scenario) if block.kind == "layer"]
     freed = {
         name: frozenset(
             (number, item.name)
@@ -191,9 +191,9 @@ def _sets_of_modules(question: Question) -> list[int]:
             for item in block.saved
             if name in item.again_with
         )
-        for name in question.framework.modules(question.workload.precision)
+        for name in scenario.framework.modules(scenario.workload.precision)
         # fused attention keeps no scores
-        if name != "core_attn" or question.workload.attention != "flash"
+        if name != "core_attn" or scenario.workload.attention != "flash"
     }
     names = [name for name in freed if freed[name]]
     some = itertools.chain.from_iterable(
@@ -208,11 +208,11 @@ def _sets_of_modules(question: Question) -> list[int]:
 
 def on_the_host(found: Found) -> Layouts:
     """Where nothing fits: activations wait for their backward in host memory."""
-    question, taken = found.question, found.footprints
-    layouts, modes = taken.layouts, question.framework.offload_activations
+    scenario, taken = found.scenario, found.footprints
+    layouts, modes = taken.layouts, scenario.framework.offload_activations
     if not modes or not len(layouts) or taken.fits.any():
         return layouts.take(np.zeros(0, dtype=np.int64))
     coded = [RECOMPUTE.index(mode) for mode in modes]
     some = layouts.take(np.flatnonzero(among(layouts.recompute, coded)))
     moved = replace(some, offload_activations=np.ones_like(some.recompute))
-    return moved.take(np.flatnonzero(legal(question, moved, set(Layout.model_fields))[0]))
+    return moved.take(np.flatnonzero(legal(scenario, moved, set(Layout.model_fields))[0]))

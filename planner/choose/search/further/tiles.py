@@ -18,8 +18,8 @@ TILES = (4, 16)
 
 def in_tiles(found: Found) -> Layouts:
     """The last resort where nothing fits: the largest matrix in tiles."""
-    question, taken = found.question, found.footprints
+    scenario, taken = found.scenario, found.footprints
     layouts = taken.layouts
-    tried = question.framework.tiling and len(layouts) and not taken.fits.any()
+    tried = scenario.framework.tiling and len(layouts) and not taken.fits.any()
     some = layouts.take(np.flatnonzero(layouts.shards_weights & bool(tried)))
     return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])

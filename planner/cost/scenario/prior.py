@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from planner.cost.arrays import Float
-from planner.cost.question.traits import Traits
+from planner.cost.scenario.traits import Traits
 from planner.describe.base import Description
 from planner.describe.files import read_toml
 

@@ -1,20 +1,20 @@
-"""Question: what is estimated."""
+"""Scenario: what is estimated."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planner.cost.question.experience import Experience
+from planner.cost.scenario.experience import Experience
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
-__all__ = ["Question"]
+__all__ = ["Scenario"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Scenario:
     """What is estimated: a model, on a machine, for a workload, with a framework, after what was
     measured.
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.arrays import Arrays, Float
-from planner.cost.question.prior import GAUSSIAN, Prior
-from planner.cost.question.traits import Traits
+from planner.cost.scenario.prior import GAUSSIAN, Prior
+from planner.cost.scenario.traits import Traits
 
 __all__ = [
     "Experience",
@@ -73,12 +73,12 @@ def outlook(prior: Prior, known: Known | None, runs: Traits) -> Outlook:
     method.md#intervals.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
-    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.scenario import Scenario
+    >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.uncertainty.runs import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> slow = Known(runs, np.log([1.1, 1.1, 1.1, 1.1]))
     >>> bool(1.05 < outlook(priors().step_time, slow, runs).expected[0] < 1.1)
@@ -101,12 +101,12 @@ def telling(prior: Prior, runs: Traits, known: Known | None = None) -> int:
     be odd. Cohn 1996, Neural Networks 9; method.md#intervals.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
+    >>> from planner.cost.scenario import Scenario
     >>> from planner.cost.shards.layouts import Layouts
-    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.uncertainty.runs import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[16, 8, 4], tp=[1, 2, 4])
     >>> telling(priors().step_time, traits_of(job, layouts, {}))        # the one in the middle
     1
@@ -157,12 +157,12 @@ def likelihoods(prior: Prior, known: Known) -> Likelihoods:
     n log(2 pi) / 2. Rasmussen and Williams 2006, equation 2.30; method.md#intervals.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
-    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.scenario import Scenario
+    >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.uncertainty.runs import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> found = likelihoods(priors().step_time, Known(runs, np.log([1.0, 6.0, 1.1, 1.0])))
     >>> [round(float(chance)) for chance in found.odd_runs]
@@ -200,12 +200,12 @@ def predicted(prior: Prior, known: Known, runs: Traits) -> tuple[Float, Float]:
     equations 2.25 and 2.26; method.md#intervals.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> from planner.cost.question import Question
-    >>> from planner.cost.question.prior import priors
+    >>> from planner.cost.scenario import Scenario
+    >>> from planner.cost.scenario.prior import priors
     >>> from planner.cost.shards.layouts import Layouts
     >>> from planner.cost.uncertainty.runs import traits_of
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Question(model, machine, Workload(), load_framework("ddp"))
+    >>> job = Scenario(model, machine, Workload(), load_framework("ddp"))
     >>> runs = traits_of(job, Layouts.broadcast(dp=[4, 4, 4, 4]), {})
     >>> _, variance = predicted(priors().step_time, Known(runs, np.zeros(4)), runs)
     >>> bool(np.all(variance < priors().step_time.variance(runs) / 2))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from planner.cost.question.experience import Known, likelihoods, outlook, predicted
-from planner.cost.question.prior import GAUSSIAN, Prior, priors
-from planner.cost.question.traits import Traits
+from planner.cost.scenario.experience import Known, likelihoods, outlook, predicted
+from planner.cost.scenario.prior import GAUSSIAN, Prior, priors
+from planner.cost.scenario.traits import Traits
 from planner.evidence.residuals.table import known, residuals
 
 PRIOR = priors().step_time

@@ -1,0 +1,5 @@
+"""Scenario: what is estimated, and what was measured before."""
+
+from planner.cost.scenario.scenario import Scenario
+
+__all__ = ["Scenario"]
