@@ -249,7 +249,7 @@ def write_priors(step_time: Prior, memory: Prior) -> None:
     for name, prior in (("step_time", step_time), ("memory", memory)):
         lines += ["", f"[{name}]"]
         lines += [f"{field} = {getattr(prior, field):.4f}" for field in Prior.model_fields]
-    path = ROOT / "planner" / "cost" / "question" / "prior.toml"
+    path = ROOT / "planner" / "cost" / "scenario" / "prior.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -6,14 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from planner.describe.catalogue import names
-from planner.describe.names import FrameworkName, MachineName, ModelName
 from tests import ROOT
-from tests.names import PATH, written
 
 _SCRIPT = """
 from typing import Any
@@ -75,13 +71,6 @@ def _checked(text: str, path: Path) -> list[str]:
     )
     assert not done.stderr
     return done.stdout.splitlines()
-
-
-def test_names_are_those_of_the_catalogues() -> None:
-    assert PATH.read_text(encoding="utf-8") == written(), "python -m tests.names writes it again"
-    assert get_args(ModelName) == names("model")
-    assert get_args(MachineName) == names("machine")
-    assert get_args(FrameworkName) == names("framework")
 
 
 @pytest.mark.slow

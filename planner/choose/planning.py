@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, overload
 
 from planner.choose.asking import answered, frameworks_for, left_out, unwritten
 from planner.choose.batches import offered
@@ -35,45 +34,9 @@ from planner.errors import LayoutError
 from planner.training.answer import WholeTraining
 from planner.training.whole import whole_training as whole_training_of
 
-if TYPE_CHECKING:
-    from planner.describe.names import FrameworkName, MachineName, ModelName
-
 __all__ = ["estimate", "plan", "scenario_for", "whole_training"]
 
 _TOP = 20
-
-
-# the first of two signatures is for editors, which complete the names of a catalogue from it
-
-
-@overload
-def plan(
-    model: ModelName | Model,
-    machine: MachineName | Machine,
-    *,
-    nodes: int,
-    workload: Workload | None = None,
-    frameworks: FrameworkName | Framework | Sequence[FrameworkName | Framework] = (),
-    top: int = _TOP,
-    tolerance: float | None = None,
-    experience: Experience = Experience(),
-    training: Training | None = None,
-) -> Plan: ...
-
-
-@overload
-def plan(
-    model: str | Model,
-    machine: str | Machine,
-    *,
-    nodes: int,
-    workload: Workload | None = None,
-    frameworks: str | Framework | Sequence[str | Framework] = (),
-    top: int = _TOP,
-    tolerance: float | None = None,
-    experience: Experience = Experience(),
-    training: Training | None = None,
-) -> Plan: ...
 
 
 def plan(
@@ -155,30 +118,6 @@ def plan(
         if best is None
         else whole_training_of(scenarios[best.framework], best, nodes, training),
     )
-
-
-@overload
-def estimate(
-    model: ModelName | Model,
-    machine: MachineName | Machine,
-    layout: Layout,
-    *,
-    workload: Workload | None = None,
-    framework: FrameworkName | Framework | None = None,
-    experience: Experience = Experience(),
-) -> Estimate: ...
-
-
-@overload
-def estimate(
-    model: str | Model,
-    machine: str | Machine,
-    layout: Layout,
-    *,
-    workload: Workload | None = None,
-    framework: str | Framework | None = None,
-    experience: Experience = Experience(),
-) -> Estimate: ...
 
 
 def estimate(

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.describe.base import Description, shown
 from planner.describe.files import read_toml
@@ -26,7 +26,6 @@ from planner.units import format_bytes, parse_places, parse_quantity
 
 if TYPE_CHECKING:
     from planner.describe.framework.framework import Framework
-    from planner.describe.names import DatasetName, FrameworkName, MachineName, ModelName
 
 __all__ = [
     "MOST_FREE",
@@ -85,17 +84,6 @@ def _is_path(kind: str, name: object) -> bool:
     return name.endswith((".toml", ".json")) or "/" in name or "\\" in name
 
 
-# the first of two signatures is for editors, which complete the names of a catalogue from it
-
-
-@overload
-def load_model(name: ModelName, *, run: bool = True) -> Model: ...
-
-
-@overload
-def load_model(name: str, *, run: bool = True) -> Model: ...
-
-
 def load_model(name: str, *, run: bool = True) -> Model:
     """A model by catalogue name, path, or name on the Hugging Face hub (org/name[@revision]).
 
@@ -127,24 +115,6 @@ def load_model(name: str, *, run: bool = True) -> Model:
             return read_config(path)
         return _load(Model, path)
     return _named(Model, "model", name)
-
-
-@overload
-def load_machine(
-    name: MachineName,
-    overrides: tuple[str, ...] = (),
-    free_percent: float = 0.0,
-    devices: int | None = None,
-) -> Machine: ...
-
-
-@overload
-def load_machine(
-    name: str,
-    overrides: tuple[str, ...] = (),
-    free_percent: float = 0.0,
-    devices: int | None = None,
-) -> Machine: ...
 
 
 def load_machine(
@@ -180,14 +150,6 @@ def aliases() -> dict[str, str]:
     }
 
 
-@overload
-def load_framework(name: FrameworkName) -> Framework: ...
-
-
-@overload
-def load_framework(name: str) -> Framework: ...
-
-
 def load_framework(name: str) -> Framework:
     """A framework description by name or TOML path, with switches behind it.
 
@@ -206,7 +168,7 @@ def load_framework(name: str) -> Framework:
     return found.with_switches(*switches) if switches else found
 
 
-def load_dataset(name: DatasetName | str) -> Dataset:
+def load_dataset(name: str) -> Dataset:
     """A dataset by catalogue name or TOML path.
 
     >>> load_dataset("imagenet").num_samples.value

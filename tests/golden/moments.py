@@ -17,7 +17,7 @@ from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import names
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
-from tests.descriptions import question
+from tests.descriptions import scenario
 
 LAYOUTS = (
     Layout(),
@@ -42,7 +42,7 @@ def cases() -> Iterator[tuple[str, Scenario, Layout]]:
     """Every legal combination; models take turns."""
     for number, (framework, layout) in enumerate(itertools.product(names("framework"), LAYOUTS)):
         model = MODELS[number % len(MODELS)]
-        job = question(model, framework, sequence_length=1024, global_batch=layout.global_batch)
+        job = scenario(model, framework, sequence_length=1024, global_batch=layout.global_batch)
         try:
             check(job, layout)
         except LayoutError:

@@ -21,7 +21,7 @@ def asked(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "questions", "world", "chosen", "said"),
+    ("strategy", "scenarios", "world", "chosen", "said"),
     [
         # the batch: no multiple, and fewer sequences than devices
         ("DDP", asked("ddp", global_batch=512), 12, False, "512 is not a multiple of dp = 12"),
