@@ -10,8 +10,7 @@ from typing import Any, TypedDict
 
 from planner.ask.answer import Answer, Row
 from planner.ask.point import Point, no_point, point_of
-from planner.choose.asking import Answered, answered, frameworks_for
-from planner.choose.job import (
+from planner.choose.job_checks import (
     check_nodes,
     check_ramp,
     check_routing,
@@ -19,6 +18,7 @@ from planner.choose.job import (
     check_tolerance,
     check_workload,
 )
+from planner.choose.job_search import Answered, answered, frameworks_for
 from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import Needed
 from planner.cost.scenario import Scenario

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planner.ask.answer import Row
-from planner.choose.asking import Answered
+from planner.choose.job_search import Answered
 from planner.choose.recommending import deep, likely_stalls, usual
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest

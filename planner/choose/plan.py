@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from planner.choose.batches import Batch
+from planner.choose.nearby_batches import Batch
 from planner.choose.verdicts.judging import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout

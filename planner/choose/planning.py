@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.choose.asking import answered, frameworks_for, left_out, unwritten
-from planner.choose.batches import offered
-from planner.choose.job import check_nodes, check_ramp, check_tolerance, check_workload
+from planner.choose.job_checks import check_nodes, check_ramp, check_tolerance, check_workload
+from planner.choose.job_search import answered, frameworks_for, left_out, unwritten
 from planner.choose.legality import broken, check
+from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
 from planner.choose.search import Needed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.legality import legal
 from planner.choose.search import Found
 from planner.cost.estimate import timed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.choose.job import check_division, check_sequence
+from planner.choose.job_checks import check_division, check_sequence
 from planner.choose.legality import RULES, check, legal
 from planner.choose.search import search
 from planner.cost.shards.layouts import Layouts

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.planning import plan
 from planner.choose.recommending import ideas, recommended
 from planner.choose.search import Found, Needed, candidates, search

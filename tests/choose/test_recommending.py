@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import planner
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.planning import plan
 from planner.choose.recommending import (
     TOLERANCE,

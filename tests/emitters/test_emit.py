@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import planner
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.recommending import ideas
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE

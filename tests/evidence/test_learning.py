@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.planning import plan
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import stage_memory

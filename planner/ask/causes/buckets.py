@@ -7,7 +7,7 @@ from typing import Unpack
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
-from planner.choose.job import check_nodes
+from planner.choose.job_checks import check_nodes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.parts import part
 from planner.cost.scenario import Scenario

@@ -11,7 +11,7 @@ from planner.ask.fewest import doublings
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, on_nodes
 from planner.ask.resources.nodes import MostNodes
-from planner.choose.job import check_nodes
+from planner.choose.job_checks import check_nodes
 from planner.describe.catalogue import load_dataset
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model

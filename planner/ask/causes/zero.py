@@ -12,8 +12,8 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
-from planner.choose.asking import Answered
-from planner.choose.batches import NEAR
+from planner.choose.job_search import Answered
+from planner.choose.nearby_batches import NEAR
 from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import RISK, Found
 from planner.choose.verdicts.changes import excess, nearest

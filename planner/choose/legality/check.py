@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.choose.job import check_ramp, check_routing, check_sequence
+from planner.choose.job_checks import check_ramp, check_routing, check_sequence
 from planner.choose.legality.degrees import AXES, DIVISIONS
 from planner.choose.legality.experts import EXPERTS
 from planner.choose.legality.memory import OFFLOADED, RECOMPUTED

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.search import Found, Needed
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed

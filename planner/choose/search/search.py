@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.choose.job import check_routing, check_sequence
+from planner.choose.job_checks import check_routing, check_sequence
 from planner.choose.search.candidates import candidates
 from planner.choose.search.found import Found
 from planner.choose.search.further import FURTHER

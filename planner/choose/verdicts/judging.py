@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.legality import legal
 from planner.choose.recommending import TOLERANCE, recommended
 from planner.choose.search import Found, order, search

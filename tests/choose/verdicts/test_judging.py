@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.asking import searched
+from planner.choose.job_search import searched
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.search import RISK

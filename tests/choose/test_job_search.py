@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.asking import frameworks_for, left_out, searched, unwritten
+from planner.choose.job_search import frameworks_for, left_out, searched, unwritten
 from planner.choose.planning import estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout

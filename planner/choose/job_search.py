@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.choose.batches import NEAR, Batch, offered
 from planner.choose.legality import check
+from planner.choose.nearby_batches import NEAR, Batch, offered
 from planner.choose.recommending import deep, recommended
 from planner.choose.search import Found, Needed, search
 from planner.cost.estimate import Estimate
