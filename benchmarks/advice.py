@@ -20,11 +20,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from planner.choose.given.completing import complete
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
 from planner.choose.search import order, search
-from planner.choose.verdicts.guide import Advice as Guide
+from planner.choose.user_layouts.completion import complete
+from planner.choose.verdicts.decision_guide import Advice as Guide
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.parsers import PARSERS
 from planner.choose.plan import Plan
-from planner.choose.search import candidates
+from planner.choose.search import enumerate_layouts
 from planner.cost.estimate import estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -99,7 +99,7 @@ def cases(count: int, seed: int, root: Path, only: Collection[str] = ()) -> Iter
     while done < count:
         scenario, nodes = next(scenarios)
         try:
-            layouts, _ = candidates(scenario, nodes * scenario.machine.node.num_devices)
+            layouts, _ = enumerate_layouts(scenario, nodes * scenario.machine.node.num_devices)
             scenario.machine.peak(scenario.workload.precision)
         except PlannerError:
             continue

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import typer
 from pydantic import Field
 
-from planner.choose.given.completing import complete
 from planner.choose.planning import estimate
+from planner.choose.user_layouts.completion import complete
 from planner.cost.estimate import Estimate
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model

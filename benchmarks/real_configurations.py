@@ -15,8 +15,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from planner.choose.given.completing import complete
 from planner.choose.planning import estimate
+from planner.choose.user_layouts.completion import complete
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.errors import PlannerError

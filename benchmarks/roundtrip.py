@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planner.choose.given.completing import Completed, complete
 from planner.choose.legality import check
 from planner.choose.plan import Plan
+from planner.choose.user_layouts.completion import Completed, complete
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts

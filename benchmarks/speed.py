@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import planner
-from planner.choose.search.candidates import candidates
+from planner.choose.search.enumeration import enumerate_layouts
 from planner.cost.estimate import estimate_layouts
 from planner.cost.scenario import Scenario
 
@@ -50,7 +50,7 @@ def one_call(model: str, machine: str, framework: str, nodes: int, length: int, 
     workload = planner.Workload(sequence_length=length, global_batch=batch)
     known = planner.load_framework(framework)
     scenario = Scenario(planner.load_model(model), place, workload, known)
-    found, _ = candidates(scenario, nodes * place.node.num_devices)
+    found, _ = enumerate_layouts(scenario, nodes * place.node.num_devices)
     layouts = found.take(slice(0, MOST))
     some = [layouts[i] for i in range(0, len(layouts), max(len(layouts) // ALONE, 1))]
 
@@ -110,7 +110,7 @@ def calculon(folder: Path) -> None:
     known, place = planner.load_model("gpt3-175b"), planner.load_machine("selene")
     job = planner.Workload(sequence_length=2048, global_batch=64)
     scenario = Scenario(known, place, job, planner.load_framework("megatron-lm"))
-    layouts = candidates(scenario, 64)[0]
+    layouts = enumerate_layouts(scenario, 64)[0]
     own = min(seconds(lambda: estimate_layouts(scenario, layouts)) for _ in range(3)) / len(layouts)
     one = layouts.take(slice(0, 1))
     alone = seconds(lambda: [estimate_layouts(scenario, one) for _ in range(ALONE)]) / ALONE

@@ -9,10 +9,10 @@ import importlib
 import typing
 
 from planner import ask
-from planner.choose.given.configured import estimate_configuration
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan, whole_training
-from planner.choose.simulated.simulation import Simulation, simulate
+from planner.choose.simulation.step_simulation import Simulation, simulate
+from planner.choose.user_layouts.configuration_estimate import estimate_configuration
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration

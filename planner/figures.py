@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.choose.pictured.anatomy import axes, played, scenario_of
-from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
+from planner.choose.plots.anatomy import axes, played, scenario_of
+from planner.choose.plots.layout_space import Space, space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario.experience import Experience

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from planner.choose.search.candidates import candidates
+from planner.choose.search.enumeration import enumerate_layouts
 from planner.cost.estimate import estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -32,7 +32,7 @@ def seconds(work: Callable[[], object]) -> float:
 def asked() -> tuple[Scenario, Layouts]:
     """Layouts of a dense model on 16 nodes of eight devices."""
     job = scenario("llama-3.1-70b", "megatron-lm", machine="dgx-h100", global_batch=1024)
-    layouts, _ = candidates(job, 128)
+    layouts, _ = enumerate_layouts(job, 128)
     return job, layouts
 
 

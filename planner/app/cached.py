@@ -13,10 +13,10 @@ import streamlit as st
 from planner.app import link
 from planner.app.controls.job import Job
 from planner.ask import QUESTIONS, Answer
-from planner.choose.pictured.anatomy import Axis, Played, axes, played, scenario_of
-from planner.choose.pictured.space import Space, space
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan, whole_training
+from planner.choose.plots.anatomy import Axis, Played, axes, played, scenario_of
+from planner.choose.plots.layout_space import Space, space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.training.training import Training

@@ -10,8 +10,8 @@ import streamlit as st
 from planner.app import address, link
 from planner.app.controls.job import SHORT, Job
 from planner.app.markdown import escape
-from planner.choose.given.completing import complete
 from planner.choose.planning import estimate
+from planner.choose.user_layouts.completion import complete
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import joined
 from planner.describe.configurations.document import MAX_BYTES

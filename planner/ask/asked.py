@@ -19,8 +19,8 @@ from planner.choose.job_checks import (
     check_workload,
 )
 from planner.choose.job_search import Answered, answered, frameworks_for
-from planner.choose.recommending import TOLERANCE, recommended
-from planner.choose.search import Needed
+from planner.choose.recommendation import TOLERANCE, recommended
+from planner.choose.search import SearchScope
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
@@ -75,7 +75,11 @@ class Asked:
         Raises LayoutError where the machine has not so many.
         """
         check_nodes(self.machine, nodes)
-        needed = Needed(few=sys.maxsize) if whole else Needed(near=1 + self.tolerance, listed=1)
+        scope = (
+            SearchScope(exhaustive_up_to=sys.maxsize)
+            if whole
+            else SearchScope(near_factor=1 + self.tolerance, top=1)
+        )
         return answered(
             self.model,
             self.machine,
@@ -83,7 +87,7 @@ class Asked:
             self.workload,
             self.frameworks,
             self.experience,
-            needed,
+            scope,
         )
 
     def tried_on(self, nodes: int) -> Point:

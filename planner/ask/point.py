@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from planner.ask.answer import Row
 from planner.choose.job_search import Answered
-from planner.choose.recommending import deep, likely_stalls, usual
-from planner.choose.search import RISK, Found
-from planner.choose.verdicts.changes import excess, nearest
+from planner.choose.recommendation import deep, likely_stalls, usual
+from planner.choose.search import RISK, Candidates
+from planner.choose.verdicts.fixes import excess, nearest
 from planner.cost.estimate import Estimate, timed
 from planner.cost.parts import part
 from planner.cost.scenario import Scenario
@@ -172,7 +172,7 @@ def _oddities(scenario: Scenario, best: Estimate) -> Iterable[str]:
         yield "runs like it stalled more often than not"
 
 
-def _in_the_way(found: Iterable[Found]) -> str:
+def _in_the_way(found: Iterable[Candidates]) -> str:
     """By how much what is nearest to fitting does not; or which rule leaves nothing."""
     closest = [(*nearest(part), part.scenario) for part in found if len(part.footprints)]
     if closest:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from planner.choose.legality import check
 from planner.choose.nearby_batches import NEAR, Batch, offered
-from planner.choose.recommending import deep, recommended
-from planner.choose.search import Found, Needed, search
+from planner.choose.recommendation import deep, recommended
+from planner.choose.search import Candidates, SearchScope, search
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
@@ -28,7 +28,7 @@ class Answered:
 
     workload: Workload
     """The one asked for, or with the nearest batch that has a layout where that one has none."""
-    found: dict[str, Found]
+    found: dict[str, Candidates]
     """Every layout, by framework."""
     batches: tuple[Batch, ...] = ()
     """What is offered in place of a batch that has no layout."""
@@ -41,7 +41,7 @@ def answered(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
     experience: Experience = Experience(),
-    needed: Needed = Needed(),
+    scope: SearchScope = SearchScope(),
 ) -> Answered:
     """Every layout of a job, by framework; of the nearest batch where the one asked for has none.
 
@@ -50,10 +50,10 @@ def answered(
     answer while a few sequences more or less can be shared evenly.
     """
     world, batch = nodes * machine.node.num_devices, workload.global_batch
-    found: dict[str, Found] = {}
+    found: dict[str, Candidates] = {}
     for stage in _stages(model, machine, workload, chosen):
         asked = {name: replace(scenario, experience=experience) for name, scenario in stage.items()}
-        found |= _search_all(asked, world, needed)
+        found |= _search_all(asked, world, scope)
         one = recommended(found.values())
         if one is not None and not deep(model, one.layout.pp):
             break
@@ -67,23 +67,25 @@ def answered(
         if near:
             nearest = workload.replaced(global_batch=min(near, key=lambda size: abs(size - batch)))
             again = {name: replace(scenario, workload=nearest) for name, scenario in asked.items()}
-            return Answered(nearest, _search_all(again, world, needed), others)
+            return Answered(nearest, _search_all(again, world, scope), others)
         if one is not None:
             break
     return Answered(workload, found)
 
 
-def _search_all(asked: dict[str, Scenario], world: int, needed: Needed) -> dict[str, Found]:
+def _search_all(
+    asked: dict[str, Scenario], world: int, scope: SearchScope
+) -> dict[str, Candidates]:
     """What is found for every framework.
 
     In any order the answer is the same; those of most axes are often the fastest and spare most
     estimates of others.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, Candidates] = {}
     for name in sorted(reversed(asked), key=lambda name: -len(asked[name].framework.axes)):
-        found[name] = search(asked[name], world, needed=needed)
-        enough_s = min(needed.enough_s, found[name].enough_s)
-        needed = replace(needed, enough_s=enough_s)
+        found[name] = search(asked[name], world, scope=scope)
+        top_time_s = min(scope.top_time_s, found[name].top_time_s)
+        scope = replace(scope, top_time_s=top_time_s)
     return {name: found[name] for name in asked}
 
 
@@ -94,10 +96,10 @@ def searched(
     workload: Workload,
     chosen: Sequence[str | Framework] = (),
     experience: Experience = Experience(),
-    needed: Needed = Needed(),
-) -> dict[str, Found]:
-    """Every layout of a job as it is answered, by framework; `needed` as of `search`."""
-    return answered(model, machine, nodes, workload, chosen, experience, needed).found
+    scope: SearchScope = SearchScope(),
+) -> dict[str, Candidates]:
+    """Every layout of a job as it is answered, by framework; `scope` as of `search`."""
+    return answered(model, machine, nodes, workload, chosen, experience, scope).found
 
 
 def _stages(

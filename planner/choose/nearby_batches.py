@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.choose.recommending import TOLERANCE, effort, recommended
+from planner.choose.recommendation import TOLERANCE, effort, recommended
 from planner.choose.search import search
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from planner.choose.nearby_batches import Batch
-from planner.choose.verdicts.judging import Verdict
+from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Queue

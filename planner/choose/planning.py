@@ -14,11 +14,11 @@ from planner.choose.job_search import answered, frameworks_for, left_out, unwrit
 from planner.choose.legality import broken, check
 from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan
-from planner.choose.recommending import TOLERANCE, ideas, recommended, stall_notes
-from planner.choose.search import Needed
-from planner.choose.verdicts.advice import learning_rate_note, notes
-from planner.choose.verdicts.judging import judge
-from planner.choose.verdicts.switching import switch_notes
+from planner.choose.recommendation import TOLERANCE, ideas, recommended, stall_notes
+from planner.choose.search import SearchScope
+from planner.choose.verdicts.plan_notes import learning_rate_note, notes
+from planner.choose.verdicts.strategy_verdicts import judge
+from planner.choose.verdicts.switch_notes import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
@@ -78,8 +78,8 @@ def plan(
     check_tolerance(near)
     place.peak(workload.base_precision)
     asked = workload.global_batch
-    needed = Needed(near=1 + near, listed=top)
-    answer = answered(described, place, nodes, workload, frameworks, experience, needed)
+    scope = SearchScope(near_factor=1 + near, top=top)
+    answer = answered(described, place, nodes, workload, frameworks, experience, scope)
     found, workload = answer.found, answer.workload
     scenarios = {name: part.scenario for name, part in found.items()}
     best = recommended(found.values(), near)

@@ -100,8 +100,8 @@ def estimate_command(
     torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
     before them.
     """
-    from planner.choose.given.configured import improved
     from planner.choose.planning import estimate
+    from planner.choose.user_layouts.configuration_estimate import improved
     from planner.cost.scenario import Scenario
 
     described, place, job = given.completed()
@@ -191,7 +191,7 @@ def _print_estimate(
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.choose.verdicts.advice import grounds, utilisation
+        from planner.choose.verdicts.plan_notes import grounds, utilisation
         from planner.show.report import (
             console,
             show_estimate,

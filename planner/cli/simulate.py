@@ -36,7 +36,7 @@ def simulate_command(
 
     The layout is stated as for `planner estimate`, and the same seconds are played.
     """
-    from planner.choose.simulated.simulation import simulate
+    from planner.choose.simulation.step_simulation import simulate
 
     model, machine, job = given.completed()
     found = simulate(

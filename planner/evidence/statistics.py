@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.choose.recommending import likely_stalls
+from planner.choose.recommendation import likely_stalls
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout

@@ -12,8 +12,8 @@ from typing import Any
 
 from planner.ask.answer import Answer
 from planner.choose.plan import Plan
-from planner.choose.simulated.simulation import Simulation
-from planner.choose.simulated.widening import SHARE
+from planner.choose.simulation.bottlenecks import SHARE
+from planner.choose.simulation.step_simulation import Simulation
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description, Quantity, shown

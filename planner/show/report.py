@@ -15,7 +15,7 @@ from rich.text import Text
 from planner.ask.answer import Answer
 from planner.choose.plan import Plan
 from planner.choose.search import RISK
-from planner.choose.verdicts.judging import Verdict
+from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.describe.base import Description

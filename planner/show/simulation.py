@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.choose.simulated.simulation import Simulation
-from planner.choose.simulated.widening import SHARE
+from planner.choose.simulation.bottlenecks import SHARE
+from planner.choose.simulation.step_simulation import Simulation
 from planner.describe.machine import Machine
 from planner.show.words import fate, interval
 from planner.units import counted, format_bytes, format_seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.choose.plan import Plan
-from planner.choose.verdicts.changes import lacking
-from planner.choose.verdicts.judging import Verdict
+from planner.choose.verdicts.fixes import lacking
+from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

@@ -14,9 +14,9 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from planner.choose.given.completing import complete
 from planner.choose.planning import estimate, plan
-from planner.choose.verdicts.changes import lacking
+from planner.choose.user_layouts.completion import complete
+from planner.choose.verdicts.fixes import lacking
 from planner.cost.scenario import Scenario
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework

@@ -11,7 +11,7 @@ import pytest
 
 from planner.choose.job_search import searched
 from planner.choose.legality import legal
-from planner.choose.search import Found
+from planner.choose.search import Candidates
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.scenario import Scenario
@@ -106,7 +106,7 @@ def fastest(scenario: Scenario, taken: Footprints) -> float:
     return float(np.min(times))
 
 
-def best(found: Found) -> float:
+def best(found: Candidates) -> float:
     return float(np.min(found.estimates.step_time_s, initial=np.inf))
 
 

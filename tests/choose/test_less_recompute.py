@@ -9,7 +9,7 @@ import pytest
 
 from planner.choose.legality import legal
 from planner.choose.search import RISK, search
-from planner.choose.search.found import fits_safely
+from planner.choose.search.candidates import fits_safely
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates, timed
 from planner.cost.memory.footprint import footprints

@@ -8,7 +8,7 @@ import planner
 from planner.choose.nearby_batches import NEAR, nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.recommending import TOLERANCE, deep, effort
+from planner.choose.recommendation import TOLERANCE, deep, effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_model
 from planner.describe.workload import Workload

@@ -11,7 +11,7 @@ import pytest
 
 from planner.choose.legality import check, legal
 from planner.choose.planning import plan
-from planner.choose.search import candidates, order, search
+from planner.choose.search import enumerate_layouts, order, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.operators.backward import selective_frees_nothing
 from planner.cost.scenario import Scenario
@@ -119,7 +119,7 @@ def test_candidates_are_exactly_the_legal_layouts(
     model: str, framework: str, world: int, batch: int
 ) -> None:
     q = scenario(model, framework, global_batch=batch)
-    layouts, _ = candidates(q, world)
+    layouts, _ = enumerate_layouts(q, world)
     found = [layouts[i] for i in range(len(layouts))]
     assert len(set(found)) == len(found)
     plain = {layout for layout in found if layout.dp_shard == 0}
@@ -135,7 +135,7 @@ def test_every_candidate_is_legal_and_fills_the_world(
     model: str, framework: str, world: int, batch: int
 ) -> None:
     q = scenario(model, framework, global_batch=batch)
-    layouts, dropped = candidates(q, world)
+    layouts, dropped = enumerate_layouts(q, world)
     assert len(layouts) > 0
     assert np.all(layouts.world == world)
     assert np.all(layouts.global_batch == batch)
@@ -203,7 +203,7 @@ def test_interleaving_goes_as_far_as_chunks_are_even() -> None:
     """To one layer a chunk; where none is even, the fullest holds little more than the mean."""
     for layers, longest in ((48, 24), (53, 27)):
         model = load_model("llama-3-8b").replaced(num_layers=layers)
-        layouts, _ = candidates(scenario(model, "megatron-lm", global_batch=64), 16)
+        layouts, _ = enumerate_layouts(scenario(model, "megatron-lm", global_batch=64), 16)
         chunks = set(layouts.vpp[layouts.pp == 2].tolist()) - {1}
         even = {count for count in range(2, longest) if layers % (2 * count) == 0}
         assert even <= chunks
@@ -213,7 +213,7 @@ def test_interleaving_goes_as_far_as_chunks_are_even() -> None:
 def test_a_v_is_searched_only_where_it_can_be_run() -> None:
     """Two chunks a stage, nothing repeated, weights not gathered again; no files, no candidate."""
     q = scenario("llama-3-8b", "fsdp2", global_batch=64)
-    found, dropped = candidates(q, 16)
+    found, dropped = enumerate_layouts(q, 16)
     turned = found.take(np.flatnonzero(found.v_shaped))
     assert len(turned)
     assert set(turned.vpp.tolist()) == {2}
@@ -223,8 +223,10 @@ def test_a_v_is_searched_only_where_it_can_be_run() -> None:
     assert np.any(turned.grad_accumulation % turned.pp)
     assert dropped["schedule does not go with recompute or ZeRO stage"] > len(turned)
     written = replace(q, framework=q.framework.written(q.model, q.workload))
-    assert not np.any(candidates(written, 16)[0].v_shaped)
-    assert not np.any(candidates(replace(q, framework=load_framework("nanotron")), 16)[0].v_shaped)
+    assert not np.any(enumerate_layouts(written, 16)[0].v_shaped)
+    assert not np.any(
+        enumerate_layouts(replace(q, framework=load_framework("nanotron")), 16)[0].v_shaped
+    )
 
 
 def test_nothing_legal_is_a_result() -> None:

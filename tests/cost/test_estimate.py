@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.choose.search import candidates, order
+from planner.choose.search import enumerate_layouts, order
 from planner.cost import arrays
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
@@ -75,7 +75,7 @@ def test_parts_add_up_to_what_is_said() -> None:
 @pytest.mark.slow
 def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = scenario(framework="megatron-lm")
-    layouts, _ = candidates(asked, 64)
+    layouts, _ = enumerate_layouts(asked, 64)
     whole = estimate_layouts(asked, layouts)
     assert len(layouts) > 200
     monkeypatch.setattr(arrays, "_TOGETHER", 77)

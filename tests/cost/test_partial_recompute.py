@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.choose.legality import check
-from planner.choose.verdicts.idle import idle_recompute
+from planner.choose.verdicts.unused_options import idle_recompute
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.host import host_memory

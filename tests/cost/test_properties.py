@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from planner.choose.legality import legal
-from planner.choose.search import candidates
+from planner.choose.search import enumerate_layouts
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimates, estimate_layouts
 from planner.cost.scenario import Scenario
@@ -44,7 +44,7 @@ def asked(case: Case, **workload: object) -> tuple[Scenario, Layouts, Estimates]
     job = scenario(
         model, framework, machine, sequence_length=1024, global_batch=64, precision=precision
     )
-    every, _ = candidates(job, nodes * job.machine.node.num_devices)
+    every, _ = enumerate_layouts(job, nodes * job.machine.node.num_devices)
     rows = np.unique(np.linspace(0, len(every) - 1, SAMPLE).astype(int))
     layouts = every.take(rows)
     return job, layouts, estimate_layouts(job, layouts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.choose.search import candidates
+from planner.choose.search import enumerate_layouts
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimates, estimate_layouts, fitting
 from planner.cost.scenario import Scenario
@@ -61,7 +61,7 @@ def some_layouts(name: str) -> tuple[Scenario, Layouts]:
     """Candidates of all kinds and their neighbours, in no order."""
     model, machine, framework, world, batch, more = JOBS[name]
     scenario = asked(model, framework, machine, sequence_length=2048, global_batch=batch, **more)
-    every, _ = candidates(scenario, world)
+    every, _ = enumerate_layouts(scenario, world)
     mixed = np.random.default_rng(7)
     some = every.take(mixed.choice(len(every), min(NUM_LAYOUTS, len(every)), replace=False))
     changed = Layouts.joined(list(neighbours(some)))

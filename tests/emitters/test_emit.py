@@ -18,7 +18,7 @@ import yaml
 
 import planner
 from planner.choose.job_search import searched
-from planner.choose.recommending import ideas
+from planner.choose.recommendation import ideas
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names

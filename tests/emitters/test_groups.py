@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.choose.given.completing import complete
+from planner.choose.user_layouts.completion import complete
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout

@@ -14,9 +14,9 @@ pytest.importorskip("plotly")
 from plotly.colors import sample_colorscale
 
 import planner
-from planner.choose.pictured.anatomy import Played, axes, played, rank_axes
-from planner.choose.pictured.space import space
 from planner.choose.plan import Plan
+from planner.choose.plots.anatomy import Played, axes, played, rank_axes
+from planner.choose.plots.layout_space import space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS

@@ -16,7 +16,7 @@ from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.app.controls.hub import hub_model
 from planner.app.controls.switches import SWITCHES, switched
-from planner.choose.recommending import TOLERANCE
+from planner.choose.recommendation import TOLERANCE
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import (
     MOST_FREE,

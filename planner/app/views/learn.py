@@ -13,9 +13,9 @@ from planner.app.controls.job import Asked, Job
 from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
-from planner.choose.pictured.anatomy import Played
 from planner.choose.planning import estimate
-from planner.choose.verdicts.guide import guide
+from planner.choose.plots.anatomy import Played
+from planner.choose.verdicts.decision_guide import guide
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.known import schedule_named

@@ -10,8 +10,8 @@ import numpy as np
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
-from planner.choose.recommending import recommended
-from planner.choose.verdicts.changes import nearest
+from planner.choose.recommendation import recommended
+from planner.choose.verdicts.fixes import nearest
 from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.moments import MOMENTS, Worksheet
 from planner.cost.parts import MemoryKind, part, unseen_parts

@@ -11,9 +11,9 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
 from planner.ask.point import largest_parts, on_nodes
-from planner.choose.pictured.anatomy import axes
-from planner.choose.recommending import recommended
-from planner.choose.search import Found
+from planner.choose.plots.anatomy import axes
+from planner.choose.recommendation import recommended
+from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
@@ -90,7 +90,7 @@ def network(
     )
 
 
-def _kinds(found: list[Found], asked: Asked) -> Iterator[tuple[str, Estimate]]:
+def _kinds(found: list[Candidates], asked: Asked) -> Iterator[tuple[str, Estimate]]:
     """The layout that one would run of each kind that fits."""
     for name, holds in _KINDS.items():
         best = recommended([part.only(holds) for part in found], asked.tolerance)

@@ -13,8 +13,8 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, on_nodes
-from planner.choose.recommending import recommended
-from planner.choose.search import Found
+from planner.choose.recommendation import recommended
+from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -99,7 +99,7 @@ def offload(
     )
 
 
-def _scenario(found: dict[str, Found], best: Estimate) -> Scenario:
+def _scenario(found: dict[str, Candidates], best: Estimate) -> Scenario:
     return found[best.framework].scenario
 
 

@@ -14,9 +14,9 @@ from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
 from planner.choose.job_search import Answered
 from planner.choose.nearby_batches import NEAR
-from planner.choose.recommending import TOLERANCE, recommended
-from planner.choose.search import RISK, Found
-from planner.choose.verdicts.changes import excess, nearest
+from planner.choose.recommendation import TOLERANCE, recommended
+from planner.choose.search import RISK, Candidates
+from planner.choose.verdicts.fixes import excess, nearest
 from planner.cost.estimate import Estimate, timed
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
@@ -114,7 +114,7 @@ def _other_batch(asked: Asked, done: Answered, nodes: int, kinds: list[_Kind]) -
     return f" All with a batch of {taken:,}: {ranks} do not share {batch:,} sequences evenly."
 
 
-def _kinds(found: list[Found], asked: Asked, alone: bool) -> Iterator[_Kind]:
+def _kinds(found: list[Candidates], asked: Asked, alone: bool) -> Iterator[_Kind]:
     """The kinds of which there is a legal layout."""
     for stage in _STAGES:
         for code, offload in enumerate(OFFLOAD):

@@ -12,7 +12,7 @@ from planner.ask.option import Option, checked
 from planner.ask.point import Point, amount, in_days, on_nodes, percent
 from planner.ask.resources.deadline import MOST_JOBS, MostJobs, admitted, finished, searched_all
 from planner.ask.resources.nodes import MostNodes, up_to
-from planner.choose.recommending import TOLERANCE
+from planner.choose.recommendation import TOLERANCE
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, LayoutError

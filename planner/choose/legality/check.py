@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.choose.job_checks import check_ramp, check_routing, check_sequence
-from planner.choose.legality.degrees import AXES, DIVISIONS
-from planner.choose.legality.experts import EXPERTS
-from planner.choose.legality.memory import OFFLOADED, RECOMPUTED
-from planner.choose.legality.pipeline import SCHEDULED, STAGES
+from planner.choose.legality.degree_rules import AXES, DIVISIONS
+from planner.choose.legality.expert_rules import EXPERTS
+from planner.choose.legality.memory_rules import OFFLOADED, RECOMPUTED, TRACED
+from planner.choose.legality.pipeline_rules import SCHEDULED, STAGES
 from planner.choose.legality.rule import Rule
-from planner.choose.legality.sharding import SHARDING
-from planner.choose.legality.traced import TRACED
+from planner.choose.legality.sharding_rules import SHARDING
 from planner.cost.arrays import Mask
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts

@@ -1,168 +1,126 @@
-"""Candidates: every legal layout of a world size.
-
-Columns are crossed one group at a time and filtered as soon as a rule can be applied, so
-illegal degrees are never multiplied out. Nothing is dropped silently: every reason is counted.
-"""
+"""Candidates: the candidates of one framework, and their order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.choose.legality import legal
-from planner.choose.search.grid import Grid
-from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
+from planner.cost.arrays import Mask
+from planner.cost.estimate import Estimates
+from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.bubble import interleaved
-from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
+from planner.cost.uncertainty.memory import exceeding_probability
+from planner.errors import LayoutError
 
-__all__ = ["FULLEST_CHUNK", "candidates"]
+__all__ = ["RISK", "Candidates", "fits", "fits_safely", "order"]
 
-_MAX_MICRO_BATCH = 64
-_MAX_SAMPLES = 1024
-"""The same of samples that are no sequences, such as pictures."""
-FULLEST_CHUNK = 1.05
-"""Layers of the fullest chunk over their mean: what interleaving saves is lost where it is more."""
-_LEAST_CONTEXT_TOKENS = 1024
+Int = NDArray[np.int64]
 
+_Taken = TypeVar("_Taken", bound=Footprints)
 
-def candidates(scenario: Scenario, world: int) -> tuple[Layouts, dict[str, int]]:
-    """All legal layouts of `world` ranks, and how many combinations fell for which reason."""
-    grid = Grid(scenario)
-    _degrees(grid, world)
-    _batches(grid)
-    _sharding(grid)
-    _schedules(grid)
-    grid.cross("recompute", _recompute(grid))
-    mask, dropped = legal(scenario, grid.layouts(), {"schedule", "recompute", "zero_stage"})
-    grid.dropped.update(dropped)
-    grid.filter(mask)
-    return grid.layouts(), dict(grid.dropped)
+RISK = 0.05
+"""Probability of running out of memory that is taken."""
 
 
-def _recompute(grid: Grid) -> list[int]:
-    """Modes of recompute but those that repeat attention and free nothing."""
-    modes = list(grid.scenario.framework.recompute)
-    if "selective" in modes and selective_frees_nothing(grid.scenario):
-        modes.remove("selective")
-        if fell := len(grid.columns["tp"]):
-            grid.dropped[f"selective recompute: {FREES_NOTHING}"] += fell
-    return [RECOMPUTE.index(mode) for mode in modes]
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of one framework: what all of them take, and how long those take that fit."""
+
+    scenario: Scenario
+    footprints: Footprints
+    estimates: Estimates
+    """Of those that fit, in the same order."""
+    dropped: dict[str, int]
+    too_large: int = 0
+    """Further candidates of which a bound says that they cannot fit."""
+    too_slow: int = 0
+    """Those of which a bound says that others of their kind are faster."""
+    top_time_s: float = np.inf
+    """The time of the slowest of as many ideas as an answer lists, where bounds were asked."""
+
+    @property
+    def num_decided(self) -> int:
+        """Candidates that were estimated in full or ruled out by a bound."""
+        return len(self.footprints) + self.too_large + self.too_slow
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Candidates]) -> Candidates:
+        """Parts of the candidates of one framework together; what fell is said by the first."""
+        if len(parts) == 1:
+            return parts[0]
+        return replace(
+            parts[0],
+            footprints=Footprints.joined([part.footprints for part in parts]),
+            estimates=Estimates.joined([part.estimates for part in parts]),
+        )
+
+    def joined(self, more: Candidates) -> Candidates:
+        """It with what was tried besides."""
+        return Candidates.of_parts([self, more])
+
+    def reordered(self, order: Int) -> Candidates:
+        """The same with its layouts in another order."""
+        place = np.cumsum(self.footprints.fits) - 1
+        fitting = place[order[self.footprints.fits[order]]]
+        return replace(
+            self, footprints=self.footprints.take(order), estimates=self.estimates.take(fitting)
+        )
+
+    @property
+    def fastest_s(self) -> float:
+        """Shortest step time; endless where nothing fits [s]."""
+        return float(np.min(self.estimates.step_time_s, initial=np.inf))
+
+    def only(self, holds: Callable[[Layouts], Mask]) -> Candidates:
+        """The part of it whose layouts are of one kind."""
+
+        def some(found: _Taken) -> _Taken:
+            return found.take(np.flatnonzero(holds(found.layouts)))
+
+        return replace(self, footprints=some(self.footprints), estimates=some(self.estimates))
 
 
-def _degrees(grid: Grid, world: int) -> None:
-    framework, model = grid.scenario.framework, grid.scenario.model
-    ways = divisors(world)
-    grid.columns = {"tp": np.asarray(ways if "tp" in framework.axes else [1], dtype=np.int64)}
-    grid.apply("tp")
-    layers = model.depth
-    grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
-    _context(grid, ways)
-    # where heads are all that it exchanges; other kinds are tried on what these candidates leave
-    alone = framework.context[0] == "ulysses"
-    grid.columns["ulysses"] = grid.columns["cp"] if alone else np.ones_like(grid.columns["cp"])
-    used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
-    # combinations whose product is not a divisor of the world are no layouts at all
-    grid.filter(world % used == 0)
-    columns = grid.columns
-    columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
-    columns["vpp"] = np.ones_like(columns["dp"])
-    batch = grid.scenario.workload.global_batch
-    grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
-    experts = model.experts.num_experts if model.experts else 1
-    grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
-    _whole_experts(grid)
-    grid.apply("pp", "cp", "ulysses", "ep", "etp", "dp", "vpp")
+def fits(scenario: Scenario, taken: Footprints) -> Mask:
+    """Whether layouts fit."""
+    return taken.fits
 
 
-def _whole_experts(grid: Grid) -> None:
-    """Experts split as the framework does unasked, and where it can, on one rank each."""
-    model, (unasked, *others) = grid.scenario.model, grid.scenario.framework.expert_tensor_parallel
-    apart = model.experts is not None and "one" in others and unasked == "tp"
-    grid.cross("etp", [0, 1] if apart else [0])
-    columns = grid.columns
-    # with ep = 1 every rank would hold all experts whole; with tp = 1 they are whole anyway
-    grid.filter((columns["etp"] == 0) | ((columns["tp"] > 1) & (columns["ep"] > 1)))
+def fits_safely(scenario: Scenario, taken: Footprints) -> Mask:
+    """Whether they fit, and run out of memory no more often than is taken."""
+    room = taken.device_limit_bytes / np.maximum(taken.memory_bytes, 1.0)
+    return np.asarray(taken.fits & (exceeding_probability(scenario, taken.layouts, room) <= RISK))
 
 
-def _context(grid: Grid, ways: list[int]) -> None:
-    """Context degrees; slices too short to fill a device are dropped, and counted."""
-    if "cp" not in grid.scenario.framework.axes:
-        grid.cross("cp", [1])
-        return
-    longest = grid.scenario.workload.sequence_length // _LEAST_CONTEXT_TOKENS
-    useful = [c for c in ways if c <= max(longest, 1)]
-    if fell := len(ways) - len(useful):
-        reason = f"context slices below {_LEAST_CONTEXT_TOKENS} tokens"
-        grid.dropped[reason] += fell * len(grid.columns["tp"])
-    grid.cross("cp", useful)
+def order(estimates: Estimates, count: int | None = None) -> Int:
+    """Indices of the layouts that fit, fastest first (the first `count` of them) [1].
 
+    Counted: step time to a nanosecond; ties go to the smaller memory, then to the smaller degrees
+    in the order of Layouts' fields, so the order never depends on how candidates were generated.
+    Left out: layouts that do not fit, the interval of the time. method.md#search. Raises
+    LayoutError where `count` is less than nothing.
 
-def _batches(grid: Grid) -> None:
-    batch = grid.scenario.workload.global_batch
-    most = _MAX_SAMPLES if grid.scenario.model.counts_samples else _MAX_MICRO_BATCH
-    grid.cross("micro_batch", [d for d in divisors(batch) if d <= most])
-    columns = grid.columns
-    per_replica = batch // columns["dp"]
-    grid.filter(per_replica % columns["micro_batch"] == 0)
-    columns = grid.columns
-    columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
-    grid.apply("micro_batch")
-
-
-def _sharding(grid: Grid) -> None:
-    framework = grid.scenario.framework
-    modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
-    grid.cross("sequence_parallel", modes)
-    columns = grid.columns
-    alone = columns["tp"] == 1
-    if framework.sequence_parallel == "with-tp":
-        columns["sequence_parallel"] = np.where(alone, 0, 1)
-    else:
-        grid.filter(~alone | (columns["sequence_parallel"] == 0))
-    grid.apply("sequence_parallel")
-    stages = framework.stages(grid.scenario.workload.precision)
-    grid.cross("zero_stage", list(stages))
-    grid.apply("zero_stage")
-    grid.cross("offload", list(range(len(OFFLOAD))))
-    mask, _ = legal(grid.scenario, grid.layouts(), {"offload", "zero_stage"})
-    grid.filter(mask)
-    # sharding over one replica is no sharding, but offload asks for a stage
-    layouts = grid.layouts()
-    least = layouts.zero_stage == min(stages)
-    grid.filter((layouts.num_replicas > 1) | least | ~layouts.keeps_states)
-
-
-def _schedules(grid: Grid) -> None:
-    scenario = grid.scenario
-    offered = [name for name in scenario.framework.schedules if name != "none"]
-    for name in list(offered):
-        if (better := schedule_named(name).no_better_than) in offered:
-            offered.remove(name)
-            if fell := len(grid.columns["pp"]):
-                grid.dropped[f"{name}: {better} takes as long and less memory"] = fell
-    grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])
-    layouts = grid.layouts()
-    grid.filter(layouts.piped != layouts.scheduled("none"))
-    _chunks(grid)
-    mask, dropped = legal(scenario, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
-    grid.dropped.update(dropped)
-    grid.filter(mask)
-
-
-def _chunks(grid: Grid) -> None:
-    """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
-    schedule as many as its layers make even."""
-    model, layouts = grid.scenario.model, grid.layouts()
-    layers, pp = model.depth, layouts.pp
-    several, turned = interleaved(layouts), layouts.v_shaped
-    rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
-    for count in range(2, layers // 2 + 1):
-        deep = (several | (turned & (count == 2))) & (pp * count <= layers)
-        even = deep & (-(-layers // (pp * count)) * pp * count <= FULLEST_CHUNK * layers)
-        rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
-        if fell := int(np.count_nonzero(deep & ~even)):
-            grid.dropped["interleaved chunks would be uneven"] += fell
-    grid.keep(np.concatenate(rows))
-    grid.columns["vpp"] = np.repeat(chunks, [len(some) for some in rows])
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> from planner.cost.estimate import estimate_layouts
+    >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
+    >>> job = Scenario(model, load_machine("polaris"), workload, load_framework("ddp"))
+    >>> ranks = Layouts.broadcast(dp=[1, 4], grad_accumulation=[64, 16])
+    >>> order(estimate_layouts(job, ranks)).tolist()            # four ranks before one
+    [1, 0]
+    """
+    if count is not None and count < 0:
+        raise LayoutError(f"top = {count} must not be negative; give 0 or more")
+    fitting = np.flatnonzero(estimates.fits)
+    time = np.round(estimates.step_time_s[fitting], 9)
+    if count and len(fitting) > count:
+        # nothing slower than the count-th fastest can be among the first
+        near = time <= np.partition(time, count - 1)[count - 1]
+        fitting, time = fitting[near], time[near]
+    layouts = estimates.layouts
+    degrees = [getattr(layouts, field.name)[fitting] for field in reversed(fields(layouts))]
+    ranked = np.lexsort([*degrees, np.round(estimates.memory_bytes[fitting]), time])
+    return fitting[ranked][:count]

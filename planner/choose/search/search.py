@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from planner.choose.job_checks import check_routing, check_sequence
-from planner.choose.search.candidates import candidates
-from planner.choose.search.found import Found
-from planner.choose.search.further import FURTHER
-from planner.choose.search.promising import Needed, promising
+from planner.choose.search.candidates import Candidates
+from planner.choose.search.enumeration import enumerate_layouts
+from planner.choose.search.pruning import SearchScope, promising
+from planner.choose.search.refine import FURTHER
 from planner.cost.arrays import Mask
 from planner.cost.estimate import fitting
 from planner.cost.scenario import Scenario
@@ -28,20 +28,20 @@ def search(
     scenario: Scenario,
     world: int,
     within: Callable[[Layouts], Mask] | None = None,
-    needed: Needed = Needed(),
-) -> Found:
+    scope: SearchScope = SearchScope(),
+) -> Candidates:
     """Every legal layout of `world` ranks under one framework, and the step time of what fits.
 
     With `within`, of one kind of layouts: what is tried further is then what could be the fastest
     of that kind and not of all, and comes of layouts of that kind. Of very many candidates those
-    are estimated that by their bounds can be `needed`.
+    are estimated that by their bounds can be `scope`.
     """
     check_sequence(scenario)
     check_routing(scenario)
-    layouts, dropped = candidates(scenario, world)
+    layouts, dropped = enumerate_layouts(scenario, world)
     layouts = _kept(layouts, within)
     estimating = functools.partial(_found, scenario, dropped)
-    found, sieve = promising(scenario, layouts, estimating, needed)
+    found, sieve = promising(scenario, layouts, estimating, scope)
     for further in FURTHER:
         more = _kept(further(found), within)
         more = more if sieve is None else sieve.passed(more)
@@ -69,6 +69,6 @@ def _kept(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts
     return layouts if within is None else layouts.take(np.flatnonzero(within(layouts)))
 
 
-def _found(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Found:
+def _found(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Candidates:
     """What all layouts take, and how long those take that fit."""
-    return Found(scenario, *fitting(scenario, layouts), dropped)
+    return Candidates(scenario, *fitting(scenario, layouts), dropped)

@@ -1,1 +1,1 @@
-"""Verdicts: what becomes of the classic strategies, what is in their way, and the field's guide."""
+"""Verdicts on the classic strategies, what rules them out, and the guide of HPC centres."""

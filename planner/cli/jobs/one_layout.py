@@ -30,7 +30,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.choose.given.completing import Completed
+    from planner.choose.user_layouts.completion import Completed
     from planner.evidence.learning import Learned
 
 __all__ = ["OneLayout"]
@@ -68,7 +68,7 @@ class OneLayout:
 
     def completed(self) -> tuple[Model, Machine, Completed]:
         """What the options name, and the job that they and files state together."""
-        from planner.choose.given.completing import complete
+        from planner.choose.user_layouts.completion import complete
 
         model = load_model(self.model)
         machine = machine_of(

@@ -58,7 +58,7 @@ class Framework(Description):
     `planner.emitters.recipes`; none: it is described for comparison only."""
     effort: float = Field(default=0, ge=0, le=10)
     """What it costs people to take up, beyond DDP around their own model: an order of preference on
-    the scale of `planner.choose.recommending` [1]."""
+    the scale of `planner.choose.recommendation` [1]."""
     searched: bool = False
     """Whether it is searched where no framework is named."""
     stands_in_for: str = ""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.choose.given.completing import complete
 from planner.choose.legality import check
+from planner.choose.user_layouts.completion import complete
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration

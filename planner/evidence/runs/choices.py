@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.legality import legal
-from planner.choose.search import candidates, order
+from planner.choose.search import enumerate_layouts, order
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.backward import selective_frees_nothing
@@ -88,7 +88,7 @@ def fastest(
     Sharding and recompute that the row does not state are the framework's usual ones where
     anything fits with them. PlannerError where nothing does.
     """
-    layouts = _run_by_people(scenario, candidates(scenario, num_ranks)[0])
+    layouts = _run_by_people(scenario, enumerate_layouts(scenario, num_ranks)[0])
     layouts = layouts.take(_agreeing(cells, layouts))
     usual = layouts.take(
         (layouts.recompute == RECOMPUTE.index(software.recompute))

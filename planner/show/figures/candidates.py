@@ -8,7 +8,7 @@ from typing import Any
 
 from plotly.colors import sample_colorscale
 
-from planner.choose.pictured.space import Point, Space
+from planner.choose.plots.layout_space import Point, Space
 from planner.cost.estimate import Estimate
 from planner.show.figures.frame import Drawing, framed, log_ticks, plain
 from planner.show.figures.palette import GREY, HUES, LIMIT, readable_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.choose.pictured.anatomy import Axis, rank_axes
+from planner.choose.plots.anatomy import Axis, rank_axes
 from planner.cost.network.wiring import group_rate, wiring
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.choose.verdicts.judging import Verdict
+from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, bar_style, framed

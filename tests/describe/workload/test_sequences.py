@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.choose.verdicts.advice import utilisation
+from planner.choose.verdicts.plan_notes import utilisation
 from planner.cost.estimate import estimate_layouts
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import sequence_flop

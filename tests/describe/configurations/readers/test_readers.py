@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.given.completing import complete
+from planner.choose.user_layouts.completion import complete
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document

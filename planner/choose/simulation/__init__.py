@@ -1,0 +1,1 @@
+"""Simulate one step of a layout event by event: its timeline, critical path and bottlenecks."""

@@ -1,0 +1,117 @@
+"""Idle: what of a job or a layout is asked for and does nothing there, in a sentence each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.choose.legality.memory_rules import chunk_layers
+from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
+from planner.cost.operators.blocks import blocks_of
+from planner.cost.scenario import Scenario
+from planner.cost.shards.layouts import Layouts
+from planner.describe.layout import Layout
+from planner.describe.workload import Workload, parse_ramp
+from planner.units import either, format_count
+
+__all__ = ["idle", "idle_ramp", "idle_recompute"]
+
+_OVERLAP = "communication.overlap_experts"
+
+
+def idle(scenario: Scenario, layout: Layout) -> list[str]:
+    """All of it."""
+    return [
+        *idle_recompute(scenario, layout),
+        *_layers(scenario, layout),
+        *_exchange(scenario, layout),
+        *idle_ramp(scenario.workload),
+    ]
+
+
+def idle_recompute(scenario: Scenario, layout: Layout) -> list[str]:
+    """Selective recompute that repeats attention and frees nothing.
+
+    >>> from planner import Workload, load_framework, load_machine, load_model
+    >>> model, machine = load_model("gpt2"), load_machine("polaris")
+    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
+    >>> idle_recompute(job, Layout(recompute="selective"))[0][:38]
+    'Selective recompute is none in memory:'
+    """
+    if layout.recompute_modules:
+        items = [item for block in blocks_of(scenario) for item in block.saved]
+        freed = {name for item in items for name in item.again_with}
+        unused = [name for name in layout.recompute_modules if name not in freed]
+        if not unused:
+            return []
+        return [
+            f"Recompute of {either(unused)} frees nothing in the layers of {scenario.model.name}."
+        ]
+    if layout.recompute != "selective" or not selective_frees_nothing(scenario):
+        return []
+    also = scenario.framework.recompute_modules
+    other = ", or name modules (--recompute-modules)" if also else ""
+    return [
+        f"Selective recompute is none in memory: {FREES_NOTHING}. It only repeats them in time: "
+        f"leave it out{other}."
+    ]
+
+
+def _layers(scenario: Scenario, layout: Layout) -> list[str]:
+    """Recompute by layers with more of them than there are."""
+    if max(layout.recompute_layers, layout.recompute_every) <= 1:
+        return []
+    most = int(np.max(chunk_layers(scenario, layout)))
+    if layout.recompute_layers > most:
+        return [
+            f"recompute_layers = {layout.recompute_layers} is full recompute: no chunk has more "
+            f"than {most} layers."
+        ]
+    if layout.recompute_every > most:
+        return [
+            f"recompute_every = {layout.recompute_every} repeats no layer: no chunk has more than "
+            f"{most}; use {most} or less, or recompute none."
+        ]
+    return []
+
+
+def _exchange(scenario: Scenario, layout: Layout) -> list[str]:
+    """Switches and imbalance of tokens that stay where they are, or do not overlap."""
+    framework, one = scenario.framework, Layouts.of(layout)
+    on = {word: switch for word, switch in framework.on_by_name.items() if switch.of_experts}
+    if layout.ep == 1:
+        uneven = scenario.workload.expert_imbalance
+        idle = [f"switch {word}" for word in on]
+        idle += [f"expert_imbalance = {uneven:g}"] if uneven > 1 else []
+        return [f"With ep = 1 no token leaves its rank: {name} does nothing." for name in idle]
+    if np.all(one.merges_passes(framework)):
+        return []
+    return [
+        f"Switch {word} does nothing in this layout: passes are merged only with several "
+        "micro-batches, without a pipeline or with an interleaved one, and without recompute of "
+        "whole layers or of moe."
+        for word, switch in on.items()
+        if switch.dotted.get(_OVERLAP)
+    ]
+
+
+def idle_ramp(workload: Workload) -> list[str]:
+    """A ramp of which the step or the training sees nothing.
+
+    >>> job = Workload(global_batch=64, ramp="10B:16", tokens=2e9)
+    >>> idle_ramp(job)[0]
+    'The ramp ends at 10 B tokens, the training at 2 B: no step has the global batch of 64.'
+    """
+    if not workload.ramp:
+        return []
+    end, tokens = parse_ramp(workload.ramp)[-1][0], workload.all_tokens
+    if not tokens:
+        return [
+            "The ramp changes how long a whole training takes, and no tokens are asked for: all "
+            "figures are of a step with the global batch."
+        ]
+    if end < tokens:
+        return []
+    return [
+        f"The ramp ends at {format_count(end)} tokens, the training at {format_count(tokens)}: no "
+        f"step has the global batch of {workload.global_batch}."
+    ]
