@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from planner.choose.job import JobSpec
+from planner.choose.job_search import search_job
+from planner.choose.search import Candidates, SearchScope
 from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
@@ -29,3 +35,24 @@ def scenario(
         Workload.described({**JOB, **workload}),
         load_framework(framework) if isinstance(framework, str) else framework,
     )
+
+
+def searched(
+    model: Model,
+    machine: Machine,
+    nodes: int,
+    workload: Workload,
+    frameworks: Sequence[str | Framework] = (),
+    experience: Experience = Experience(),
+    scope: SearchScope = SearchScope(),
+) -> dict[str, Candidates]:
+    """Candidates of a job by framework."""
+    job = JobSpec(
+        model,
+        machine,
+        nodes=nodes,
+        workload=workload,
+        frameworks=frameworks,
+        experience=experience,
+    )
+    return search_job(job, scope).by_framework

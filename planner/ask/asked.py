@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from planner.ask.answer import Answer, Row
 from planner.ask.point import Point, no_point, point_of
+from planner.choose.job import JobSpec, frameworks_for
 from planner.choose.job_checks import (
     check_nodes,
     check_ramp,
@@ -18,7 +19,7 @@ from planner.choose.job_checks import (
     check_tolerance,
     check_workload,
 )
-from planner.choose.job_search import Answered, answered, frameworks_for
+from planner.choose.job_search import JobCandidates, search_job
 from planner.choose.recommendation import TOLERANCE, recommended
 from planner.choose.search import SearchScope
 from planner.cost.scenario import Scenario
@@ -65,11 +66,11 @@ class Asked:
         """
         return self.point(nodes, self.searched(nodes))
 
-    def point(self, nodes: int, done: Answered) -> Point:
+    def point(self, nodes: int, done: JobCandidates) -> Point:
         """What is recommended of a search that is done."""
-        return point_of(nodes, done, recommended(done.found.values(), self.tolerance))
+        return point_of(nodes, done, recommended(done.by_framework.values(), self.tolerance))
 
-    def searched(self, nodes: int, *, whole: bool = False) -> Answered:
+    def searched(self, nodes: int, *, whole: bool = False) -> JobCandidates:
         """Layouts of the job on some nodes: those that may be recommended, or all.
 
         Raises LayoutError where the machine has not so many.
@@ -80,15 +81,16 @@ class Asked:
             if whole
             else SearchScope(near_factor=1 + self.tolerance, top=1)
         )
-        return answered(
+        job = JobSpec(
             self.model,
             self.machine,
-            nodes,
-            self.workload,
-            self.frameworks,
-            self.experience,
-            scope,
+            nodes=nodes,
+            workload=self.workload,
+            frameworks=self.frameworks,
+            tolerance=self.tolerance,
+            experience=self.experience,
         )
+        return search_job(job, scope)
 
     def tried_on(self, nodes: int) -> Point:
         """The same, where what cannot be asked there is a reason and no error."""
@@ -186,8 +188,8 @@ def _check(asked: Asked) -> None:
     job = asked.frameworks, asked.machine, asked.workload, asked.model
     for framework in frameworks_for(*job):
         scenario = Scenario(asked.model, asked.machine, asked.workload, framework)
-        check_sequence(scenario)
-        check_routing(scenario)
+        check_sequence(scenario.model, scenario.workload)
+        check_routing(scenario.model, scenario.workload)
 
 
 @dataclass(frozen=True, slots=True)

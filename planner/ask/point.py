@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planner.ask.answer import Row
-from planner.choose.job_search import Answered
+from planner.choose.job_search import JobCandidates
 from planner.choose.recommendation import deep, likely_stalls, usual
 from planner.choose.search import RISK, Candidates
 from planner.choose.verdicts.fixes import excess, nearest
@@ -138,12 +138,13 @@ def largest_parts(one: Estimate, count: int = 3) -> str:
     )
 
 
-def point_of(nodes: int, done: Answered, best: Estimate | None) -> Point:
+def point_of(nodes: int, done: JobCandidates, best: Estimate | None) -> Point:
     """The point of a search that is done."""
-    first = next(iter(done.found.values())).scenario
+    first = next(iter(done.by_framework.values())).scenario
     if best is None:
-        return no_point(nodes, first.machine, done.workload, _in_the_way(done.found.values()))
-    scenario = done.found[best.framework].scenario
+        reason = _in_the_way(done.by_framework.values())
+        return no_point(nodes, first.machine, done.workload, reason)
+    scenario = done.by_framework[best.framework].scenario
     odd = tuple(_oddities(scenario, best))
     reason = "; ".join([*odd, largest_parts(best)])
     if done.workload.global_batch != first.workload.global_batch:

@@ -1,14 +1,14 @@
-"""Job: what model, machine and nodes must satisfy before any layout is asked for."""
+"""Rules that a job must satisfy before any of its layouts is considered."""
 
 from __future__ import annotations
 
 import math
 import numbers
 
-from planner.cost.scenario import Scenario
 from planner.describe.base import shown
 from planner.describe.layout import divisors
 from planner.describe.machine import Machine
+from planner.describe.model.model import Model
 from planner.describe.workload import Workload, parse_ramp
 from planner.errors import DescriptionError, LayoutError, shorten
 from planner.units import counted
@@ -57,16 +57,16 @@ def check_workload(workload: Workload | None) -> None:
         )
 
 
-def check_sequence(scenario: Scenario) -> None:
-    """Raise LayoutError where the model's position table is shorter than the sequence."""
-    model, length = scenario.model, scenario.workload.sequence_length
-    if model.traced is not None and scenario.workload.adapted:
+def check_sequence(model: Model, workload: Workload) -> None:
+    """Raise LayoutError where the model cannot train on the workload's sequences."""
+    length = workload.sequence_length
+    if model.traced is not None and workload.adapted:
         raise LayoutError(
             f"adapters and frozen parts of {model.name}, a traced module, are not planned; build "
             "the module with them, and train it whole"
         )
     if model.counts_samples:
-        _check_samples(scenario)
+        _check_samples(model, workload)
         return
     rows = model.max_sequence_length or model.num_position_rows
     if model.position == "learned" and model.kind != "vision" and rows and length > rows:
@@ -76,9 +76,8 @@ def check_sequence(scenario: Scenario) -> None:
         )
 
 
-def _check_samples(scenario: Scenario) -> None:
-    """Raise LayoutError where a workload says of samples what sequences alone have."""
-    model, workload = scenario.model, scenario.workload
+def _check_samples(model: Model, workload: Workload) -> None:
+    """Raise LayoutError for settings of sequences where the model trains on samples."""
     if (length := workload.sequence_length) != 1:
         raise LayoutError(
             f"sequence length {length}: a sample of {model.name} is a whole and no sequence; "
@@ -95,9 +94,8 @@ def _check_samples(scenario: Scenario) -> None:
         )
 
 
-def check_routing(scenario: Scenario) -> None:
-    """Raise LayoutError where a workload routes tokens as the model never does."""
-    model, workload = scenario.model, scenario.workload
+def check_routing(model: Model, workload: Workload) -> None:
+    """Raise LayoutError for settings of experts that the model does not have."""
     experts, uneven = model.experts, workload.expert_imbalance
     if experts is None:
         names = ("expert_imbalance", "expert_capacity", "pad_experts")

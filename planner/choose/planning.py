@@ -1,29 +1,33 @@
-"""Planning: `plan` searches, `estimate` evaluates one layout.
+"""Plan a job, estimate one of its layouts, or its whole training.
 
-Both take names, paths or descriptions.
+`plan`, `estimate` and `whole_training` take names, paths or descriptions, and make the job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
-from planner.choose.job_checks import check_nodes, check_ramp, check_tolerance, check_workload
-from planner.choose.job_search import answered, frameworks_for, left_out, unwritten
+from planner.choose.job import JobSpec
+from planner.choose.job_search import (
+    JobCandidates,
+    framework_notes,
+    search_job,
+    unwritable_layout_notes,
+)
 from planner.choose.legality import broken, check
 from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan
-from planner.choose.recommendation import TOLERANCE, ideas, recommended, stall_notes
+from planner.choose.recommendation import ideas, recommended, stall_notes
 from planner.choose.search import SearchScope
 from planner.choose.verdicts.plan_notes import learning_rate_note, notes
-from planner.choose.verdicts.strategy_verdicts import judge
+from planner.choose.verdicts.strategy_verdicts import Verdict, judge
 from planner.choose.verdicts.switch_notes import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, load_model
+from planner.describe.catalogue import load_machine
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
@@ -34,9 +38,19 @@ from planner.errors import LayoutError
 from planner.training.answer import WholeTraining
 from planner.training.whole import whole_training as whole_training_of
 
-__all__ = ["estimate", "plan", "scenario_for", "whole_training"]
+__all__ = [
+    "estimate",
+    "estimate_job",
+    "job_of_layout",
+    "plan",
+    "plan_job",
+    "scenario_for",
+    "train_job",
+    "whole_training",
+]
 
-_TOP = 20
+TOP = 20
+"""Ranked layouts of a plan."""
 
 
 def plan(
@@ -46,77 +60,97 @@ def plan(
     nodes: int,
     workload: Workload | None = None,
     frameworks: str | Framework | Sequence[str | Framework] = (),
-    top: int = _TOP,
+    top: int = TOP,
     tolerance: float | None = None,
     experience: Experience = Experience(),
     training: Training | None = None,
 ) -> Plan:
     """Search every legal layout of a job: which to run, which is fastest, what does not fit.
 
-    `model` and `machine` are names (a model's also on the Hugging Face hub), paths or descriptions;
-    `nodes` of it are used, `workload` says what is trained, `frameworks` which are searched (the
-    usual ones unless named), `top` how many layouts are ranked. Recommended is the simplest
-    layout within `tolerance` (0.05 where None) of the fastest that is safe in memory. A batch that
-    no layout shares is answered with the nearest one within a quarter. `experience` is what
-    measured runs teach, as `planner.learn("runs.csv").experience`: times, memory, ranking follow.
-    `training` is what a training does besides its steps, and what it is charged: where the workload
-    says how long it is, `answer.training` has its days, parts and node-hours.
-    Raises PlannerError subclasses for input that makes no sense; that nothing fits is a result.
+    The fields are those of `planner.Job`; `top` layouts are ranked. Raises PlannerError subclasses
+    for input that makes no sense; that nothing fits is a result.
 
     >>> answer = plan("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
     ...               sequence_length=1024))
     >>> answer.fits, answer.best.layout.world
     (True, 4)
     """
-    described, place = _model(model), _machine(machine)
-    check_workload(workload)
-    workload = workload or Workload(sequence_length=_usual_length(described))
-    frameworks = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
-    check_nodes(place, nodes)
-    check_ramp(workload)
-    near = TOLERANCE if tolerance is None else tolerance
-    check_tolerance(near)
-    place.peak(workload.base_precision)
-    asked = workload.global_batch
-    scope = SearchScope(near_factor=1 + near, top=top)
-    answer = answered(described, place, nodes, workload, frameworks, experience, scope)
-    found, workload = answer.found, answer.workload
-    scenarios = {name: part.scenario for name, part in found.items()}
-    best = recommended(found.values(), near)
-    ranked = tuple(ideas(found.values(), top))
-    verdicts = judge(found, scenarios, nodes, bool(frameworks), near)
-    batches = answer.batches or offered(scenarios, nodes, best)
-    dropped: Counter[str] = Counter()
-    for part in found.values():
-        dropped.update(part.dropped)
-    return Plan(
-        model=described.name,
-        num_params=described.num_params,
-        machine=place.name,
+    job = JobSpec(
+        model,
+        machine,
         nodes=nodes,
-        num_devices=nodes * place.node.num_devices,
         workload=workload,
-        num_candidates=sum(part.num_decided for part in found.values()),
-        num_estimated=sum(len(part.footprints) for part in found.values()),
+        frameworks=frameworks,
+        tolerance=tolerance,
+        experience=experience,
+        training=training,
+    )
+    return plan_job(job, top)
+
+
+def plan_job(job: JobSpec, top: int = TOP) -> Plan:
+    """Search every legal layout of a job and rank the best.
+
+    Recommended is the simplest layout that is safe in memory and within the job's tolerance of the
+    fastest. A batch that no layout divides is answered with the nearest one within a quarter.
+    """
+    result = search_job(job, SearchScope(near_factor=1 + job.tolerance, top=top))
+    candidates = result.by_framework
+    scenarios = {name: part.scenario for name, part in candidates.items()}
+    best = recommended(candidates.values(), job.tolerance)
+    ranked = tuple(ideas(candidates.values(), top))
+    answered = job.replaced(workload=result.workload)
+    verdicts = judge(candidates, scenarios, job.nodes, bool(job.frameworks), job.tolerance)
+    queues = job.machine.scheduler.queues
+    return Plan(
+        model=job.model.name,
+        num_params=job.model.num_params,
+        machine=job.machine.name,
+        nodes=job.nodes,
+        num_devices=job.num_devices,
+        workload=result.workload,
+        num_candidates=sum(part.num_decided for part in candidates.values()),
+        num_estimated=sum(len(part.footprints) for part in candidates.values()),
         ranked=ranked,
         recommended=best,
         strategies=tuple(verdicts),
-        dropped=tuple(Dropped(*item) for item in sorted(dropped.items(), key=lambda i: (-i[1], i))),
-        notes=(
-            *notes(tuple(scenarios.values()), nodes, best, verdicts),
-            *switch_notes(found, best),
-            *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
-            learning_rate_note(workload.global_batch, unit=workload.batch_unit),
-            *left_out(described, place, workload, frameworks, found),
-            *unwritten(scenarios, best),
-        ),
-        batches=batches,
-        asked_batch=asked,
-        queued=bool(place.scheduler.queues),
-        queues=tuple(q for q in place.scheduler.queues if q.min_nodes <= nodes <= q.max_nodes),
+        dropped=_dropped(result),
+        notes=_notes(answered, scenarios, result, best, verdicts, ranked),
+        batches=result.batches or offered(scenarios, job.nodes, best),
+        asked_batch=job.workload.global_batch,
+        queued=bool(queues),
+        queues=tuple(q for q in queues if q.min_nodes <= job.nodes <= q.max_nodes),
         training=None
         if best is None
-        else whole_training_of(scenarios[best.framework], best, nodes, training),
+        else whole_training_of(scenarios[best.framework], best, job.nodes, job.training),
+    )
+
+
+def _dropped(result: JobCandidates) -> tuple[Dropped, ...]:
+    """Rejected layouts by reason, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for part in result.by_framework.values():
+        counts.update(part.dropped)
+    return tuple(Dropped(*item) for item in sorted(counts.items(), key=lambda i: (-i[1], i)))
+
+
+def _notes(
+    job: JobSpec,
+    scenarios: Mapping[str, Scenario],
+    result: JobCandidates,
+    best: Estimate | None,
+    verdicts: Sequence[Verdict],
+    ranked: Sequence[Estimate],
+) -> tuple[str, ...]:
+    """Sentences that a plan adds to its figures."""
+    candidates = result.by_framework
+    return (
+        *notes(tuple(scenarios.values()), job.nodes, best, verdicts),
+        *switch_notes(candidates, best),
+        *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
+        learning_rate_note(job.workload.global_batch, unit=job.workload.batch_unit),
+        *framework_notes(job, candidates),
+        *unwritable_layout_notes(scenarios, best),
     )
 
 
@@ -129,17 +163,22 @@ def estimate(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> Estimate:
-    """Memory and step time of one layout.
+    """Estimate memory and step time of one layout.
 
     Without a workload the global batch is the layout's own. Without a framework the first one
     that allows the layout is taken. `experience` corrects the estimate, as in `plan`. Raises
-    LayoutError where none does, with the legal values.
+    LayoutError with the legal values where none allows it.
 
     >>> estimate("llama-3-8b", "polaris", Layout(dp=4, tp=4, zero_stage=1)).layout.world
     16
     """
-    scenario = scenario_for(model, machine, layout, workload, framework, experience)
-    return estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    job = job_of_layout(model, machine, layout, workload, framework, experience)
+    return estimate_job(job, layout)
+
+
+def estimate_job(job: JobSpec, layout: Layout) -> Estimate:
+    """Estimate one layout of a job under the first of its frameworks that allows it."""
+    return estimate_layouts(scenario_for(job, layout), Layouts.stack([layout]))[0]
 
 
 def whole_training(
@@ -152,88 +191,89 @@ def whole_training(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> WholeTraining:
-    """How long the whole training takes on one layout, why, and what it takes.
+    """Estimate the duration, energy and cost of a whole training on one layout.
 
-    `workload` says how long it is (tokens, or samples and epochs), `training` what it does besides
-    its steps and what it is charged; the rest is as in `estimate`. Raises LayoutError where the
-    workload does not say how long it is.
+    `workload` states the length (tokens, or samples and epochs), `training` everything besides
+    the steps. Raises LayoutError where the workload states no length.
 
     >>> job = Workload(global_batch=64, sequence_length=1024, tokens=1e10)
-    >>> found = whole_training("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
-    >>> found.steps, found.time.expected == sum(one.time_s.expected for one in found.parts)
+    >>> answer = whole_training("gpt2", "polaris", Layout(dp=4, micro_batch=16), workload=job)
+    >>> answer.steps, answer.time.expected == sum(part.time_s.expected for part in answer.parts)
     (152588, True)
     """
-    scenario = scenario_for(model, machine, layout, workload, framework, experience)
-    one = estimate_layouts(scenario, Layouts.stack([layout]))[0]
-    nodes = -(-layout.world // scenario.machine.node.num_devices)
-    found = whole_training_of(scenario, one, nodes, training)
-    if found is None:
+    job = job_of_layout(model, machine, layout, workload, framework, experience)
+    return train_job(job.replaced(training=training), layout)
+
+
+def train_job(job: JobSpec, layout: Layout) -> WholeTraining:
+    """Estimate the whole training of a job on one layout."""
+    scenario = scenario_for(job, layout)
+    estimated = estimate_layouts(scenario, Layouts.stack([layout]))[0]
+    answer = whole_training_of(scenario, estimated, job.nodes, job.training)
+    if answer is None:
         raise LayoutError(
-            f"tokens = {workload.tokens:g}: how long the training is, is not said; set tokens, or "
-            "samples and epochs, of the workload"
+            f"tokens = {job.workload.tokens:g}: the workload states no length of the training; set "
+            "tokens, or samples and epochs"
         )
-    return found
+    return answer
 
 
-def scenario_for(
+def job_of_layout(
     model: str | Model,
     machine: str | Machine,
     layout: Layout,
     workload: Workload | None,
     framework: str | Framework | None,
     experience: Experience,
-) -> Scenario:
-    """What is asked of one layout, which its framework allows; arguments as of `estimate`."""
-    described, place = _model(model), _machine(machine)
-    check_workload(workload)
-    length = _usual_length(described)
-    workload = workload or Workload(global_batch=layout.global_batch, sequence_length=length)
-    place.peak(workload.base_precision)
-    check_nodes(place, -(-layout.world // place.node.num_devices))
-    scenario = _scenario_for(described, place, workload, layout, framework)
-    return replace(scenario, experience=experience)
+) -> JobSpec:
+    """The job that one layout runs; arguments as of `estimate`."""
+    place = machine if isinstance(machine, Machine) else load_machine(machine)
+    job = JobSpec(
+        model,
+        place,
+        nodes=-(-layout.world // place.node.num_devices),
+        workload=workload,
+        frameworks=() if framework is None else framework,
+        experience=experience,
+    )
+    if workload is None:
+        own_batch = job.workload.replaced(global_batch=layout.global_batch)
+        job = job.replaced(workload=own_batch)
+    return job
 
 
-def _scenario_for(
-    model: Model,
-    machine: Machine,
-    workload: Workload,
-    layout: Layout,
-    framework: str | Framework | None,
-) -> Scenario:
-    if framework is not None:
-        chosen = framework if isinstance(framework, Framework) else load_framework(framework)
-        scenario = Scenario(model, machine, workload, chosen)
-        check(scenario, layout)
-        return scenario
-    asked = [Scenario(model, machine, workload, each) for each in frameworks_for((), machine)]
+def scenario_for(job: JobSpec, layout: Layout) -> Scenario:
+    """The job under the first of its frameworks that allows a layout.
+
+    Raises LayoutError where the layout needs other nodes, or no framework allows it.
+    """
+    per_node = job.machine.node.num_devices
+    needed = -(-layout.world // per_node)
+    if needed != job.nodes:
+        raise LayoutError(
+            f"the layout has {layout.world} ranks, which take {needed} nodes of {per_node} "
+            f"devices, but nodes = {job.nodes}; use nodes = {needed} or a layout of "
+            f"{job.num_devices} ranks"
+        )
+    scenarios = [job.scenario(framework) for framework in job.searched_frameworks()]
     refusals: list[LayoutError] = []
-    for scenario in asked:
+    for scenario in scenarios:
         try:
             check(scenario, layout)
         except LayoutError as error:
             refusals.append(error)
         else:
             return scenario
-    raise min(zip(asked, refusals, strict=True), key=lambda pair: _distance(pair[0], layout))[1]
+    closest = min(
+        zip(scenarios, refusals, strict=True), key=lambda pair: _distance(pair[0], layout)
+    )
+    raise closest[1]
 
 
 def _distance(scenario: Scenario, layout: Layout) -> tuple[int, bool, int, int]:
-    """How far a framework is from a layout: the rules that are broken, and of as many the one that
-    offers the most, which says most about the layout itself."""
+    """Sort key: the rules that a layout breaks, then how little the framework offers.
+
+    Of frameworks that break as many rules, the one that offers the most says most about the layout.
+    """
     framework, rules = scenario.framework, len(list(broken(scenario, layout)))
     return rules, bool(framework.instead_of), -len(framework.axes), -len(framework.recompute)
-
-
-def _usual_length(model: Model) -> int:
-    """Tokens per sequence where no workload is stated: a sample that is none has one."""
-    usual: int = Workload.model_fields["sequence_length"].default
-    return model.default_sequence_length if model.counts_samples else usual
-
-
-def _model(model: str | Model) -> Model:
-    return model if isinstance(model, Model) else load_model(model)
-
-
-def _machine(machine: str | Machine) -> Machine:
-    return machine if isinstance(machine, Machine) else load_machine(machine)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.choose.job_search import searched
 from planner.choose.legality import legal
 from planner.choose.search import Candidates
 from planner.cost.estimate import timed
@@ -19,6 +18,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model, overridden
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
 from planner.describe.workload import Workload
+from tests.descriptions import searched
 
 TITAN, ENGINE = ("fsdp2", "megatron-lm"), ("deepspeed", "ddp")
 BOTH_ENGINES = ("deepspeed", "megatron-deepspeed")

@@ -1,16 +1,17 @@
-"""Asking: which frameworks a job is searched with."""
+"""Job search: which frameworks a job is searched with."""
 
 from __future__ import annotations
 
 import pytest
 
-from planner.choose.job_search import frameworks_for, left_out, searched, unwritten
+from planner.choose.job import JobSpec, frameworks_for
+from planner.choose.job_search import framework_notes, unwritable_layout_notes
 from planner.choose.planning import estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from tests.descriptions import scenario
+from tests.descriptions import scenario, searched
 
 JOB = Workload(global_batch=32, sequence_length=2048)
 
@@ -34,7 +35,7 @@ def test_experts_are_searched_with_deepep_where_it_runs(
     found = searched(*asked, 4, JOB)
     megatron = {name for name in found if name.startswith("megatron")}
     assert megatron == {framework}
-    said = " ".join(left_out(*asked, JOB, (), found))
+    said = " ".join(framework_notes(JobSpec(*asked, nodes=4, workload=JOB), found))
     assert "megatron" not in said
 
 
@@ -57,10 +58,10 @@ def test_a_recommended_layout_that_no_file_says_is_named(layout: Layout, said: s
     found = estimate(
         asked.model, asked.machine, layout, workload=asked.workload, framework=asked.framework
     )
-    notes = " ".join(unwritten({"fsdp2": asked}, found))
+    notes = " ".join(unwritable_layout_notes({"fsdp2": asked}, found))
     assert bool(notes) == bool(said)
     assert said in notes
-    assert unwritten({"fsdp2": asked}, None) == []
+    assert unwritable_layout_notes({"fsdp2": asked}, None) == []
 
 
 @pytest.mark.parametrize("machine", ["polaris", "frontier", "workstation-4x4090"])

@@ -15,6 +15,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
+from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from tests.descriptions import scenario
 
@@ -338,10 +339,11 @@ def test_mask_and_sentence_agree(model: str, framework: str, layout: Layout) -> 
 
 
 def test_learned_positions_limit_the_sequence() -> None:
-    check_sequence(scenario("llama-3-8b", sequence_length=1_000_000))  # rotary: no table
-    check_sequence(scenario("gpt2", sequence_length=1024))
+    # rotary embeddings have no table
+    check_sequence(load_model("llama-3-8b"), Workload(sequence_length=1_000_000))
+    check_sequence(load_model("gpt2"), Workload(sequence_length=1024))
     with pytest.raises(LayoutError, match="use a sequence of 1024 or less"):
-        check_sequence(scenario("gpt2", sequence_length=1025))
+        check_sequence(load_model("gpt2"), Workload(sequence_length=1025))
 
 
 def test_dp_follows_from_nodes() -> None:

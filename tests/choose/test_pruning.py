@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from planner.choose.job_search import searched
 from planner.choose.planning import plan
 from planner.choose.recommendation import ideas, recommended
 from planner.choose.search import Candidates, SearchScope, enumerate_layouts, search
@@ -15,6 +14,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
 from tests import descriptions
+from tests.descriptions import searched
 
 JOBS = {
     # model, machine, nodes, sequence, batch

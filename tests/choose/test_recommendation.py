@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import planner
-from planner.choose.job_search import searched
 from planner.choose.planning import plan
 from planner.choose.recommendation import (
     TOLERANCE,
@@ -27,6 +26,7 @@ from planner.cost.uncertainty.memory import exceeding_probability, memory_class,
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
+from tests.descriptions import searched
 
 # whole searches of several jobs
 pytestmark = pytest.mark.slow

@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 import planner
-from planner.choose.job_search import searched
 from planner.choose.recommendation import ideas
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
@@ -30,6 +29,7 @@ from planner.emitters.folder import write_folder, zip_bytes
 from planner.errors import EmitError
 from planner.evidence.logs.job import read_job
 from planner.evidence.logs.read import RunLog
+from tests.descriptions import searched
 from tests.emitters.emitted import Files, files_of, place_files, plan_of, run_on, scripts
 
 _OFFLOADED = Layout(dp=8, zero_stage=3, offload="all-cpu", grad_accumulation=5)

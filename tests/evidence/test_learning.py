@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import planner
-from planner.choose.job_search import searched
 from planner.choose.planning import plan
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.footprint import stage_memory
@@ -33,6 +32,7 @@ from planner.evidence.learning import (
 from planner.evidence.measured import read_measured
 from planner.evidence.runs.run import Run
 from planner.show.lessons import corrected, lessons, lessons_dict
+from tests.descriptions import searched
 
 COLUMNS = (
     "row_id,system,gpu,n_gpus,model,seq_len,framework,dp,tp,zero_stage,micro_batch,global_batch,"

@@ -78,10 +78,10 @@ def memory(
 def _one(asked: Asked, nodes: int) -> tuple[Scenario | None, Estimate | None]:
     """The recommended layout, or the one that is nearest to fitting, and its question."""
     done = asked.searched(nodes)
-    best = recommended(done.found.values(), asked.tolerance)
+    best = recommended(done.by_framework.values(), asked.tolerance)
     if best is not None:
-        return done.found[best.framework].scenario, best
-    closest = [(*nearest(f), f.scenario) for f in done.found.values() if len(f.footprints)]
+        return done.by_framework[best.framework].scenario, best
+    closest = [(*nearest(f), f.scenario) for f in done.by_framework.values() if len(f.footprints)]
     if not closest:
         return None, None
     _, taken, scenario = min(closest, key=lambda each: each[0])

@@ -67,7 +67,7 @@ def network(
     done = asked.searched(nodes, whole=True)
     whole = asked.point(nodes, done)
     rows = []
-    for name, found in _kinds(list(done.found.values()), asked):
+    for name, found in _kinds(list(done.by_framework.values()), asked):
         rows += list(_rows(name, found, asked, done.workload, nodes))
     share = max(round(asked.workload.global_batch / nodes), 1)
     alone = asked.at(workload=asked.workload.replaced(global_batch=share, ramp="")).on(1)

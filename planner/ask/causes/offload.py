@@ -75,7 +75,9 @@ def offload(
     """
     asked = asked_of(model, machine, job)
     done = asked.searched(nodes, whole=True)
-    parts = [part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.found.values()]
+    parts = [
+        part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.by_framework.values()
+    ]
     best, point = recommended(parts, asked.tolerance), asked.point(nodes, done)
     own: dict[str, Any] = {"nodes": nodes, "share": share}
     if best is None:
@@ -84,7 +86,7 @@ def offload(
             f": without, {point.spoken()}." if point.best else f", nor one without: {point.reason}."
         )
         return asked.answer("offload", verdict + plain, [], found=False, **own)
-    scenario = _scenario(done.found, best)
+    scenario = _scenario(done.by_framework, best)
     rows = [row for way in _WAYS if (row := _row(scenario, best, way, share / 100))]
     return asked.answer(
         "offload",

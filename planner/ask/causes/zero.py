@@ -12,7 +12,7 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
-from planner.choose.job_search import Answered
+from planner.choose.job_search import JobCandidates
 from planner.choose.nearby_batches import NEAR
 from planner.choose.recommendation import TOLERANCE, recommended
 from planner.choose.search import RISK, Candidates
@@ -75,7 +75,7 @@ def zero(
     asked = asked_of(model, machine, job)
     done = (_shared(asked, nodes) if alone else asked).searched(nodes, whole=True)
     kinds = sorted(
-        _kinds(list(done.found.values()), asked, alone), key=lambda k: k.best.step_time_s
+        _kinds(list(done.by_framework.values()), asked, alone), key=lambda k: k.best.step_time_s
     )
     first = next((kind for kind in kinds if kind.safe), None)
     return asked.answer(
@@ -105,7 +105,7 @@ def _sharing(asked: Asked, nodes: int) -> list[int]:
     return sorted({n for n in (batch // world * world, -(-batch // world) * world) if n})
 
 
-def _other_batch(asked: Asked, done: Answered, nodes: int, kinds: list[_Kind]) -> str:
+def _other_batch(asked: Asked, done: JobCandidates, nodes: int, kinds: list[_Kind]) -> str:
     """The batch that is answered, where it is not the one asked for."""
     batch, taken = asked.workload.global_batch, done.workload.global_batch
     if batch == taken or not kinds:

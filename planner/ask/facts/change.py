@@ -10,7 +10,7 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, no_point, on_nodes
-from planner.choose.job_search import frameworks_for
+from planner.choose.job import frameworks_for
 from planner.cost.parts import part
 from planner.describe.catalogue import load_framework, overridden
 from planner.describe.framework.switches import family

@@ -55,8 +55,8 @@ def check(scenario: Scenario, layout: Layout) -> None:
     """Raise LayoutError for the first rule that one layout breaks, with the legal values."""
     if why := scenario.framework.refuses(scenario.machine, scenario.workload, scenario.model):
         raise LayoutError(why)
-    check_sequence(scenario)
-    check_routing(scenario)
+    check_sequence(scenario.model, scenario.workload)
+    check_routing(scenario.model, scenario.workload)
     check_ramp(scenario.workload)
     for rule in broken(scenario, layout):
         raise LayoutError(rule.message(scenario, layout))

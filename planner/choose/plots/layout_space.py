@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.choose.job_search import searched
+from planner.choose.job import JobSpec
+from planner.choose.job_search import search_job
 from planner.choose.search import Candidates, SearchScope
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.estimate import timed
@@ -68,9 +69,15 @@ def space(
     experience: Experience = Experience(),
 ) -> Space:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
-    everything = searched(
-        model, machine, nodes, workload, frameworks, experience, SearchScope(sys.maxsize)
+    job = JobSpec(
+        model,
+        machine,
+        nodes=nodes,
+        workload=workload,
+        frameworks=frameworks,
+        experience=experience,
     )
+    everything = search_job(job, SearchScope(sys.maxsize)).by_framework
     found = [part for part in everything.values() if len(part.footprints)]
     if not found:
         return Space((), (), (), 0)

@@ -36,8 +36,8 @@ def search(
     of that kind and not of all, and comes of layouts of that kind. Of very many candidates those
     are estimated that by their bounds can be `scope`.
     """
-    check_sequence(scenario)
-    check_routing(scenario)
+    check_sequence(scenario.model, scenario.workload)
+    check_routing(scenario.model, scenario.workload)
     layouts, dropped = enumerate_layouts(scenario, world)
     layouts = _kept(layouts, within)
     estimating = functools.partial(_found, scenario, dropped)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.choose.planning import scenario_for
+from planner.choose.planning import job_of_layout, scenario_for
 from planner.choose.simulation.bottlenecks import Widened, widened
 from planner.choose.simulation.chrome_trace import trace_of
 from planner.choose.simulation.tasks import measured_factor, stage_works
@@ -174,8 +174,8 @@ def simulate(
     >>> sum(event.duration_s for event in step.critical_path) / step.makespan_s
     1.0
     """
-    scenario = scenario_for(model, machine, layout, workload, framework, experience)
-    return simulated(scenario, layout)
+    job = job_of_layout(model, machine, layout, workload, framework, experience)
+    return simulated(scenario_for(job, layout), layout)
 
 
 def simulated(scenario: Scenario, layout: Layout) -> Simulation:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.choose.job_search import searched
+from planner.choose.job import JobSpec
+from planner.choose.job_search import search_job
 from planner.choose.legality import legal
 from planner.choose.recommendation import TOLERANCE, recommended
 from planner.choose.search import Candidates, order, search
@@ -199,7 +200,8 @@ def _made(
 
 def _with_others(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
     """The verdicts with what fits in frameworks that were not asked for."""
-    found = searched(first.model, first.machine, nodes, first.workload)
+    job = JobSpec(first.model, first.machine, nodes=nodes, workload=first.workload)
+    found = search_job(job).by_framework
     scenarios = {name: part.scenario for name, part in found.items()}
     world = nodes * first.machine.node.num_devices
     others = _judged(_Bench(scenarios, found, world, False, {}, TOLERANCE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from planner.choose.job_search import searched
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
 from planner.choose.search import RISK
@@ -12,6 +11,7 @@ from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
+from tests.descriptions import searched
 
 # whole plans of several models
 pytestmark = pytest.mark.slow

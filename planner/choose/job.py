@@ -1,0 +1,154 @@
+"""JobSpec: a model to train on some nodes of a machine, loaded and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from planner.choose.job_checks import (
+    check_nodes,
+    check_ramp,
+    check_routing,
+    check_sequence,
+    check_tolerance,
+    check_workload,
+)
+from planner.choose.recommendation import TOLERANCE
+from planner.cost.scenario import Scenario
+from planner.cost.scenario.experience import Experience
+from planner.describe.catalogue import load_framework, load_machine, load_model, names
+from planner.describe.framework.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.training.training import Training
+from planner.describe.workload import Workload
+from planner.errors import LayoutError
+
+__all__ = ["JobSpec", "frameworks_for", "running_frameworks"]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JobSpec:
+    """The fields of a job, and the one place that checks them; `planner.Job` adds what it can do.
+
+    The constructor takes names, paths or descriptions. It raises PlannerError subclasses for input
+    that makes no sense; whether anything fits is an answer, not an error.
+
+    >>> JobSpec("gpt2", "polaris", nodes=2).num_devices
+    8
+    """
+
+    model: Model
+    """Model to train."""
+    machine: Machine
+    """Machine that trains it."""
+    nodes: int = 1
+    """Nodes of the machine."""
+    workload: Workload = field(default_factory=Workload)
+    """Batch, sequence, precision and optimizer; the sequence length defaults to the model's."""
+    frameworks: tuple[Framework, ...] = ()
+    """Frameworks to search; the catalogue's usual ones where empty."""
+    tolerance: float = TOLERANCE
+    """Share by which a simpler layout may be slower than the fastest and still be recommended."""
+    experience: Experience = field(default=Experience(), compare=False)
+    """Measured runs that correct the estimates."""
+    training: Training | None = None
+    """Data, evaluation, checkpoints, failures and charges of the whole training."""
+
+    def __init__(
+        self,
+        model: str | Model,
+        machine: str | Machine,
+        *,
+        nodes: int = 1,
+        workload: Workload | None = None,
+        frameworks: str | Framework | Sequence[str | Framework] = (),
+        tolerance: float | None = None,
+        experience: Experience = Experience(),
+        training: Training | None = None,
+    ) -> None:
+        """Load what is given by name, fill in defaults, and check the whole."""
+        check_workload(workload)
+        model = model if isinstance(model, Model) else load_model(model)
+        machine = machine if isinstance(machine, Machine) else load_machine(machine)
+        usual = model.default_sequence_length
+        values = {
+            "model": model,
+            "machine": machine,
+            "nodes": nodes,
+            "workload": workload or Workload(sequence_length=usual),
+            "frameworks": _loaded(frameworks),
+            "tolerance": TOLERANCE if tolerance is None else tolerance,
+            "experience": experience,
+            "training": training,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        check_nodes(self.machine, self.nodes)
+        check_ramp(self.workload)
+        check_tolerance(self.tolerance)
+        self.machine.peak(self.workload.base_precision)
+        check_sequence(self.model, self.workload)
+        check_routing(self.model, self.workload)
+        if self.frameworks:
+            self.searched_frameworks()
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of its nodes."""
+        return self.nodes * self.machine.node.num_devices
+
+    def replaced(self, **changes: Any) -> Self:
+        """Copy the job with other fields, checked again."""
+        return replace(self, **changes)
+
+    def searched_frameworks(self) -> list[Framework]:
+        """Frameworks that are searched; LayoutError where a chosen one does not run the job."""
+        return frameworks_for(self.frameworks, self.machine, self.workload, self.model)
+
+    def scenario(self, framework: Framework) -> Scenario:
+        """The job under one framework."""
+        return Scenario(self.model, self.machine, self.workload, framework, self.experience)
+
+
+def _loaded(frameworks: str | Framework | Sequence[str | Framework]) -> tuple[Framework, ...]:
+    several = (frameworks,) if isinstance(frameworks, (str, Framework)) else frameworks
+    return tuple(each if isinstance(each, Framework) else load_framework(each) for each in several)
+
+
+def frameworks_for(
+    chosen: Sequence[str | Framework],
+    machine: Machine,
+    workload: Workload | None = None,
+    model: Model | None = None,
+) -> list[Framework]:
+    """List the chosen frameworks, or the usual ones that run on the machine.
+
+    Raises LayoutError where a chosen one does not run there, or one of its switches does not suit
+    the workload or the model.
+    """
+    if chosen:
+        frameworks = list(_loaded(chosen))
+        for framework in frameworks:
+            if refusal := framework.refuses(machine, workload, model):
+                raise LayoutError(refusal)
+        return frameworks
+    running = running_frameworks(machine)
+    names_running = {framework.name for framework in running}
+    return [each for each in running if each.stands_in_for not in names_running]
+
+
+def running_frameworks(machine: Machine) -> list[Framework]:
+    """List the frameworks that are searched by default and run on the machine."""
+    runtime = machine.device.runtime
+    return [
+        framework
+        for framework in map(load_framework, names("framework"))
+        if framework.searched
+        and runtime in framework.runtimes
+        and framework.requires.met_by(machine)
+    ]
