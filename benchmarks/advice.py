@@ -22,9 +22,9 @@ import typer
 
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan
-from planner.choose.search import order, search
-from planner.choose.user_layouts.completion import complete
-from planner.choose.verdicts.decision_guide import Advice as Guide
+from planner.choose.search import rank_fastest, search
+from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.verdicts.decision_guide import GuideCase as Guide
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
@@ -160,10 +160,12 @@ def _production(job: Job) -> Estimate | None:
 
     # among all, chunks that are even only with embedding and head as layers are found as well
     found = search(scenario, world, ran), search(scenario, world).only(ran)
-    fastest = [kind.estimates[int(one)] for kind in found for one in order(kind.estimates, 1)]
+    fastest = [
+        kind.estimates[int(one)] for kind in found for one in rank_fastest(kind.estimates, 1)
+    ]
     if fastest:
         return min(fastest, key=lambda one: one.step_time_s)
-    done = complete(
+    done = complete_layout(
         job.model,
         job.machine,
         nodes=job.nodes,

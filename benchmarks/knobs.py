@@ -18,7 +18,7 @@ import typer
 from pydantic import Field
 
 from planner.choose.planning import estimate
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.cost.estimate import Estimate
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -61,7 +61,7 @@ class Job(Description):
         machine, model = load_machine(self.machine, self.set), load_model(self.model)
         workload = {k: tuple(v) if isinstance(v, list) else v for k, v in self.workload.items()}
         layout = {k: tuple(v) if isinstance(v, list) else v for k, v in self.layout.items()}
-        job = complete(
+        job = complete_layout(
             model,
             machine,
             layout=layout,

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from planner.choose.planning import estimate
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.errors import PlannerError
@@ -39,7 +39,7 @@ def outcome(path: Path) -> tuple[str, str]:
     if "zero_stage" in found.left_to:
         options["zero_stage"] = 3
     try:
-        job = complete(model, machine, found, nodes=nodes, layout=options)
+        job = complete_layout(model, machine, found, nodes=nodes, layout=options)
         estimate(model, machine, job.layout, workload=job.workload, framework=job.framework)
     except PlannerError as error:
         return "read, not on these ranks", f"{found.kinds[0]}: {error}"

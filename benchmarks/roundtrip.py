@@ -19,7 +19,7 @@ from typing import Any
 
 from planner.choose.legality import check
 from planner.choose.plan import Plan
-from planner.choose.user_layouts.completion import Completed, complete
+from planner.choose.user_layouts.completion import CompletedLayout, complete_layout
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -112,7 +112,7 @@ def _drawn(name: str, draw: random.Random) -> Case:
     if degrees["pp"] > 1:
         schedule = "interleaved-1f1b" if vpp > 1 else draw.choice(framework.schedules)
     told = {}
-    if framework.deals_as_told:
+    if framework.custom_pipeline_split:
         told = _dealing(draw, model.num_layers, degrees["pp"], vpp)
         # where ends are layers anyway, no file tells that from what is told
         told = {} if framework.balance == "ends-as-layers" and "split" not in told else told
@@ -235,7 +235,7 @@ def _counts_alike(job: Emitted, framework: Framework) -> bool:
     )
 
 
-def _completed(case: Case, read: Configuration) -> tuple[Completed, set[str]]:
+def _completed(case: Case, read: Configuration) -> tuple[CompletedLayout, set[str]]:
     """The job that the files and what they leave unsaid make, and the names of the latter."""
     scenario = case.scenario
     layout, workload = case.layout.model_dump(), scenario.workload.model_dump()
@@ -244,7 +244,7 @@ def _completed(case: Case, read: Configuration) -> tuple[Completed, set[str]]:
     sizes = {"micro_batch", "grad_accumulation", "global_batch"} & stated
     stated |= {"micro_batch", "grad_accumulation", "global_batch"} if len(sizes) > 1 else set()
     options = [{k: v for k, v in part.items() if k not in stated} for part in (layout, workload)]
-    back = complete(
+    back = complete_layout(
         scenario.model,
         scenario.machine,
         read,

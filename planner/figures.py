@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.choose.plan import Plan
-from planner.choose.plots.anatomy import axes, played, scenario_of
-from planner.choose.plots.layout_space import Space, space
+from planner.choose.plots.anatomy import parallel_axes, play_step, scenario_of
+from planner.choose.plots.layout_space import LayoutSpace, layout_space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario.experience import Experience
@@ -243,7 +243,7 @@ def link_loads(
     with _plotly():
         from planner.show.figures.layout import link_loads as draw
     found, place = _chosen(answer, estimate), _machine(answer, machine)
-    carried = axes(_model(answer, model), place, answer.workload, found)
+    carried = parallel_axes(_model(answer, model), place, answer.workload, found)
     return _figure(draw(carried, place, found.step_time_s))
 
 
@@ -259,7 +259,9 @@ def gantt(
     with _plotly():
         from planner.show.figures.pipeline import gantt as draw
     found, place = _chosen(answer, estimate), _machine(answer, machine)
-    return _figure(draw(played(_model(answer, model), place, answer.workload, found, experience)))
+    return _figure(
+        draw(play_step(_model(answer, model), place, answer.workload, found, experience))
+    )
 
 
 def memory_over_step(
@@ -275,7 +277,7 @@ def memory_over_step(
         from planner.show.figures.pipeline import memory_over_step as draw
     found, place = _chosen(answer, estimate), _machine(answer, machine)
     described = _model(answer, model)
-    step = played(described, place, answer.workload, found, experience)
+    step = play_step(described, place, answer.workload, found, experience)
     stages = _stages(answer, found, described, place)
     return _figure(draw(step, stages, place.device.memory_bytes.value))
 
@@ -409,9 +411,9 @@ def _space(
     machine: Machine,
     frameworks: Sequence[str],
     experience: Experience,
-) -> Space:
+) -> LayoutSpace:
     described = _model(answer, model)
-    return space(
+    return layout_space(
         described, machine, answer.nodes, answer.workload, frameworks, experience=experience
     )
 

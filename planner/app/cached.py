@@ -15,8 +15,8 @@ from planner.app.controls.job import Job
 from planner.ask import QUESTIONS, Answer
 from planner.choose.plan import Plan
 from planner.choose.planning import estimate, plan, whole_training
-from planner.choose.plots.anatomy import Axis, Played, axes, played, scenario_of
-from planner.choose.plots.layout_space import Space, space
+from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
+from planner.choose.plots.layout_space import LayoutSpace, layout_space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.describe.training.training import Training
@@ -58,9 +58,9 @@ def plan_of(job: Job) -> Plan:
 
 
 @st.cache_data(max_entries=32, show_spinner="Collecting all layouts ...", hash_funcs=_HASH)
-def space_of(job: Job) -> Space:
+def space_of(job: Job) -> LayoutSpace:
     """All candidates of a job, condensed."""
-    return space(
+    return layout_space(
         job.model,
         job.machine,
         job.nodes,
@@ -100,15 +100,15 @@ def training_of(job: Job, packed: str, asked: str) -> WholeTraining:
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
-def played_of(job: Job, packed: str) -> Played:
+def played_of(job: Job, packed: str) -> PlayedStep:
     """The step of a layout, event by event."""
-    return played(job.model, job.machine, job.workload, estimate_of(job, packed), job.experience)
+    return play_step(job.model, job.machine, job.workload, estimate_of(job, packed), job.experience)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)
 def axes_of(job: Job, packed: str) -> list[Axis]:
     """Parallel axes of a layout and what they carry."""
-    return axes(job.model, job.machine, job.workload, estimate_of(job, packed))
+    return parallel_axes(job.model, job.machine, job.workload, estimate_of(job, packed))
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=_HASH)

@@ -11,7 +11,7 @@ from planner.app import address, link
 from planner.app.controls.job import SHORT, Job
 from planner.app.markdown import escape
 from planner.choose.planning import estimate
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_framework
 from planner.describe.configurations.configuration import joined
 from planner.describe.configurations.document import MAX_BYTES
@@ -81,7 +81,9 @@ def wishes_of(texts: Mapping[str, str], job: Job) -> tuple[address.Wishes, tuple
         layout = {"micro_batch": 1}
         notes.append("micro-batches of one sequence, because the files state none")
     nodes = None if files.world or "dp" in files.layout else job.nodes
-    found = complete(job.model, job.machine, files, nodes=nodes, layout=layout, workload=workload)
+    found = complete_layout(
+        job.model, job.machine, files, nodes=nodes, layout=layout, workload=workload
+    )
     shown = estimate(
         job.model,
         job.machine,

@@ -20,7 +20,7 @@ from planner.choose.job_checks import (
     check_workload,
 )
 from planner.choose.job_search import JobCandidates, search_job
-from planner.choose.recommendation import TOLERANCE, recommended
+from planner.choose.recommendation import TOLERANCE, recommend
 from planner.choose.search import SearchScope
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
@@ -68,7 +68,7 @@ class Asked:
 
     def point(self, nodes: int, done: JobCandidates) -> Point:
         """What is recommended of a search that is done."""
-        return point_of(nodes, done, recommended(done.by_framework.values(), self.tolerance))
+        return point_of(nodes, done, recommend(done.by_framework.values(), self.tolerance))
 
     def searched(self, nodes: int, *, whole: bool = False) -> JobCandidates:
         """Layouts of the job on some nodes: those that may be recommended, or all.

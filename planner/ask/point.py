@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from planner.ask.answer import Row
 from planner.choose.job_search import JobCandidates
-from planner.choose.recommendation import deep, likely_stalls, usual
+from planner.choose.recommendation import is_common, is_deep_pipeline, likely_stalls
 from planner.choose.search import RISK, Candidates
-from planner.choose.verdicts.fixes import excess, nearest
+from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
 from planner.cost.estimate import Estimate, timed
 from planner.cost.parts import part
 from planner.cost.scenario import Scenario
@@ -164,9 +164,9 @@ def _oddities(scenario: Scenario, best: Estimate) -> Iterable[str]:
         yield f"out of memory with {100 * best.out_of_memory_probability:.0f} %"
     if layout.offload != "none":
         yield f"offload {layout.offload}"
-    if deep(scenario.model, layout.pp):
+    if is_deep_pipeline(scenario.model, layout.pp):
         yield f"a pipeline of {layout.pp} stages"
-    if not usual(scenario, layouts)[0]:
+    if not is_common(scenario, layouts)[0]:
         cut = layout.tp > scenario.machine.wired_devices
         yield f"tp {layout.tp} leaves the node" if cut else f"cp {layout.cp} cuts sequences short"
     if likely_stalls(scenario, layouts)[0]:
@@ -175,11 +175,11 @@ def _oddities(scenario: Scenario, best: Estimate) -> Iterable[str]:
 
 def _in_the_way(found: Iterable[Candidates]) -> str:
     """By how much what is nearest to fitting does not; or which rule leaves nothing."""
-    closest = [(*nearest(part), part.scenario) for part in found if len(part.footprints)]
+    closest = [(*closest_to_fitting(part), part.scenario) for part in found if len(part.footprints)]
     if closest:
         _, taken, scenario = min(closest, key=lambda each: each[0])
         one = timed(scenario, taken)[0]
-        return f"{one.layout} [{one.framework}] {excess(one, taken)}"
+        return f"{one.layout} [{one.framework}] {shortage_sentence(one, taken)}"
     dropped = [item for part in found for item in part.dropped.items()]
     why = max(dropped, key=lambda item: item[1])[0] if dropped else "no framework can run it here"
     return f"no legal layout: {why}"

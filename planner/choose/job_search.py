@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.choose.job import JobSpec, running_frameworks
 from planner.choose.legality import check
 from planner.choose.nearby_batches import NEAR, Batch, offered
-from planner.choose.recommendation import deep, recommended
+from planner.choose.recommendation import is_deep_pipeline, recommend
 from planner.choose.search import Candidates, SearchScope, search
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
@@ -40,8 +40,8 @@ def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidate
     candidates: dict[str, Candidates] = {}
     for scenarios in _search_steps(job):
         candidates |= _search_all(scenarios, job.num_devices, scope)
-        best = recommended(candidates.values())
-        if best is not None and not deep(job.model, best.layout.pp):
+        best = recommend(candidates.values())
+        if best is not None and not is_deep_pipeline(job.model, best.layout.pp):
             break
         batches = offered(scenarios, job.nodes, best) if scenarios else ()
         nearest = _nearest_batch(job, batches, best)
@@ -61,7 +61,7 @@ def _nearest_batch(job: JobSpec, batches: tuple[Batch, ...], best: Estimate | No
         offer.global_batch
         for offer in batches
         if abs(offer.global_batch - batch) <= NEAR * batch
-        and (best is None or not deep(job.model, offer.estimate.layout.pp))
+        and (best is None or not is_deep_pipeline(job.model, offer.estimate.layout.pp))
     ]
     return min(sizes, key=lambda size: abs(size - batch)) if sizes else None
 

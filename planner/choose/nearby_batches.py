@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.choose.recommendation import TOLERANCE, effort, recommended
+from planner.choose.recommendation import TOLERANCE, recommend, setup_effort
 from planner.choose.search import search
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
@@ -122,7 +122,7 @@ def _worth(
         if answer and abs(size - asked) > NEAR * asked:
             continue
         some = [_with_batch(scenario, size, axes) for scenario in _runnable(scenarios)]
-        found = recommended(search(scenario, world).only(no_worse) for scenario in some)
+        found = recommend(search(scenario, world).only(no_worse) for scenario in some)
         if found is None:
             continue
         if answer is None:
@@ -149,7 +149,7 @@ def _effort(scenarios: Mapping[str, Scenario], one: Estimate) -> float:
     scenario = scenarios[one.framework]
     if scenario.framework.code.lacks(scenario.model, scenario.workload):
         return math.inf
-    return effort(Layouts.of(one.layout)).item() + scenario.framework.effort
+    return setup_effort(Layouts.of(one.layout)).item() + scenario.framework.effort
 
 
 def _with_batch(scenario: Scenario, size: int, axes: Sequence[str]) -> Scenario:

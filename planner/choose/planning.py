@@ -18,10 +18,10 @@ from planner.choose.job_search import (
 from planner.choose.legality import broken, check
 from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan
-from planner.choose.recommendation import ideas, recommended, stall_notes
+from planner.choose.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.search import SearchScope
-from planner.choose.verdicts.plan_notes import learning_rate_note, notes
-from planner.choose.verdicts.strategy_verdicts import Verdict, judge
+from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes
+from planner.choose.verdicts.strategy_verdicts import Verdict, judge_strategies
 from planner.choose.verdicts.switch_notes import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
@@ -97,10 +97,12 @@ def plan_job(job: JobSpec, top: int = TOP) -> Plan:
     result = search_job(job, SearchScope(near_factor=1 + job.tolerance, top=top))
     candidates = result.by_framework
     scenarios = {name: part.scenario for name, part in candidates.items()}
-    best = recommended(candidates.values(), job.tolerance)
-    ranked = tuple(ideas(candidates.values(), top))
+    best = recommend(candidates.values(), job.tolerance)
+    ranked = tuple(rank_layouts(candidates.values(), top))
     answered = job.replaced(workload=result.workload)
-    verdicts = judge(candidates, scenarios, job.nodes, bool(job.frameworks), job.tolerance)
+    verdicts = judge_strategies(
+        candidates, scenarios, job.nodes, bool(job.frameworks), job.tolerance
+    )
     queues = job.machine.scheduler.queues
     return Plan(
         model=job.model.name,
@@ -145,7 +147,7 @@ def _notes(
     """Sentences that a plan adds to its figures."""
     candidates = result.by_framework
     return (
-        *notes(tuple(scenarios.values()), job.nodes, best, verdicts),
+        *plan_notes(tuple(scenarios.values()), job.nodes, best, verdicts),
         *switch_notes(candidates, best),
         *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
         learning_rate_note(job.workload.global_batch, unit=job.workload.batch_unit),

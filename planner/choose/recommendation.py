@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.search import RISK, Candidates, order
+from planner.choose.search import RISK, Candidates, rank_fastest
 from planner.cost.arrays import Float, Int, Mask, among, distinct
 from planner.cost.estimate import Estimate, Estimates
 from planner.cost.scenario import Scenario
@@ -22,14 +22,14 @@ from planner.describe.model.model import Model
 
 __all__ = [
     "TOLERANCE",
-    "deep",
-    "effort",
-    "ideas",
+    "is_common",
+    "is_deep_pipeline",
     "likely_stalls",
-    "recommended",
+    "rank_layouts",
+    "recommend",
+    "setup_effort",
     "stall_notes",
     "stall_probability",
-    "usual",
 ]
 
 TOLERANCE = 0.05
@@ -82,7 +82,7 @@ _OFFLOAD = {
 _SHARDING, _GROUPS = 0.5, 0.5
 
 
-def effort(layouts: Layouts) -> Float:
+def setup_effort(layouts: Layouts) -> Float:
     """How much there is to set up and to keep alive, beyond plain data parallelism [1].
 
     Counted: parallel axes and their degrees, chunks, sharding of states, offload, tiles. Left out:
@@ -92,7 +92,7 @@ def effort(layouts: Layouts) -> Float:
 
     >>> from planner import Layout
     >>> rising = [Layout(dp=8), Layout(dp=8, zero_stage=3), Layout(dp=4, tp=2), Layout(tp=2, pp=4)]
-    >>> efforts = effort(Layouts.stack(rising)).tolist()
+    >>> efforts = setup_effort(Layouts.stack(rising)).tolist()
     >>> efforts == sorted(efforts)
     True
     """
@@ -106,7 +106,7 @@ def effort(layouts: Layouts) -> Float:
     return np.asarray(total + groups * _GROUPS)
 
 
-def ideas(found: Iterable[Candidates], top: int) -> list[Estimate]:
+def rank_layouts(found: Iterable[Candidates], top: int) -> list[Estimate]:
     """The fastest layout of every idea, fastest first; ties go to the framework searched first.
 
     An idea is a framework with its parallel degrees and what it shards and offloads; micro-batch,
@@ -116,7 +116,7 @@ def ideas(found: Iterable[Candidates], top: int) -> list[Estimate]:
     firsts: list[tuple[float, int, Estimates, int]] = []
     for position, part in enumerate(found):
         estimates = part.estimates
-        indices = order(estimates, None)
+        indices = rank_fastest(estimates, None)
         first, _ = distinct(*_idea(estimates.layouts.take(indices)))
         # as many as are asked for, and as many again that may be twins
         for index in indices[first][: 2 * top]:
@@ -151,7 +151,7 @@ def _needless(one: Estimate, faster: Estimate) -> bool:
     return alike and one.framework == faster.framework and safe
 
 
-def recommended(found: Iterable[Candidates], tolerance: float = TOLERANCE) -> Estimate | None:
+def recommend(found: Iterable[Candidates], tolerance: float = TOLERANCE) -> Estimate | None:
     """The layout to run: safe in memory, within `tolerance` of the fastest such, least effort.
 
     None where nothing fits. Where no layout is safe, those count that are as safe as any. Short
@@ -167,11 +167,11 @@ def recommended(found: Iterable[Candidates], tolerance: float = TOLERANCE) -> Es
     steady = [mask & ~_stalling(part) for mask, part in zip(safe, sets, strict=True)]
     safe = steady if any(np.any(mask) for mask in steady) else safe
     common = [
-        mask & usual(part.scenario, part.estimates.layouts)
+        mask & is_common(part.scenario, part.estimates.layouts)
         for mask, part in zip(safe, sets, strict=True)
     ]
     shallow = [
-        mask & ~deep(part.scenario.model, part.estimates.layouts.pp)
+        mask & ~is_deep_pipeline(part.scenario.model, part.estimates.layouts.pp)
         for mask, part in zip(common, sets, strict=True)
     ]
     enough = _UNUSUAL_GAIN * _fastest(sets, safe)
@@ -187,22 +187,23 @@ def recommended(found: Iterable[Candidates], tolerance: float = TOLERANCE) -> Es
         some = part.estimates
         near = np.flatnonzero(mask & (some.step_time_s <= (1 + tolerance) * fastest))
         if len(near):
-            efforts = effort(some.layouts.take(near)) + part.scenario.framework.effort
+            efforts = setup_effort(some.layouts.take(near)) + part.scenario.framework.effort
             pick = int(np.lexsort((some.step_time_s[near], efforts))[0])
             one = some[int(near[pick])]
             picks.append((float(efforts[pick]), one.step_time_s, position, one))
     return min(picks, key=lambda entry: entry[:3])[3]
 
 
-def deep(model: Model, pp: Int | int) -> Mask:
+def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
     """Whether a model has more pipeline stages than any published run of its size [1].
 
     Counted: 16 stages for 310 B parameters and fewer for less, 35 for 530 B, 64 for 1 T
     (arXiv:2104.04473, table 1). Left out: layers, micro-batches. method.md#recommended.
 
-    >>> from planner.describe.catalogue import load_model
-    >>> [bool(deep(load_model(name), 25)) for name in ("llama-3.1-70b", "llama-3.1-405b")]
-    [True, False]
+    >>> bool(is_deep_pipeline(load_model("llama-3.1-70b"), 25))
+    True
+    >>> bool(is_deep_pipeline(load_model("llama-3.1-405b"), 25))
+    False
     """
     return (np.asarray(pp) > _STAGES) & (model.num_params < _STAGES_PARAMS)
 
@@ -255,7 +256,7 @@ def _stalling(part: Candidates) -> Mask:
     return likely_stalls(part.scenario, part.estimates.layouts)
 
 
-def usual(scenario: Scenario, layouts: Layouts) -> Mask:
+def is_common(scenario: Scenario, layouts: Layouts) -> Mask:
     """Where layers and sequences are cut as people do: layers over devices that are wired to each
     other (Narayanan et al. 2021, arXiv:2104.04473, takeaway 1), sequences into long slices."""
     tokens = scenario.workload.sequence_length

@@ -101,7 +101,7 @@ def estimate_command(
     before them.
     """
     from planner.choose.planning import estimate
-    from planner.choose.user_layouts.configuration_estimate import improved
+    from planner.choose.user_layouts.configuration_estimate import faster_layout
     from planner.cost.scenario import Scenario
 
     described, place, job = given.completed()
@@ -117,7 +117,7 @@ def estimate_command(
     )
     chosen = job.framework or load_framework(answer.framework)
     scenario = Scenario(described, place, job.workload, chosen, experience)
-    better = improved(described, place, job, answer, experience) if given.files else None
+    better = faster_layout(described, place, job, answer, experience) if given.files else None
     said = None if learned is None else _Said(learned, [(scenario, answer)])
     read = (better, job.notes) if given.files else None
     training = _training(scenario, answer, tokens, whole.described())
@@ -191,7 +191,7 @@ def _print_estimate(
 
         print(estimate_csv([answer]), end="")
     else:
-        from planner.choose.verdicts.plan_notes import grounds, utilisation
+        from planner.choose.verdicts.plan_notes import evidence_notes, utilisation_notes
         from planner.show.report import (
             console,
             show_estimate,
@@ -206,6 +206,6 @@ def _print_estimate(
             show_training(training, out)
         show_notes([] if said is None else said.lines(), out)
         nodes = -(-answer.layout.world // scenario.machine.node.num_devices)
-        show_notes([*utilisation(scenario, answer), *grounds(scenario, nodes)], out)
+        show_notes([*utilisation_notes(scenario, answer), *evidence_notes(scenario, nodes)], out)
         if read:
             show_reading(answer, *read, out)

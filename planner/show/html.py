@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.ask.answer import Answer
 from planner.choose.plan import Plan
-from planner.choose.simulation.bottlenecks import SHARE
+from planner.choose.simulation.bottlenecks import SPEEDUP
 from planner.choose.simulation.step_simulation import Simulation
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
@@ -181,7 +181,7 @@ def simulation(value: Simulation) -> str:
     return _page(
         *map(_line, simulation_lines(value)),
         _table(STAGES, stages(value), right=range(len(STAGES))),
-        _folded(f"What to widen: the step with one thing {100 * SHARE:.0f} % faster", wider),
+        _folded(f"What to widen: the step with one thing {100 * SPEEDUP:.0f} % faster", wider),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.choose.simulation.bottlenecks import SHARE
+from planner.choose.simulation.bottlenecks import SPEEDUP
 from planner.choose.simulation.step_simulation import Simulation
 from planner.describe.machine import Machine
 from planner.show.words import fate, interval
@@ -38,7 +38,11 @@ def show_simulation(found: Simulation, machine: Machine, out: Console) -> None:
         out.print(line, highlight=False, markup=False)
     for title, columns, rows in (
         ("Stages", STAGES, stages(found)),
-        (f"What to widen: the step with one thing {100 * SHARE:.0f} % faster", GAINS, gains(found)),
+        (
+            f"What to widen: the step with one thing {100 * SPEEDUP:.0f} % faster",
+            GAINS,
+            gains(found),
+        ),
     ):
         table = Table(box=None)
         for name in columns:
@@ -109,7 +113,7 @@ def stages(found: Simulation) -> Rows:
 def gains(found: Simulation) -> Rows:
     """What the step gains where one thing were faster, each played once more."""
     step, rows = found.makespan_s, []
-    for one in found.widened[:_MOST_ROWS]:
+    for one in found.bottlenecks[:_MOST_ROWS]:
         if one.gain_s >= _LEAST_GAIN * step:
             length, share = format_seconds(step - one.gain_s), 100 * one.gain_s / step
             rows.append((one.name, length, f"{share:.1f} %"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.choose.plan import Plan
-from planner.choose.verdicts.fixes import lacking
+from planner.choose.verdicts.fixes import shortage_summary
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
@@ -346,7 +346,7 @@ def fate(estimate: Estimate, machine: Machine) -> str:
         )
     if estimate.fits:
         return f"Fits: {format_bytes(limit - total)} free per device"
-    return f"Does not fit: {lacking(estimate, machine)}"
+    return f"Does not fit: {shortage_summary(estimate, machine)}"
 
 
 def waiting(estimate: Estimate, numbered: bool) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from planner.choose.planning import estimate, plan
-from planner.choose.user_layouts.completion import complete
-from planner.choose.verdicts.fixes import lacking
+from planner.choose.user_layouts.completion import complete_layout
+from planner.choose.verdicts.fixes import shortage_summary
 from planner.cost.scenario import Scenario
 from planner.describe.base import Description
 from planner.describe.catalogue import load_framework
@@ -149,7 +149,7 @@ def _planned(job: _Job) -> Cells:
 
 
 def _estimated(job: _Job) -> Cells:
-    whole = complete(
+    whole = complete_layout(
         job.model,
         job.machine,
         nodes=job.nodes,
@@ -172,7 +172,7 @@ def _estimated(job: _Job) -> Cells:
         "node_hours": node_hours(nodes, whole.workload, found),
         "layout": str(whole.layout),
         **found.record(),
-        "why": None if found.fits else lacking(found, job.machine),
+        "why": None if found.fits else shortage_summary(found, job.machine),
     }
 
 
@@ -180,7 +180,7 @@ def _traced(tracer: Any, job: _Job) -> Cells:
     from planner.validate.trace.compare import compare
     from planner.validate.trace.trace import trace
 
-    whole = complete(
+    whole = complete_layout(
         job.model,
         job.machine,
         nodes=job.nodes,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.choose.search import enumerate_layouts, search
-from planner.choose.search.lower_bounds import least_memory_bytes, least_step_s
+from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
 from planner.cost.estimate import timed
 from planner.cost.memory.footprint import footprints
 from tests import descriptions
@@ -30,15 +30,15 @@ def test_every_candidate_takes_at_least_its_bounds(name: str) -> None:
     layouts, _ = enumerate_layouts(asked, world)
     taken = footprints(asked, layouts)
     assert len(taken) > 50
-    memory = least_memory_bytes(asked, layouts) / taken.memory_bytes
+    memory = memory_lower_bound_bytes(asked, layouts) / taken.memory_bytes
     assert np.max(memory) <= 1
     # worth having: nearly all that it takes of some, and much of most
     assert np.max(memory) > 0.85
     assert np.median(memory) > 0.3
     time_s = timed(asked, taken).step_time_s
     for alone in (False, True):
-        assert np.max(least_step_s(asked, layouts, alone=alone) / time_s) <= 1 + 1e-9
-    assert np.max(least_step_s(asked, layouts, alone=True) / time_s) > 0.6
+        assert np.max(step_time_lower_bound_s(asked, layouts, alone=alone) / time_s) <= 1 + 1e-9
+    assert np.max(step_time_lower_bound_s(asked, layouts, alone=True) / time_s) > 0.6
 
 
 @pytest.mark.slow
@@ -47,9 +47,9 @@ def test_so_does_what_is_tried_further(name: str) -> None:
     model, framework, machine, job, world = JOBS[name]
     asked = descriptions.scenario(model, framework, machine, **job)
     found = search(asked, world)
-    memory = least_memory_bytes(asked, found.footprints.layouts)
+    memory = memory_lower_bound_bytes(asked, found.footprints.layouts)
     assert np.max(memory / found.footprints.memory_bytes) <= 1
     estimates = found.estimates
     for alone in (False, True):
-        least_s = least_step_s(asked, estimates.layouts, alone=alone)
+        least_s = step_time_lower_bound_s(asked, estimates.layouts, alone=alone)
         assert np.max(least_s / estimates.step_time_s, initial=0.0) <= 1 + 1e-9

@@ -8,7 +8,7 @@ import planner
 from planner.choose.nearby_batches import NEAR, nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.recommendation import TOLERANCE, deep, effort
+from planner.choose.recommendation import TOLERANCE, is_deep_pipeline, setup_effort
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_model
 from planner.describe.workload import Workload
@@ -64,7 +64,9 @@ def test_nodes_that_share_the_batch_are_enough() -> None:
     assert [offer.global_batch for offer in answer.batches] == [250, 275]
     assert answer.recommended is not None
     for offer in answer.batches:
-        simpler, ours = effort(Layouts.stack([offer.estimate.layout, answer.recommended.layout]))
+        simpler, ours = setup_effort(
+            Layouts.stack([offer.estimate.layout, answer.recommended.layout])
+        )
         assert offer.speedup is not None
         assert simpler < ours or offer.speedup >= 1 + TOLERANCE
         assert offer.speedup >= 1 / (1 + TOLERANCE)
@@ -120,7 +122,7 @@ def test_a_near_batch_comes_before_a_pipeline_that_nobody_runs() -> None:
     assert offered[batch] is not None
     assert f"This is for {batch} sequences a step" in words.verdict(answer)
     # 405B is trained in that many
-    assert not deep(load_model("llama-3.1-405b"), 17)
+    assert not is_deep_pipeline(load_model("llama-3.1-405b"), 17)
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from planner.choose.planning import plan
-from planner.choose.recommendation import ideas, recommended
+from planner.choose.recommendation import rank_layouts, recommend
 from planner.choose.search import Candidates, SearchScope, enumerate_layouts, search
-from planner.choose.verdicts.strategy_verdicts import judge
+from planner.choose.verdicts.strategy_verdicts import judge_strategies
 from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
@@ -45,11 +45,15 @@ def said(one: Estimate | None) -> tuple[str, str] | None:
 @pytest.mark.parametrize("name", JOBS)
 def test_bounds_change_no_answer(name: str) -> None:
     (all_found, nodes), (found, _) = found_of(name, sys.maxsize), found_of(name, 0)
-    assert said(recommended(found.values())) == said(recommended(all_found.values()))
-    listed = [said(one) for one in ideas(found.values(), 20)]
-    assert listed == [said(one) for one in ideas(all_found.values(), 20)]
+    assert said(recommend(found.values())) == said(recommend(all_found.values()))
+    listed = [said(one) for one in rank_layouts(found.values(), 20)]
+    assert listed == [said(one) for one in rank_layouts(all_found.values(), 20)]
     scenarios = {key: part.scenario for key, part in found.items()}
-    fates = zip(judge(found, scenarios, nodes), judge(all_found, scenarios, nodes), strict=True)
+    fates = zip(
+        judge_strategies(found, scenarios, nodes),
+        judge_strategies(all_found, scenarios, nodes),
+        strict=True,
+    )
     for mine, theirs in fates:
         assert (mine.name, mine.fits) == (theirs.name, theirs.fits)
         if mine.fits:

@@ -13,9 +13,9 @@ import planner
 from planner.choose.planning import plan
 from planner.choose.recommendation import (
     TOLERANCE,
-    effort,
-    ideas,
-    recommended,
+    rank_layouts,
+    recommend,
+    setup_effort,
     stall_probability,
 )
 from planner.choose.search import RISK, Candidates
@@ -48,7 +48,7 @@ def everything(found: list[Candidates]) -> list[tuple[float, Estimate]]:
     """Every layout that fits, with its effort."""
     pairs = []
     for part in found:
-        efforts = effort(part.estimates.layouts) + part.scenario.framework.effort
+        efforts = setup_effort(part.estimates.layouts) + part.scenario.framework.effort
         pairs += zip(efforts.tolist(), part.estimates, strict=True)
     return pairs
 
@@ -57,7 +57,7 @@ def everything(found: list[Candidates]) -> list[tuple[float, Estimate]]:
 def test_nothing_simpler_is_as_safe_and_as_fast(
     found: list[Candidates], everything: list[tuple[float, Estimate]], tolerance: float
 ) -> None:
-    one = recommended(found, tolerance)
+    one = recommend(found, tolerance)
     assert one is not None
     pairs = everything
     tokens = found[0].scenario.workload.sequence_length
@@ -79,7 +79,7 @@ def test_every_idea_has_its_fastest_layout(
         degrees = (layout.tp, layout.pp, layout.cp, layout.ep)
         return (x.framework, *degrees, layout.zero_stage, layout.dp_shard > 0, layout.offload)
 
-    kept = ideas(found, 1000)
+    kept = rank_layouts(found, 1000)
     pairs = sorted((x for _, x in everything), key=lambda x: (idea(x), x.step_time_s))
     fastest = {key: next(group) for key, group in itertools.groupby(pairs, idea)}
     assert len({idea(x) for x in kept}) == len(kept)
@@ -105,7 +105,7 @@ def test_more_effort_never_ranks_as_less() -> None:
         Layout(dp=2, tp=4, pp=2, zero_stage=1, grad_accumulation=4),
         Layout(dp=2, tp=4, cp=2, zero_stage=1, pp=1),
     ]
-    efforts = effort(Layouts.stack(chain)).tolist()
+    efforts = setup_effort(Layouts.stack(chain)).tolist()
     assert efforts == sorted(efforts)
     order = ("ddp", "fsdp2", "deepspeed", "megatron-lm")
     assert [load_framework(n).effort for n in order] == sorted(

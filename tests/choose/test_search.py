@@ -11,7 +11,7 @@ import pytest
 
 from planner.choose.legality import check, legal
 from planner.choose.planning import plan
-from planner.choose.search import enumerate_layouts, order, search
+from planner.choose.search import enumerate_layouts, rank_fastest, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.operators.backward import selective_frees_nothing
 from planner.cost.scenario import Scenario
@@ -155,14 +155,14 @@ def test_groups_of_every_size_are_tried() -> None:
 def test_order_is_sorted_and_fits(framework: str) -> None:
     found = search(scenario("gpt2-xl", framework, global_batch=32), 16)
     estimates = found.estimates
-    ranked = order(estimates)
+    ranked = rank_fastest(estimates)
     assert len(ranked) == len(estimates) == int(np.count_nonzero(found.footprints.fits))
     time = estimates.step_time_s[ranked]
     assert np.all(np.diff(time) >= -1e-9)
-    assert order(estimates, 7).tolist() == ranked[:7].tolist()
-    assert order(estimates, 0).tolist() == []
+    assert rank_fastest(estimates, 7).tolist() == ranked[:7].tolist()
+    assert rank_fastest(estimates, 0).tolist() == []
     with pytest.raises(LayoutError, match="must not be negative"):
-        order(estimates, -1)
+        rank_fastest(estimates, -1)
     over = found.dropped.get("device memory is exceeded", 0)
     assert over == int(np.count_nonzero(~found.footprints.fits_device))
 
@@ -183,8 +183,8 @@ def test_what_is_timed_later_is_what_is_estimated_at_once(framework: str) -> Non
 def test_order_does_not_depend_on_how_candidates_were_generated() -> None:
     estimates = search(scenario("gpt2-xl", global_batch=32), 16).estimates
     shuffled = np.random.default_rng(7).permutation(len(estimates))
-    first = order(estimates, 50)
-    again = order(estimates.take(shuffled), 50)
+    first = rank_fastest(estimates, 50)
+    again = rank_fastest(estimates.take(shuffled), 50)
     assert [estimates[int(i)].layout for i in first] == [
         estimates[int(shuffled[i])].layout for i in again
     ]
@@ -233,7 +233,7 @@ def test_nothing_legal_is_a_result() -> None:
     # a prime global batch below the number of ranks
     found = search(scenario("gpt2", "ddp", global_batch=3), 16)
     assert len(found.estimates) == 0
-    assert order(found.estimates).tolist() == []
+    assert rank_fastest(found.estimates).tolist() == []
     assert found.dropped["global batch is not a multiple of dp"] > 0
 
 

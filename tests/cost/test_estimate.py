@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.choose.search import enumerate_layouts, order
+from planner.choose.search import enumerate_layouts, rank_fastest
 from planner.cost import arrays
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
@@ -80,7 +80,7 @@ def test_layouts_are_worked_out_in_pieces_to_the_same_bits(monkeypatch: pytest.M
     assert len(layouts) > 200
     monkeypatch.setattr(arrays, "_TOGETHER", 77)
     pieces = estimate_layouts(asked, layouts)
-    assert list(order(pieces)) == list(order(whole))
+    assert list(rank_fastest(pieces)) == list(rank_fastest(whole))
     for name in ("time_parts_s", "memory_parts_bytes", "host_parts_bytes"):
         found, expected = getattr(pieces, name), getattr(whole, name)
         assert all(np.array_equal(found[part], expected[part]) for part in expected)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.choose.legality import check
-from planner.choose.verdicts.unused_options import idle_recompute
+from planner.choose.verdicts.unused_options import unused_recompute
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.host import host_memory
@@ -218,11 +218,11 @@ def test_recompute_that_frees_nothing_is_said() -> None:
     eager = scenario("llama-3-8b", framework="megatron-lm", attention="eager")
     selective = Layout(recompute="selective")
     assert kept(selective, fused) == pytest.approx(kept(Layout(), fused))
-    assert "is none in memory" in idle_recompute(fused, selective)[0]
+    assert "is none in memory" in unused_recompute(fused, selective)[0]
     assert kept(selective, eager) < kept(Layout(), eager)
-    assert not idle_recompute(eager, selective)
-    assert "Recompute of moe frees nothing" in idle_recompute(fused, modules("mlp", "moe"))[0]
-    assert not idle_recompute(fused, modules("mlp"))
+    assert not unused_recompute(eager, selective)
+    assert "Recompute of moe frees nothing" in unused_recompute(fused, modules("mlp", "moe"))[0]
+    assert not unused_recompute(fused, modules("mlp"))
 
 
 def test_a_layout_says_what_it_repeats() -> None:

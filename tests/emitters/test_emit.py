@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import planner
-from planner.choose.recommendation import ideas
+from planner.choose.recommendation import rank_layouts
 from planner.cli import main
 from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
@@ -288,7 +288,7 @@ def test_every_plan_is_written_or_refused(model: str, framework: str) -> None:
     machine = PLACES.get(framework, "polaris")
     job = planner.Workload(sequence_length=1024, global_batch=48)
     found = searched(load_model(model), load_machine(machine), 2, job, (framework,))
-    ranked = tuple(ideas(found.values(), 4))
+    ranked = tuple(rank_layouts(found.values(), 4))
     best = ranked[0] if ranked else None
     plan = replace(plan_of(model, machine, 2, job), ranked=ranked, recommended=best)
     for rank, found in enumerate(plan.ranked, 1):

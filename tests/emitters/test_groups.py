@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout
@@ -74,7 +74,7 @@ def test_groups_are_written_and_read_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / file
     path.write_text(text)
     read = read_configuration(path)
-    found = complete(
+    found = complete_layout(
         load_model("llama-3-8b"),
         load_machine("dgx-h100"),
         read,
@@ -109,7 +109,7 @@ def test_groups_of_megatron_deepspeed_are_read_back(tmp_path: Path) -> None:
         path.write_text(files[path.name])
     for given in (paths, paths[::-1]):
         read = read_configuration(*given)
-        found = complete(load_model("llama-3-8b"), load_machine("aurora"), read, nodes=2)
+        found = complete_layout(load_model("llama-3-8b"), load_machine("aurora"), read, nodes=2)
         assert found.layout == layout
         # its own [bf16] sums gradients in fp32, as the file says
         assert not [note for note in found.notes if "gradients" in note], found.notes

@@ -81,7 +81,7 @@ def test_recipes_have_words_for_what_frameworks_claim(name: str) -> None:
     assert not framework.offload_activations or says.activations
     assert not framework.hybrid_stages or says.hybrid
     assert not framework.tiling or says.tiles
-    assert not framework.deals_as_told or says.stages
+    assert not framework.custom_pipeline_split or says.stages
     code = framework.code.models or (None,)
     for built in code:
         axes = framework.axes if built is None or built.axes is None else built.axes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.framework.framework import Framework
@@ -114,7 +114,7 @@ def test_switches_are_read_back(name: str, switch: str, tmp_path: Path) -> None:
     for file, text in written.items():
         (tmp_path / file).write_text(text, encoding="utf-8")
     found = read_configuration(*(str(tmp_path / file) for file in written))
-    job = complete(
+    job = complete_layout(
         load_model("llama-3.2-1b" if name == "fsdp2" else "gpt2"),
         load_machine(MACHINES.get(switch, "polaris")),
         found,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration_text
 from planner.describe.layout import Layout
@@ -67,7 +67,7 @@ def test_options_of_several_values_are_read_back(name: str) -> None:
     model, machine = load_model("llama-3.1-405b"), load_machine("eos")
     layout = _layout(SEVERAL[name][1])
     read = read_configuration_text(_written(name), "megatron.args")
-    found = complete(model, machine, read, nodes=layout.world // 8)
+    found = complete_layout(model, machine, read, nodes=layout.world // 8)
     assert found.layout == layout
     assert not [note for note in found.notes if "not read" in note]
 

@@ -15,8 +15,8 @@ from plotly.colors import sample_colorscale
 
 import planner
 from planner.choose.plan import Plan
-from planner.choose.plots.anatomy import Played, axes, played, rank_axes
-from planner.choose.plots.layout_space import space
+from planner.choose.plots.anatomy import PlayedStep, parallel_axes, play_step, rank_axes
+from planner.choose.plots.layout_space import layout_space
 from planner.cost.estimate import Estimate
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.parts import DEVICE_PARTS, HOST_PARTS, TIME_PARTS
@@ -122,7 +122,7 @@ def test_waterfall_is_gapless_and_ends_at_the_step(plan: Plan) -> None:
 
 
 def test_space_holds_the_plan(plan: Plan) -> None:
-    found = space(load_model("llama-3-8b"), load_machine("polaris"), 2, _JOB)
+    found = layout_space(load_model("llama-3-8b"), load_machine("polaris"), 2, _JOB)
     assert plan.best is not None
     assert found.num_candidates == plan.num_candidates
     fastest = min(cell.step_time_s for cell in found.cells)
@@ -146,7 +146,7 @@ def test_space_holds_the_plan(plan: Plan) -> None:
 
 
 def test_every_cell_says_its_words_once_and_readably() -> None:
-    found = space(load_model("llama-2-70b"), load_machine("polaris"), 8, _JOB)
+    found = layout_space(load_model("llama-2-70b"), load_machine("polaris"), 8, _JOB)
     fitting = [cell for cell in found.cells if math.isfinite(cell.step_time_s)]
     assert 0 < len(fitting) < len(found.cells)  # both kinds of cells are there
     drawing = candidates.heatmap(found, load_machine("polaris").device.memory_bytes.value)
@@ -175,7 +175,7 @@ def test_logarithmic_axes_have_round_ticks(low: float, high: float) -> None:
 
 
 def test_nothing_legal_is_drawn_as_such() -> None:
-    found = space(
+    found = layout_space(
         load_model("gpt2"),
         load_machine("polaris"),
         1,
@@ -217,7 +217,7 @@ def test_axes_cover_the_world() -> None:
     spread = Layout(tp=4, pp=2, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b")
     found = planner.estimate("llama-3-8b", "polaris", spread, framework="megatron-lm")
     machine = load_machine("polaris")
-    rows = axes(load_model("llama-3-8b"), machine, Workload(), found)
+    rows = parallel_axes(load_model("llama-3-8b"), machine, Workload(), found)
     assert [row.name for row in rows] == ["tp", "dp", "pp"]
     assert math.prod(row.size for row in rows) == spread.world
     assert rows[0].nodes == 1
@@ -228,10 +228,12 @@ def test_axes_cover_the_world() -> None:
     assert drawn == pytest.approx(sent)
 
 
-def _played(layout: Layout, framework: str, model: str, machine: str) -> tuple[Estimate, Played]:
+def _played(
+    layout: Layout, framework: str, model: str, machine: str
+) -> tuple[Estimate, PlayedStep]:
     job = Workload(global_batch=layout.global_batch, sequence_length=2048)
     found = planner.estimate(model, machine, layout, workload=job, framework=framework)
-    return found, played(load_model(model), load_machine(machine), job, found)
+    return found, play_step(load_model(model), load_machine(machine), job, found)
 
 
 _SHORT = Layout(pp=4, dp=2, grad_accumulation=32, zero_stage=1, schedule="1f1b", recompute="full")
@@ -321,8 +323,8 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
 
 
 def test_numbers_are_explained_where_there_are_some() -> None:
-    few = Played.whole(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
-    many = Played.whole(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
+    few = PlayedStep.whole(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
+    many = PlayedStep.whole(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
     assert pipeline.has_numbers(pipeline.gantt(few))
     assert not pipeline.has_numbers(pipeline.gantt(many))
 
@@ -330,7 +332,7 @@ def test_numbers_are_explained_where_there_are_some() -> None:
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
-    drawing = pipeline.gantt(Played.whole(simulate(stages, 3, "1f1b")))
+    drawing = pipeline.gantt(PlayedStep.whole(simulate(stages, 3, "1f1b")))
     _check(drawing)
     assert drawing.alt.endswith(
         "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "

@@ -118,7 +118,7 @@ def test_a_played_step_shows_its_stages_and_no_events() -> None:
     for idle, held in zip(step.idle_s, step.memory, strict=True):
         assert format_seconds(step.makespan_s - idle) in found.text
         assert format_bytes(held.estimated_bytes) in found.text
-    assert step.widened[0].name in found.text
+    assert step.bottlenecks[0].name in found.text
     # a notebook without HTML shows no thousand events
     assert len(repr(step)) < 2 * len(repr(step.estimate))
 

@@ -14,8 +14,8 @@ from planner.app.controls.panel import controls
 from planner.app.draw import draw
 from planner.app.markdown import escape
 from planner.choose.planning import estimate
-from planner.choose.plots.anatomy import Played
-from planner.choose.verdicts.decision_guide import guide
+from planner.choose.plots.anatomy import PlayedStep
+from planner.choose.verdicts.decision_guide import apply_guide
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.known import schedule_named
@@ -220,7 +220,7 @@ def _pipeline(_: Job | None) -> None:
     known = schedule_named(schedule)
     number = chunks if known.interleaves else 2 if known.v_shaped else 1
     timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
-    draw(pipeline.gantt(Played.whole(timeline), schedule), key="pipe_gantt")
+    draw(pipeline.gantt(PlayedStep.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "
@@ -292,7 +292,7 @@ def _choosing(job: Job | None) -> None:
         escape(
             f"The guide for {job.model.name} on {counted(job.nodes, 'node')} of "
             f"{job.machine.name}: "
-            f"{guide([scenario], job.nodes)[1]}."
+            f"{apply_guide([scenario], job.nodes)[1]}."
         )
     )
     st.caption(

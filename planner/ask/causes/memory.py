@@ -10,8 +10,8 @@ import numpy as np
 from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
-from planner.choose.recommendation import recommended
-from planner.choose.verdicts.fixes import nearest
+from planner.choose.recommendation import recommend
+from planner.choose.verdicts.fixes import closest_to_fitting
 from planner.cost.estimate import Estimate, timed
 from planner.cost.memory.moments import MOMENTS, Worksheet
 from planner.cost.parts import MemoryKind, part, unseen_parts
@@ -78,10 +78,14 @@ def memory(
 def _one(asked: Asked, nodes: int) -> tuple[Scenario | None, Estimate | None]:
     """The recommended layout, or the one that is nearest to fitting, and its question."""
     done = asked.searched(nodes)
-    best = recommended(done.by_framework.values(), asked.tolerance)
+    best = recommend(done.by_framework.values(), asked.tolerance)
     if best is not None:
         return done.by_framework[best.framework].scenario, best
-    closest = [(*nearest(f), f.scenario) for f in done.by_framework.values() if len(f.footprints)]
+    closest = [
+        (*closest_to_fitting(f), f.scenario)
+        for f in done.by_framework.values()
+        if len(f.footprints)
+    ]
     if not closest:
         return None, None
     _, taken, scenario = min(closest, key=lambda each: each[0])

@@ -11,8 +11,8 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, checked
 from planner.ask.point import largest_parts, on_nodes
-from planner.choose.plots.anatomy import axes
-from planner.choose.recommendation import recommended
+from planner.choose.plots.anatomy import parallel_axes
+from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate
 from planner.cost.shards.layouts import Layouts
@@ -93,7 +93,7 @@ def network(
 def _kinds(found: list[Candidates], asked: Asked) -> Iterator[tuple[str, Estimate]]:
     """The layout that one would run of each kind that fits."""
     for name, holds in _KINDS.items():
-        best = recommended([part.only(holds) for part in found], asked.tolerance)
+        best = recommend([part.only(holds) for part in found], asked.tolerance)
         if best is not None:
             yield name, best
 
@@ -110,7 +110,7 @@ def _rows(name: str, one: Estimate, asked: Asked, workload: Workload, nodes: int
         "step_time_high_s": one.interval_step_time_s[1],
         "tokens_per_s_per_device": one.tokens_per_s / (nodes * asked.per_node),
     }
-    found = axes(asked.model, machine, workload, one)
+    found = parallel_axes(asked.model, machine, workload, one)
     rate = machine.node_bytes_per_s
     for axis in found:
         sent = axis.traffic.node_bytes if axis.nodes > 1 else 0.0

@@ -13,7 +13,7 @@ from planner.ask.answer import Answer, Row
 from planner.ask.asked import JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, on_nodes
-from planner.choose.recommendation import recommended
+from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
@@ -78,7 +78,7 @@ def offload(
     parts = [
         part.only(lambda x: np.asarray(~x.keeps_states)) for part in done.by_framework.values()
     ]
-    best, point = recommended(parts, asked.tolerance), asked.point(nodes, done)
+    best, point = recommend(parts, asked.tolerance), asked.point(nodes, done)
     own: dict[str, Any] = {"nodes": nodes, "share": share}
     if best is None:
         verdict = f"No layout that offloads fits on {on_nodes(point)}"

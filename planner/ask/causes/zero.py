@@ -14,9 +14,9 @@ from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
 from planner.choose.job_search import JobCandidates
 from planner.choose.nearby_batches import NEAR
-from planner.choose.recommendation import TOLERANCE, recommended
+from planner.choose.recommendation import TOLERANCE, recommend
 from planner.choose.search import RISK, Candidates
-from planner.choose.verdicts.fixes import excess, nearest
+from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
 from planner.cost.estimate import Estimate, timed
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
@@ -124,14 +124,14 @@ def _kinds(found: list[Candidates], asked: Asked, alone: bool) -> Iterator[_Kind
                 return np.asarray(kind & ((x.tp * x.pp * x.cp * x.ep == 1) | (not alone)))
 
             parts = [part for each in found if len((part := each.only(holds)).footprints)]
-            best = recommended(parts, asked.tolerance)
+            best = recommend(parts, asked.tolerance)
             if best is not None:
                 yield _Kind(stage, offload, best, f"fits; {largest_parts(best)}")
             elif parts:
-                closest = [(*nearest(part), part.scenario) for part in parts]
+                closest = [(*closest_to_fitting(part), part.scenario) for part in parts]
                 _, taken, scenario = min(closest, key=lambda each: each[0])
                 one = timed(scenario, taken)[0]
-                yield _Kind(stage, offload, one, excess(one, taken))
+                yield _Kind(stage, offload, one, shortage_sentence(one, taken))
 
 
 def _row(kind: _Kind) -> Row:

@@ -30,7 +30,7 @@ def _stages(q: Scenario, x: Layouts) -> Mask:
 
 def _told(q: Scenario, x: Layouts) -> Mask:
     told = x.counts_ends | x.dealt_by_hand
-    return ~told | (x.piped & q.framework.deals_as_told)
+    return ~told | (x.piped & q.framework.custom_pipeline_split)
 
 
 def _told_message(q: Scenario, x: Layout) -> str:

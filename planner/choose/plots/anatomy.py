@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.choose.simulation.tasks import measured_factor, stage_works
+from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.estimate import Estimate
 from planner.cost.network.groups import AXES, geometry
 from planner.cost.network.topology import GroupView, group_view
@@ -25,9 +25,9 @@ from planner.describe.workload import Workload
 
 __all__ = [
     "Axis",
-    "Played",
-    "axes",
-    "played",
+    "PlayedStep",
+    "parallel_axes",
+    "play_step",
     "rank_axes",
     "scenario_of",
 ]
@@ -48,7 +48,7 @@ def scenario_of(
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedStep:
     """The step of an estimate, event by event, and as long as the estimate says.
 
     Events last what the estimate says. A schedule that is played is a little longer or shorter
@@ -63,7 +63,7 @@ class Played:
     """Length of the step, as estimated [s]."""
 
     @classmethod
-    def whole(cls, timeline: Timeline) -> Played:
+    def whole(cls, timeline: Timeline) -> PlayedStep:
         """A schedule on its own."""
         return cls(timeline, timeline.num_micro_batches, timeline.makespan_s)
 
@@ -95,23 +95,23 @@ class Played:
         return self.step_s - repeats * worked[longest] - sum(closing)
 
 
-def played(
+def play_step(
     model: Model,
     machine: Machine,
     workload: Workload,
     estimate: Estimate,
     experience: Experience = Experience(),
-) -> Played:
+) -> PlayedStep:
     """The step of an estimate, event by event."""
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate, experience)
-    works = stage_works(scenario, layout, measured_factor(scenario, estimate))
+    works = stage_work(scenario, layout, measured_factor(scenario, estimate))
     count, per_batch = layout.grad_accumulation, 2 * layout.pp * layout.vpp
     if count * per_batch > _MOST_TASKS:
         rounds = max(_MOST_TASKS // per_batch // layout.pp, 2)
         count = min(rounds * layout.pp, count)
     timeline = simulate(works, count, layout.schedule, layout.vpp)
-    return Played(timeline, layout.grad_accumulation, estimate.step_time_s)
+    return PlayedStep(timeline, layout.grad_accumulation, estimate.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,9 @@ _CARRIES = {
 """What each axis carries, and its parts of the step, fastest axis first."""
 
 
-def axes(model: Model, machine: Machine, workload: Workload, estimate: Estimate) -> list[Axis]:
+def parallel_axes(
+    model: Model, machine: Machine, workload: Workload, estimate: Estimate
+) -> list[Axis]:
     """The parallel axes of a layout that have more than one rank, fastest first."""
     layout = estimate.layout
     scenario = scenario_of(model, machine, workload, estimate)

@@ -21,7 +21,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
-__all__ = ["Cell", "Point", "Space", "space"]
+__all__ = ["Cell", "LayoutSpace", "Point", "layout_space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class LayoutSpace:
     """All candidates of a job, condensed."""
 
     cells: tuple[Cell, ...]
@@ -58,7 +58,7 @@ class Space:
     num_candidates: int
 
 
-def space(
+def layout_space(
     model: Model,
     machine: Machine,
     nodes: int,
@@ -67,7 +67,7 @@ def space(
     *,
     cloud: int = 400,
     experience: Experience = Experience(),
-) -> Space:
+) -> LayoutSpace:
     """The candidates of a job: best per tp and pp, the Pareto front, a sample."""
     job = JobSpec(
         model,
@@ -80,7 +80,7 @@ def space(
     everything = search_job(job, SearchScope(sys.maxsize)).by_framework
     found = [part for part in everything.values() if len(part.footprints)]
     if not found:
-        return Space((), (), (), 0)
+        return LayoutSpace((), (), (), 0)
 
     def all_of(values: Callable[[Footprints], Any]) -> Any:
         return np.concatenate([values(part.footprints) for part in found])
@@ -111,7 +111,7 @@ def space(
             if len(inside := np.flatnonzero((sample >= start) & (sample < end)))
         ]
     )
-    return Space(
+    return LayoutSpace(
         cells=tuple(_cells(tp, pp, time, memory, fits, text)),
         front=tuple(point(int(i)) for i in _front(memory, time, fits)),
         cloud=tuple(point(int(i)) for i in sample),

@@ -17,7 +17,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory import exceeding_probability
 from planner.errors import LayoutError
 
-__all__ = ["RISK", "Candidates", "fits", "fits_safely", "order"]
+__all__ = ["RISK", "Candidates", "fits", "fits_safely", "rank_fastest"]
 
 Int = NDArray[np.int64]
 
@@ -63,12 +63,14 @@ class Candidates:
         """It with what was tried besides."""
         return Candidates.of_parts([self, more])
 
-    def reordered(self, order: Int) -> Candidates:
+    def reordered(self, rank_fastest: Int) -> Candidates:
         """The same with its layouts in another order."""
         place = np.cumsum(self.footprints.fits) - 1
-        fitting = place[order[self.footprints.fits[order]]]
+        fitting = place[rank_fastest[self.footprints.fits[rank_fastest]]]
         return replace(
-            self, footprints=self.footprints.take(order), estimates=self.estimates.take(fitting)
+            self,
+            footprints=self.footprints.take(rank_fastest),
+            estimates=self.estimates.take(fitting),
         )
 
     @property
@@ -96,7 +98,7 @@ def fits_safely(scenario: Scenario, taken: Footprints) -> Mask:
     return np.asarray(taken.fits & (exceeding_probability(scenario, taken.layouts, room) <= RISK))
 
 
-def order(estimates: Estimates, count: int | None = None) -> Int:
+def rank_fastest(estimates: Estimates, count: int | None = None) -> Int:
     """Indices of the layouts that fit, fastest first (the first `count` of them) [1].
 
     Counted: step time to a nanosecond; ties go to the smaller memory, then to the smaller degrees
@@ -109,7 +111,7 @@ def order(estimates: Estimates, count: int | None = None) -> Int:
     >>> model, workload = load_model("gpt2"), Workload(sequence_length=1024)
     >>> job = Scenario(model, load_machine("polaris"), workload, load_framework("ddp"))
     >>> ranks = Layouts.broadcast(dp=[1, 4], grad_accumulation=[64, 16])
-    >>> order(estimate_layouts(job, ranks)).tolist()            # four ranks before one
+    >>> rank_fastest(estimate_layouts(job, ranks)).tolist()            # four ranks before one
     [1, 0]
     """
     if count is not None and count < 0:

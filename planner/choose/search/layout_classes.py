@@ -13,7 +13,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
 
-__all__ = ["IS_PREFERRED", "NUM_KINDS", "OF_NO_STRATEGY", "PREFERRED", "kinds_of"]
+__all__ = ["IS_PREFERRED", "IS_UNCLASSIFIED", "NUM_CLASSES", "PREFERRED", "classify_layouts"]
 
 _PLAIN, _TENSOR, _STAGES, _WITHOUT_DATA, _WITH_DATA, _OTHERS = range(6)
 """Axes in use: none or data, one of tensor and pipeline, both, any with context or experts."""
@@ -21,8 +21,8 @@ _ZERO_STAGES, _FLAGS = 4, 2**3
 _DEEP, _SLICE = 16, 4096
 # stages above which, and tokens of a slice below which, a layout is not preferred
 
-NUM_KINDS = (_OTHERS + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
-_KINDS = np.arange(NUM_KINDS)
+NUM_CLASSES = (_OTHERS + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
+_KINDS = np.arange(NUM_CLASSES)
 _AXES = _KINDS // (_ZERO_STAGES * len(OFFLOAD) * _FLAGS)
 _MOVED = np.where(_AXES == _PLAIN, 0, _KINDS // _FLAGS % len(OFFLOAD))
 # offload is a strategy of its own beside data parallelism
@@ -30,10 +30,10 @@ _MOVED = np.where(_AXES == _PLAIN, 0, _KINDS // _FLAGS % len(OFFLOAD))
 PREFERRED: Int = _KINDS // _FLAGS * _FLAGS - _MOVED * _FLAGS
 """Of every kind the one that is recommended in its place unless that is much slower."""
 IS_PREFERRED = PREFERRED == _KINDS
-OF_NO_STRATEGY = _AXES == _OTHERS
+IS_UNCLASSIFIED = _AXES == _OTHERS
 
 
-def kinds_of(scenario: Scenario, layouts: Layouts) -> Int:
+def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
     """The kind of each layout [1].
 
     Counted: axes in use, what is sharded and offloaded as far as strategies tell it apart, how far
@@ -42,7 +42,7 @@ def kinds_of(scenario: Scenario, layouts: Layouts) -> Int:
     >>> from planner import Layout, Workload, load_framework, load_machine, load_model
     >>> job = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
     ...                load_framework("megatron-lm"))
-    >>> near, far = kinds_of(job, Layouts.stack([Layout(dp=2, tp=4), Layout(dp=2, tp=8)]))
+    >>> near, far = classify_layouts(job, Layouts.stack([Layout(dp=2, tp=4), Layout(dp=2, tp=8)]))
     >>> bool(PREFERRED[far] == near), bool(PREFERRED[near] == near)     # 4 devices a node
     (True, True)
     """

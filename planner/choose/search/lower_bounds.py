@@ -24,7 +24,7 @@ from planner.cost.shards.worst import candidate_stages
 from planner.cost.step.passes import block_passes
 from planner.describe.layout import DEALING, RECOMPUTE
 
-__all__ = ["least_memory_bytes", "least_step_s"]
+__all__ = ["memory_lower_bound_bytes", "step_time_lower_bound_s"]
 
 _DEALT = ("pp", "vpp", "schedule", *DEALING)
 _EXPERTS = ("ep", "etp")
@@ -43,20 +43,20 @@ _PASSES = (
 )
 
 
-def least_memory_bytes(scenario: Scenario, layouts: Layouts) -> Float:
+def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     """Less than what layouts take of a device [B].
 
     Counted: weights, states and sums of gradients of the first stage, what is gathered of it, what
     its activations keep, the allocator's reserve, the driver's context. Left out: other stages,
     working sets, logits, buffers. method.md#search.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.memory.footprint import footprints
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
     >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> part = least_memory_bytes(scenario, layouts) / footprints(scenario, layouts).memory_bytes
-    >>> bool(np.all((part > 0.5) & (part <= 1)))
+    >>> bound_bytes = memory_lower_bound_bytes(scenario, layouts)
+    >>> share = bound_bytes / footprints(scenario, layouts).memory_bytes
+    >>> bool(np.all((share > 0.5) & (share <= 1)))
     True
     """
     # repeating all layers leaves less than repeating some
@@ -94,7 +94,7 @@ def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
     return least[which], sums[which], loss[which]
 
 
-def least_step_s(scenario: Scenario, layouts: Layouts, alone: bool = False) -> Float:
+def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, alone: bool = False) -> Float:
     """Less than the step time of layouts, and where not of them `alone`, of the same with other
     kinds of context parallelism and other ends [s].
 
@@ -103,12 +103,11 @@ def least_step_s(scenario: Scenario, layouts: Layouts, alone: bool = False) -> F
     and what its schedule says that it waits at least. Left out: recompute, other
     traffic, transfers, the optimizer, offload. method.md#search.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
     >>> from planner.cost.estimate import step_times
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
     >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> part = least_step_s(scenario, layouts) / step_times(scenario, layouts)
+    >>> part = step_time_lower_bound_s(scenario, layouts) / step_times(scenario, layouts)
     >>> bool(np.all((part > 0.5) & (part < 1)))
     True
     """

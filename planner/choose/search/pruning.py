@@ -15,17 +15,17 @@ import numpy as np
 from planner.choose.search.candidates import Candidates, fits_safely
 from planner.choose.search.layout_classes import (
     IS_PREFERRED,
-    NUM_KINDS,
-    OF_NO_STRATEGY,
+    IS_UNCLASSIFIED,
+    NUM_CLASSES,
     PREFERRED,
-    kinds_of,
+    classify_layouts,
 )
-from planner.choose.search.lower_bounds import least_memory_bytes, least_step_s
+from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
 from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
-__all__ = ["SearchScope", "Sieve", "promising"]
+__all__ = ["SearchScope", "Sieve", "estimate_promising"]
 
 _FASTEST = 2048
 # candidates of the lowest bounds in the first round, and in each that follows twice as many
@@ -52,7 +52,7 @@ class SearchScope:
     """The time of as many that are known from elsewhere [s]."""
 
 
-def promising(
+def estimate_promising(
     scenario: Scenario, layouts: Layouts, estimating: Estimating, scope: SearchScope
 ) -> tuple[Candidates, Sieve | None]:
     """The candidates that can be the fastest of their kind, estimated in full, in their order; and
@@ -76,9 +76,9 @@ class Sieve:
 
     def __init__(self, scenario: Scenario, scope: SearchScope) -> None:
         self.scenario, self.scope = scenario, scope
-        self.fastest_s: Float = np.full(NUM_KINDS, np.inf)
+        self.fastest_s: Float = np.full(NUM_CLASSES, np.inf)
         """Of what fits safely."""
-        self.closest: Float = np.full(NUM_KINDS, np.inf)
+        self.closest: Float = np.full(NUM_CLASSES, np.inf)
         """By which part of its limits any layout exceeds them least."""
         self.top_time_s = scope.top_time_s
         """The time of the slowest idea that an answer would list."""
@@ -87,8 +87,8 @@ class Sieve:
 
     def over(self, layouts: Layouts) -> Float:
         """By which part of the device layouts exceed it at least, be it with ends as layers."""
-        scenario, least = self.scenario, least_memory_bytes(self.scenario, layouts)
-        if scenario.framework.deals_as_told:
+        scenario, least = self.scenario, memory_lower_bound_bytes(self.scenario, layouts)
+        if scenario.framework.custom_pipeline_split:
             layers = scenario.model.depth
             each = np.maximum(layers // layouts.pp, 2)
             least = least * np.where(layouts.piped, 1 - 1 / each, 1.0)
@@ -104,7 +104,7 @@ class Sieve:
         limits = np.where(IS_PREFERRED, own, np.minimum(own, preferred))
         usual = float(np.min(self.fastest_s[IS_PREFERRED]))
         # what is of no classic strategy is only asked for where it is among the fastest of all
-        limits = np.where(OF_NO_STRATEGY, np.minimum(limits, near * usual), limits)
+        limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, near * usual), limits)
         listed = max(self.top_time_s, near * usual) if np.isfinite(usual) else 0.0
         return np.maximum(limits, listed)
 
@@ -115,17 +115,17 @@ class Sieve:
         self.too_large += len(layouts) - len(some)
         if not len(rows):
             return some
-        limits_s = self.limits_s()[kinds_of(self.scenario, some)]
-        fast = least_step_s(self.scenario, some, alone=True) <= limits_s
+        limits_s = self.limits_s()[classify_layouts(self.scenario, some)]
+        fast = step_time_lower_bound_s(self.scenario, some, alone=True) <= limits_s
         self.too_slow += int(np.count_nonzero(~fast))
         return some.take(np.flatnonzero(fast))
 
     def learn(self, found: Candidates) -> None:
         """Take note of what was estimated."""
         taken, estimates = found.footprints, found.estimates
-        np.minimum.at(self.closest, kinds_of(self.scenario, taken.layouts), taken.excess)
+        np.minimum.at(self.closest, classify_layouts(self.scenario, taken.layouts), taken.excess)
         safe = fits_safely(self.scenario, estimates)
-        kinds = kinds_of(self.scenario, estimates.layouts)[safe]
+        kinds = classify_layouts(self.scenario, estimates.layouts)[safe]
         np.minimum.at(self.fastest_s, kinds, estimates.step_time_s[safe])
 
 
@@ -155,8 +155,8 @@ class _Race:
             sieve,
             layouts,
             sieve.over(layouts),
-            least_step_s(sieve.scenario, layouts),
-            kinds_of(sieve.scenario, layouts),
+            step_time_lower_bound_s(sieve.scenario, layouts),
+            classify_layouts(sieve.scenario, layouts),
             ideas,
             left=np.ones(len(layouts), dtype=np.bool_),
             fastest_idea_s=np.full(len(first), np.inf),

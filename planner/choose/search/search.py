@@ -14,8 +14,8 @@ import numpy as np
 from planner.choose.job_checks import check_routing, check_sequence
 from planner.choose.search.candidates import Candidates
 from planner.choose.search.enumeration import enumerate_layouts
-from planner.choose.search.pruning import SearchScope, promising
-from planner.choose.search.refine import FURTHER
+from planner.choose.search.pruning import SearchScope, estimate_promising
+from planner.choose.search.refine import REFINEMENTS
 from planner.cost.arrays import Mask
 from planner.cost.estimate import fitting
 from planner.cost.scenario import Scenario
@@ -41,8 +41,8 @@ def search(
     layouts, dropped = enumerate_layouts(scenario, world)
     layouts = _kept(layouts, within)
     estimating = functools.partial(_found, scenario, dropped)
-    found, sieve = promising(scenario, layouts, estimating, scope)
-    for further in FURTHER:
+    found, sieve = estimate_promising(scenario, layouts, estimating, scope)
+    for further in REFINEMENTS:
         more = _kept(further(found), within)
         more = more if sieve is None else sieve.passed(more)
         if len(more):

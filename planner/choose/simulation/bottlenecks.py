@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from planner.choose.simulation.tasks import measured_factor, stage_works
+from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.simulate import StageWork, simulate
@@ -19,15 +19,15 @@ from planner.describe.base import Description, Quantity
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 
-__all__ = ["SHARE", "Widened", "widened"]
+__all__ = ["SPEEDUP", "Bottleneck", "find_bottlenecks"]
 
-SHARE = 0.1
+SPEEDUP = 0.1
 """By how much a stage or a link is taken to be faster."""
 _MOST_STAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Widened:
+class Bottleneck:
     """What the step gains where one thing were faster."""
 
     name: str
@@ -35,29 +35,29 @@ class Widened:
     gain_s: float
 
 
-def widened(
+def find_bottlenecks(
     scenario: Scenario, estimate: Estimate, timeline: Timeline, path_s: Mapping[int, float]
-) -> tuple[Widened, ...]:
+) -> tuple[Bottleneck, ...]:
     """The gains of all stages and links that have any, the most first.
 
     `path_s` are the seconds of the critical path by stage. A stage gains at most its share of
     these, so the stages with the longest are played, and those with none gain nothing.
     """
     layout, factor = estimate.layout, measured_factor(scenario, estimate)
-    works = stage_works(scenario, layout, factor)
+    works = stage_work(scenario, layout, factor)
     found = []
     if layout.pp > 1:
         for stage in sorted(path_s, key=lambda s: (-path_s[s], s))[:_MOST_STAGES]:
-            faster = (*works[:stage], works[stage].faster(SHARE), *works[stage + 1 :])
+            faster = (*works[:stage], works[stage].faster(SPEEDUP), *works[stage + 1 :])
             gain = timeline.makespan_s - _length(faster, layout)
-            found.append(Widened(f"stage {stage}", "stage", gain))
+            found.append(Bottleneck(f"stage {stage}", "stage", gain))
     for name, widen in _LINKS.items():
         machine = widen(scenario.machine)
         if machine == scenario.machine:
             continue
         asked = replace(scenario, machine=machine)
-        gain = timeline.makespan_s - _length(stage_works(asked, layout, factor), layout)
-        found.append(Widened(name, "machine", gain))
+        gain = timeline.makespan_s - _length(stage_work(asked, layout, factor), layout)
+        found.append(Bottleneck(name, "machine", gain))
     return tuple(sorted(found, key=lambda one: -one.gain_s))
 
 
@@ -75,13 +75,13 @@ def _faster(described: Description, *names: str) -> dict[str, Quantity]:
     for name in names:
         rate = getattr(described, name)
         if rate is not None:
-            found[name] = rate.replaced(value=rate.value * (1 + SHARE))
+            found[name] = rate.replaced(value=rate.value * (1 + SPEEDUP))
     return found
 
 
 def _compute(machine: Machine) -> Machine:
     peaks = machine.device.peak_flop_per_s
-    rates = {name: r.replaced(value=r.value * (1 + SHARE)) for name, r in peaks.items()}
+    rates = {name: r.replaced(value=r.value * (1 + SPEEDUP)) for name, r in peaks.items()}
     return machine.replaced(device=machine.device.replaced(peak_flop_per_s=rates))
 
 
@@ -94,7 +94,7 @@ def _inside(machine: Machine) -> Machine:
     fabric = machine.node.fabric
     rates = ("pair_bytes_per_s", "device_bytes_per_s", "card_bytes_per_s", "socket_bytes_per_s")
     wires = tuple(
-        wire.replaced(bytes_per_s=wire.bytes_per_s * (1 + SHARE)) for wire in fabric.wires
+        wire.replaced(bytes_per_s=wire.bytes_per_s * (1 + SPEEDUP)) for wire in fabric.wires
     )
     wider = fabric.replaced(**_faster(fabric, *rates), wires=wires)
     if fabric.kind == "host":

@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.cost.schedules.timeline import ASIDE, STREAMS, Event, Timeline
 
-__all__ = ["trace_of"]
+__all__ = ["chrome_trace"]
 
 _PATH = 0
 """Process of the critical path; those of stages follow it."""
@@ -22,7 +22,7 @@ _LANES = 8
 Counter = Sequence[tuple[float, dict[str, float]]]
 
 
-def trace_of(
+def chrome_trace(
     timeline: Timeline,
     path: Sequence[Event],
     counters: Sequence[Counter],

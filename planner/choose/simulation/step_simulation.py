@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.choose.planning import job_of_layout, scenario_for
-from planner.choose.simulation.bottlenecks import Widened, widened
-from planner.choose.simulation.chrome_trace import trace_of
-from planner.choose.simulation.tasks import measured_factor, stage_works
+from planner.choose.simulation.bottlenecks import Bottleneck, find_bottlenecks
+from planner.choose.simulation.chrome_trace import chrome_trace
+from planner.choose.simulation.tasks import measured_factor, stage_work
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.memory.chunks import chunk_kept_bytes, staying_bytes
 from planner.cost.memory.footprint import stage_memory
@@ -29,7 +29,7 @@ from planner.describe.workload import Workload
 from planner.errors import LayoutError
 from planner.frames import Shown
 
-__all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulated"]
+__all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulate_scenario"]
 
 MOST_PASSES = 60_000
 """Passes of a step that are played, all stages and chunks together: some seconds of work."""
@@ -101,14 +101,16 @@ class Simulation(Shown):
         return {name: s for name, s in sums.items() if s > _NOTHING * self.makespan_s}
 
     @functools.cached_property
-    def widened(self) -> tuple[Widened, ...]:
+    def bottlenecks(self) -> tuple[Bottleneck, ...]:
         """What the step gains where one stage or one link of the machine were 10 % faster, the
         most first."""
-        return widened(self.scenario, self.estimate, self.timeline, self.critical_s("stage"))
+        return find_bottlenecks(
+            self.scenario, self.estimate, self.timeline, self.critical_s("stage")
+        )
 
     def to_trace(self) -> dict[str, Any]:
         """The step in the Trace Event Format, for Perfetto and chrome://tracing."""
-        return trace_of(self.timeline, self.critical_path, self._counters(), self._names())
+        return chrome_trace(self.timeline, self.critical_path, self._counters(), self._names())
 
     def to_dict(self) -> dict[str, Any]:
         """What it says in plain numbers, without the events."""
@@ -126,7 +128,8 @@ class Simulation(Shown):
                 for by in ("stage", "stream", "kind")
             },
             "ten_percent_faster": [
-                {"what": one.name, "kind": one.kind, "gain_s": one.gain_s} for one in self.widened
+                {"what": one.name, "kind": one.kind, "gain_s": one.gain_s}
+                for one in self.bottlenecks
             ],
             "memory_bytes": [
                 {
@@ -175,10 +178,10 @@ def simulate(
     1.0
     """
     job = job_of_layout(model, machine, layout, workload, framework, experience)
-    return simulated(scenario_for(job, layout), layout)
+    return simulate_scenario(scenario_for(job, layout), layout)
 
 
-def simulated(scenario: Scenario, layout: Layout) -> Simulation:
+def simulate_scenario(scenario: Scenario, layout: Layout) -> Simulation:
     """One step of a legal layout, event by event."""
     passes = 2 * layout.pp * layout.vpp * layout.grad_accumulation
     if passes > MOST_PASSES:
@@ -189,7 +192,7 @@ def simulated(scenario: Scenario, layout: Layout) -> Simulation:
             f"--global-batch), {most:,} say: the middle of a step repeats itself"
         )
     found = estimate_layouts(scenario, Layouts.stack([layout]))[0]
-    works = stage_works(scenario, layout, measured_factor(scenario, found))
+    works = stage_work(scenario, layout, measured_factor(scenario, found))
     timeline = played(works, layout.grad_accumulation, layout.schedule, layout.vpp)
     return Simulation(scenario, found, timeline, _memory(scenario, layout, timeline))
 

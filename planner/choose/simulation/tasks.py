@@ -19,12 +19,12 @@ from planner.cost.step.step import StageWorth, stage_worth
 from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.layout import Layout
 
-__all__ = ["measured_factor", "stage_works"]
+__all__ = ["measured_factor", "stage_work"]
 
 _AXES: tuple[Drawn, ...] = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
-def stage_works(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
+def stage_work(scenario: Scenario, layout: Layout, factor: float = 1.0) -> tuple[StageWork, ...]:
     """What every stage of a layout does in a step, for `simulate` to play [s].
 
     `factor` is what measured runs say that every part takes, over its estimate. Counted: all parts

@@ -21,11 +21,11 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, LayoutError
 
-__all__ = ["Completed", "complete"]
+__all__ = ["CompletedLayout", "complete_layout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedLayout:
     """A job that can be estimated, and what was taken on the way."""
 
     layout: Layout
@@ -35,7 +35,7 @@ class Completed:
     notes: tuple[str, ...]
 
 
-def complete(
+def complete_layout(
     model: Model,
     machine: Machine,
     configuration: Configuration | None = None,
@@ -44,7 +44,7 @@ def complete(
     layout: Mapping[str, Any] | None = None,
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
-) -> Completed:
+) -> CompletedLayout:
     """The job that files and a user state together.
 
     `layout` and `workload` are the fields that the user states. Raises LayoutError or
@@ -86,7 +86,7 @@ def complete(
         chosen, turned = _as_switches(chosen, changes, files.name)
         chosen, changed = _changed(chosen, changes, described.precision, model)
         notes += [*said, *turned, *changed]
-    return Completed(shape, described, chosen, tuple(notes))
+    return CompletedLayout(shape, described, chosen, tuple(notes))
 
 
 def _without_passes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.choose.planning import estimate, plan
-from planner.choose.user_layouts.completion import Completed, complete
+from planner.choose.user_layouts.completion import CompletedLayout, complete_layout
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model
@@ -17,14 +17,14 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError
 
-__all__ = ["Configured", "estimate_configuration", "improved"]
+__all__ = ["ConfigurationEstimate", "estimate_configuration", "faster_layout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfigurationEstimate:
     """The estimate of a configuration."""
 
-    job: Completed
+    job: CompletedLayout
     """What was estimated, with notes on how the files were understood."""
     estimate: Estimate
     """Memory and step time."""
@@ -43,7 +43,7 @@ def estimate_configuration(
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
-) -> Configured:
+) -> ConfigurationEstimate:
     """Memory and step time of what files configure, and the best that their framework can do.
 
     `layout` and `workload` are fields that the files leave open, or that count before theirs;
@@ -59,7 +59,7 @@ def estimate_configuration(
     """
     described = model if isinstance(model, Model) else load_model(model)
     place = machine if isinstance(machine, Machine) else load_machine(machine)
-    job = complete(
+    job = complete_layout(
         described,
         place,
         configuration,
@@ -76,13 +76,15 @@ def estimate_configuration(
         framework=job.framework,
         experience=experience,
     )
-    return Configured(job, found, improved(described, place, job, found, experience))
+    return ConfigurationEstimate(
+        job, found, faster_layout(described, place, job, found, experience)
+    )
 
 
-def improved(
+def faster_layout(
     model: Model,
     machine: Machine,
-    job: Completed,
+    job: CompletedLayout,
     found: Estimate,
     experience: Experience = Experience(),
 ) -> Estimate | None:

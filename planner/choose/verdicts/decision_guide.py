@@ -22,7 +22,7 @@ from planner.describe.layout import Layout, Recompute
 from planner.describe.machine import Machine
 from planner.units import format_bytes, format_rate
 
-__all__ = ["Advice", "Case", "guide"]
+__all__ = ["GuideAdvice", "GuideCase", "apply_guide"]
 
 _FAST_NETWORK_BYTES_PER_S = 12.5e9
 # a network counts as fast where every device has 100 Gb/s of it, the rate of one EDR or HDR100
@@ -41,7 +41,7 @@ def _on_device(x: Layouts) -> Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GuideAdvice:
     """What the guide recommends in a case: in words, as classic strategies, as layouts."""
 
     text: str
@@ -51,46 +51,48 @@ class Case:
     """The strategy that comes before the others where it fits."""
 
 
-class Advice(Enum):
+class GuideCase(Enum):
     """The eight cases of the decision guide."""
 
-    ALONE = Case("one device as it is", ("single device",), _plain)
-    ALONE_SHORT = Case(
+    ALONE = GuideAdvice("one device as it is", ("single device",), _plain)
+    ALONE_SHORT = GuideAdvice(
         "ZeRO with offload to the CPU, or to NVMe",
         ("ZeRO + CPU offload", "ZeRO + NVMe offload"),
         lambda x: ~x.keeps_states & (x.tiles == 1),
     )
-    ALONE_LAYER = Case(
+    ALONE_LAYER = GuideAdvice(
         "ZeRO-3 with memory-centric tiling, and offload",
         ("ZeRO-3 in tiles",),
         lambda x: x.tiles > 1,
     )
-    COPIES = Case("data parallelism (DDP, or ZeRO)", ("DDP", *_ZERO), _plain)
-    NODE_FAST = Case(
+    COPIES = GuideAdvice("data parallelism (DDP, or ZeRO)", ("DDP", *_ZERO), _plain)
+    NODE_FAST = GuideAdvice(
         "PP, ZeRO or TP, which are about as fast where devices are wired to each other",
         (*_ZERO, "PP", "TP", "TP + PP"),
         _on_device,
     )
-    NODE_SLOW = Case(
+    NODE_SLOW = GuideAdvice(
         "PP before ZeRO before TP, because the devices are not wired to each other",
         ("PP", *_ZERO),
         lambda x: _on_device(x) & (x.tp == 1),
         before="PP",
     )
-    LAYER = Case(
+    LAYER = GuideAdvice(
         "TP, or ZeRO-3 with memory-centric tiling; a pipeline alone does not cut a layer",
         ("TP", "TP + PP", "3D (TP + PP + DP)", "ZeRO-3 in tiles"),
         lambda x: (x.tp > 1) | (x.tiles > 1),
     )
-    NETWORK_FAST = Case("ZeRO, or TP within the node + PP + DP", (*_ZERO, *_THREE), _on_device)
-    NETWORK_SLOW = Case(
+    NETWORK_FAST = GuideAdvice(
+        "ZeRO, or TP within the node + PP + DP", (*_ZERO, *_THREE), _on_device
+    )
+    NETWORK_SLOW = GuideAdvice(
         "DP + PP + TP with ZeRO-1, TP within the node",
         (*_THREE, "ZeRO-1"),
         lambda x: _on_device(x) & ~x.shards_gradients,
     )
 
 
-def guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[Advice, str]:
+def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, str]:
     """What the decision guide says for a job, and that in one sentence with its numbers.
 
     `scenarios`: the same job under every framework at hand; what fits under one of them fits.
@@ -105,11 +107,11 @@ def guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[Advice, str]:
     )
     one_device = nodes * machine.node.num_devices == 1
     if taken.fits_device[0]:
-        found = Advice.ALONE if one_device else Advice.COPIES
+        found = GuideCase.ALONE if one_device else GuideCase.COPIES
         return found, f"the model fits one device of {limit} ({size}): {found.value.text}"
     layer, parts = _layer(scenario)
     if layer > taken.device_limit_bytes:
-        found = Advice.ALONE_LAYER if one_device else Advice.LAYER
+        found = GuideCase.ALONE_LAYER if one_device else GuideCase.LAYER
         why = f"not even the largest layer fits one device of {limit} ({parts})"
     else:
         found, where = _spread(machine, nodes)
@@ -122,18 +124,18 @@ def _one(scenario: Scenario) -> str:
     return scenario.workload.batch_unit.removesuffix("s")
 
 
-def _spread(machine: Machine, nodes: int) -> tuple[Advice, str]:
+def _spread(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
     """The case of a model that needs several devices or the host, and what decides it."""
     if nodes > 1:
         rate = machine.node_bytes_per_s / machine.node.num_devices
         fast = rate >= _FAST_NETWORK_BYTES_PER_S
-        found = Advice.NETWORK_FAST if fast else Advice.NETWORK_SLOW
+        found = GuideCase.NETWORK_FAST if fast else GuideCase.NETWORK_SLOW
         which = "fast" if fast else "slow"
         return found, f", several nodes, {which} network ({format_rate(rate)} per device)"
     if machine.node.num_devices == 1:
-        return Advice.ALONE_SHORT, ""
+        return GuideCase.ALONE_SHORT, ""
     wired = machine.node.fabric.wired
-    return (Advice.NODE_FAST if wired else Advice.NODE_SLOW), ", one node"
+    return (GuideCase.NODE_FAST if wired else GuideCase.NODE_SLOW), ", one node"
 
 
 def _alone(scenario: Scenario) -> Footprints:

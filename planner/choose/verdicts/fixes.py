@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from planner.choose.recommendation import effort
+from planner.choose.recommendation import setup_effort
 from planner.choose.search import Candidates
 from planner.cost.arrays import Float
 from planner.cost.estimate import Estimate
@@ -16,7 +16,13 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.units import format_bytes
 
-__all__ = ["cheapest_change", "excess", "lacking", "nearest", "slack"]
+__all__ = [
+    "cheapest_change",
+    "closest_to_fitting",
+    "memory_margin",
+    "shortage_sentence",
+    "shortage_summary",
+]
 
 _CHANGES = (
     ("recompute", 1),
@@ -50,7 +56,7 @@ def _pairs(taken: Footprints) -> tuple[tuple[Float, float], ...]:
     )
 
 
-def nearest(found: Candidates) -> tuple[float, Footprints]:
+def closest_to_fitting(found: Candidates) -> tuple[float, Footprints]:
     """The layout that exceeds its limits least: by which part of them, and what it takes.
 
     Device, host and disk count alike, each by its part of what there is.
@@ -60,13 +66,13 @@ def nearest(found: Candidates) -> tuple[float, Footprints]:
     return float(taken.excess[index]), taken.take(np.array([index]))
 
 
-def slack(estimate: Estimate, limit_bytes: float) -> str:
+def memory_margin(estimate: Estimate, limit_bytes: float) -> str:
     """What a layout that fits takes and leaves."""
     total = estimate.memory_bytes["total"]
     return f"{format_bytes(total)} per rank, {format_bytes(limit_bytes - total)} free"
 
 
-def excess(estimate: Estimate, one: Footprints) -> str:
+def shortage_sentence(estimate: Estimate, one: Footprints) -> str:
     """What does not suffice for a layout, by how much, and the largest part of it."""
     device, host, disk = ((float(used[0]), room) for used, room in _pairs(one))
     if device[0] > device[1]:
@@ -76,7 +82,7 @@ def excess(estimate: Estimate, one: Footprints) -> str:
     return _said(*disk, "on the node's disk", "it holds", {})
 
 
-def lacking(estimate: Estimate, machine: Machine) -> str:
+def shortage_summary(estimate: Estimate, machine: Machine) -> str:
     """What does not suffice for a layout that does not fit, in few words."""
     total, limit = estimate.memory_bytes["total"], machine.device.memory_bytes.value
     if total > limit:
@@ -109,7 +115,7 @@ def cheapest_change(estimate: Estimate, found: Mapping[str, Candidates]) -> str:
         fitting = source.estimates
         if not len(fitting):
             continue
-        cost = effort(fitting.layouts) + (0.0 if name == estimate.framework else 2.0)
+        cost = setup_effort(fitting.layouts) + (0.0 if name == estimate.framework else 2.0)
         for column, weight in _CHANGES:
             cost = cost + weight * (getattr(fitting.layouts, column) != getattr(wanted, column))
         cost = cost + _OUTSIDE * (fitting.layouts.tp > source.scenario.machine.wired_devices)

@@ -21,21 +21,21 @@ from planner.describe.framework.switches import family
 from planner.describe.layout import OFFLOAD, SCHEDULES, divisors
 from planner.units import counted, joined
 
-__all__ = ["at_hand", "obstacle"]
+__all__ = ["explain_infeasibility", "strategy_frameworks"]
 
 _MOST = 2000
 # of the layouts, those of the most even degrees: no others are nearer to what is allowed
 
 
-def at_hand(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]:
+def strategy_frameworks(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]:
     """The frameworks in which a strategy is looked for: those known for it, or all that were named.
 
     >>> from planner.choose.verdicts.strategies import CLASSIC
-    >>> at_hand(CLASSIC[1], ["ddp", "fsdp2"], chosen=False)
+    >>> strategy_frameworks(CLASSIC[1], ["ddp", "fsdp2"], chosen=False)
     ['ddp']
-    >>> at_hand(CLASSIC[1], ["horovod"], chosen=True)
+    >>> strategy_frameworks(CLASSIC[1], ["horovod"], chosen=True)
     ['horovod']
-    >>> at_hand(CLASSIC[1], ["fsdp2", "ddp+compile"], chosen=True)
+    >>> strategy_frameworks(CLASSIC[1], ["fsdp2", "ddp+compile"], chosen=True)
     ['ddp+compile']
     """
     here = list(names)
@@ -43,7 +43,7 @@ def at_hand(strategy: Strategy, names: Iterable[str], chosen: bool) -> list[str]
     return known or (here if chosen else [])
 
 
-def obstacle(
+def explain_infeasibility(
     strategy: Strategy, scenarios: Mapping[str, Scenario], world: int, chosen: bool
 ) -> str:
     """Why a strategy has no legal layout over `world` devices, as part of a sentence."""
@@ -51,7 +51,7 @@ def obstacle(
     layouts = _written(strategy, any_question, world)
     if not len(layouts):
         return f"needs {strategy.needs}; the job has {counted(world, 'device')}"
-    names = at_hand(strategy, scenarios, chosen)
+    names = strategy_frameworks(strategy, scenarios, chosen)
     said = min((_least_broken(scenarios[name], layouts) for name in names), default=(0, ""))[1]
     absent = _absent(strategy, scenarios, layouts, chosen)
     return "; ".join(part for part in (said, *absent) if part)

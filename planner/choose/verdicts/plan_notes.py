@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.choose.search import RISK
-from planner.choose.verdicts.decision_guide import Advice, guide
+from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
 from planner.choose.verdicts.strategy_verdicts import Verdict
-from planner.choose.verdicts.unused_options import idle
+from planner.choose.verdicts.unused_options import unused_option_notes
 from planner.cost.estimate import Estimate
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import model_flop, sequence_flop
@@ -25,18 +25,18 @@ from planner.describe.layout import Layout
 from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate
 from planner.units import either, format_rate, format_seconds
 
-__all__ = ["learning_rate_note", "notes", "utilisation"]
+__all__ = ["learning_rate_note", "plan_notes", "utilisation_notes"]
 
 _IN_TASTE = 0.05
 _MUCH_ATTENTION = 0.2
 # part of the counted operations from which on the convention decides what the figure means
 
 
-def notes(
+def plan_notes(
     scenarios: Sequence[Scenario], nodes: int, answer: Estimate | None, verdicts: Sequence[Verdict]
 ) -> list[str]:
     """The guide, the answer beside it, where they differ and why, and what its MFU counts."""
-    advice, said = guide(scenarios, nodes)
+    advice, said = apply_guide(scenarios, nodes)
     lines = [f"The field's guide: {said}."]
     if answer is None:
         return lines
@@ -52,8 +52,8 @@ def notes(
         *lines,
         *_difference(advice, answer, verdicts),
         *_outside(scenario, answer.layout),
-        *utilisation(scenario, answer),
-        *grounds(scenario, nodes),
+        *utilisation_notes(scenario, answer),
+        *evidence_notes(scenario, nodes),
     ]
 
 
@@ -67,7 +67,7 @@ def _kind(layout: Layout) -> str:
     return text + (f" with offload ({layout.offload})" if layout.offload != "none" else "")
 
 
-def _difference(advice: Advice, answer: Estimate, verdicts: Sequence[Verdict]) -> list[str]:
+def _difference(advice: GuideCase, answer: Estimate, verdicts: Sequence[Verdict]) -> list[str]:
     """Where the answer is none that the guide names: what the guide's own would do."""
     case = advice.value
     fits = {v.name: v.estimate for v in verdicts if v.fits and v.estimate is not None}
@@ -124,7 +124,7 @@ def _outside(scenario: Scenario, layout: Layout) -> list[str]:
     ]
 
 
-def grounds(scenario: Scenario, nodes: int) -> list[str]:
+def evidence_notes(scenario: Scenario, nodes: int) -> list[str]:
     """Which network the estimate is for, where there are several, and what was ever measured."""
     machine, lines = scenario.machine, []
     if machine.networks and machine.network is not None and nodes > 1:
@@ -140,12 +140,12 @@ def grounds(scenario: Scenario, nodes: int) -> list[str]:
     return lines
 
 
-def utilisation(scenario: Scenario, answer: Estimate) -> list[str]:
+def utilisation_notes(scenario: Scenario, answer: Estimate) -> list[str]:
     """What a utilisation counts, where that makes it look too good, and what the step's time leaves
     out; what is asked for and does nothing."""
     workload, machine = scenario.workload, scenario.machine
     kept = float(kept_share(workload, Layouts.of(answer.layout))) if scenario.model.experts else 1.0
-    lines = idle(scenario, answer.layout)
+    lines = unused_option_notes(scenario, answer.layout)
     if kept < 1:
         lines.append(
             f"With expert_capacity = {workload.expert_capacity:g} at least "

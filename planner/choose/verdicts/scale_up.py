@@ -13,14 +13,14 @@ from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.scenario import Scenario
 from planner.describe.layout import RECOMPUTE
 
-__all__ = ["doublings", "shared_batch"]
+__all__ = ["double_nodes", "even_batch"]
 
 Taken = dict[str, Footprints]
 """What layouts take, by framework."""
 _DOUBLINGS = 6
 
 
-def doublings(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[int, Taken]]:
+def double_nodes(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[int, Taken]]:
     """Layouts on two, four, ... 64 times the nodes, as far as the machine has them.
 
     They recompute as much as they can: that takes the least memory.
@@ -40,7 +40,7 @@ def doublings(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[int,
             yield count, _taken(leanest, count)
 
 
-def shared_batch(scenarios: dict[str, Scenario], nodes: int) -> tuple[int, Taken]:
+def even_batch(scenarios: dict[str, Scenario], nodes: int) -> tuple[int, Taken]:
     """The next batch that all devices share evenly, and data-parallel layouts for it."""
     first = next(iter(scenarios.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch

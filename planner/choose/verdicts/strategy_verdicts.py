@@ -15,11 +15,16 @@ import numpy as np
 from planner.choose.job import JobSpec
 from planner.choose.job_search import search_job
 from planner.choose.legality import legal
-from planner.choose.recommendation import TOLERANCE, recommended
-from planner.choose.search import Candidates, order, search
-from planner.choose.verdicts.fixes import cheapest_change, excess, nearest, slack
-from planner.choose.verdicts.infeasibility import at_hand, obstacle
-from planner.choose.verdicts.scale_up import doublings, shared_batch
+from planner.choose.recommendation import TOLERANCE, recommend
+from planner.choose.search import Candidates, rank_fastest, search
+from planner.choose.verdicts.fixes import (
+    cheapest_change,
+    closest_to_fitting,
+    memory_margin,
+    shortage_sentence,
+)
+from planner.choose.verdicts.infeasibility import explain_infeasibility, strategy_frameworks
+from planner.choose.verdicts.scale_up import double_nodes, even_batch
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.estimate import Estimate, fitting, timed
 from planner.cost.memory.footprint import Footprints
@@ -30,7 +35,7 @@ from planner.describe.layout import Layout
 from planner.frames import Record
 from planner.units import counted
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "judge_strategies"]
 
 
 _MUCH = 0.25
@@ -81,7 +86,7 @@ class _Bench:
         return self.found
 
 
-def judge(
+def judge_strategies(
     found: dict[str, Candidates],
     scenarios: dict[str, Scenario],
     nodes: int,
@@ -90,7 +95,7 @@ def judge(
 ) -> list[Verdict]:
     """The verdict on every classic strategy, from the candidates already evaluated.
 
-    `chosen`: whether the frameworks were named by the user; `tolerance`: as of `recommended`, which
+    `chosen`: whether the frameworks were named by the user; `tolerance`: as of `recommend`, which
     picks the layout of a strategy too. Where nothing at all fits, more nodes
     are searched; where only the batch is in the way, the next one that is not.
     """
@@ -121,7 +126,7 @@ class _Case:
     @functools.cached_property
     def closest(self) -> tuple[Footprints, Scenario]:
         """The layout that exceeds its limits least."""
-        found = [(*nearest(kind), kind.scenario) for kind in self.members]
+        found = [(*closest_to_fitting(kind), kind.scenario) for kind in self.members]
         _, one, scenario = min(found, key=lambda each: each[0])
         return one, scenario
 
@@ -134,15 +139,15 @@ def _judged(bench: _Bench) -> Iterator[Verdict]:
     for case in cases:
         name = case.strategy.name
         if not case.members:
-            why = obstacle(case.strategy, bench.scenarios, bench.world, bench.chosen)
+            why = explain_infeasibility(case.strategy, bench.scenarios, bench.world, bench.chosen)
             yield Verdict(name, False, f"no legal layout: {why}", "", None)
         elif case.best is not None:
-            why = slack(case.best, case.members[0].footprints.device_limit_bytes)
+            why = memory_margin(case.best, case.members[0].footprints.device_limit_bytes)
             yield Verdict(name, True, why, "", case.best)
         else:
             estimate = next(estimates)
             fix = cheapest_change(estimate, bench.of(case.strategy))
-            yield Verdict(name, False, excess(estimate, case.closest[0]), fix, estimate)
+            yield Verdict(name, False, shortage_sentence(estimate, case.closest[0]), fix, estimate)
 
 
 def _estimated(some: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
@@ -157,10 +162,10 @@ def _estimated(some: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
 
 def _shown(members: list[Candidates], tolerance: float) -> Estimate | None:
     """The layout to run of a strategy; its fastest where safety costs much time."""
-    one = recommended(members, tolerance)
+    one = recommend(members, tolerance)
     if one is None:
         return None
-    firsts = [kind.estimates[int(i)] for kind in members for i in order(kind.estimates, 1)]
+    firsts = [kind.estimates[int(i)] for kind in members for i in rank_fastest(kind.estimates, 1)]
     fastest = min(firsts, key=lambda e: e.step_time_s)
     return one if one.step_time_s <= (1 + _MUCH) * fastest.step_time_s else fastest
 
@@ -168,7 +173,7 @@ def _shown(members: list[Candidates], tolerance: float) -> Estimate | None:
 def _members(strategy: Strategy, bench: _Bench) -> Iterator[Candidates]:
     """What was found of the strategy's layouts, per framework that is at hand and has any."""
     found = bench.of(strategy)
-    for name in at_hand(strategy, bench.scenarios, bench.chosen):
+    for name in strategy_frameworks(strategy, bench.scenarios, bench.chosen):
         kind = found[name].only(strategy.holds)
         if strategy.of_sharded is not None and not len(kind.footprints):
             kind = _made(strategy.of_sharded, strategy, found[name])
@@ -186,9 +191,9 @@ def _made(
     scenario = found.scenario
     sharded = found.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
     if len(sharded.estimates):
-        some = sharded.estimates.layouts.take(order(sharded.estimates, 1))
+        some = sharded.estimates.layouts.take(rank_fastest(sharded.estimates, 1))
     elif len(sharded.footprints):
-        some = nearest(sharded)[1].layouts
+        some = closest_to_fitting(sharded)[1].layouts
     else:
         return sharded
     changed = change(scenario, some)
@@ -217,7 +222,7 @@ def _on_more_nodes(
     verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
 ) -> list[Verdict]:
     """The verdicts with the first doubling of the nodes on which any of them fits."""
-    for count, found in doublings(scenarios, nodes):
+    for count, found in double_nodes(scenarios, nodes):
         able = [_fits_in(strategy, found) and not strategy.single for strategy in CLASSIC]
         if any(able):
             fix = counted(count, "node")
@@ -235,7 +240,7 @@ def _with_a_batch(
     lacking = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
     if not any(lacking):
         return verdicts
-    batch, found = shared_batch(scenarios, nodes)
+    batch, found = even_batch(scenarios, nodes)
     return [
         replace(verdict, fix=f"batch {batch:,}", batch=batch)
         if lacks and found and _fits_in(strategy, found)

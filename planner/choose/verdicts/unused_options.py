@@ -13,28 +13,28 @@ from planner.describe.layout import Layout
 from planner.describe.workload import Workload, parse_ramp
 from planner.units import either, format_count
 
-__all__ = ["idle", "idle_ramp", "idle_recompute"]
+__all__ = ["unused_option_notes", "unused_ramp", "unused_recompute"]
 
 _OVERLAP = "communication.overlap_experts"
 
 
-def idle(scenario: Scenario, layout: Layout) -> list[str]:
+def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
     """All of it."""
     return [
-        *idle_recompute(scenario, layout),
+        *unused_recompute(scenario, layout),
         *_layers(scenario, layout),
         *_exchange(scenario, layout),
-        *idle_ramp(scenario.workload),
+        *unused_ramp(scenario.workload),
     ]
 
 
-def idle_recompute(scenario: Scenario, layout: Layout) -> list[str]:
+def unused_recompute(scenario: Scenario, layout: Layout) -> list[str]:
     """Selective recompute that repeats attention and frees nothing.
 
     >>> from planner import Workload, load_framework, load_machine, load_model
     >>> model, machine = load_model("gpt2"), load_machine("polaris")
     >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> idle_recompute(job, Layout(recompute="selective"))[0][:38]
+    >>> unused_recompute(job, Layout(recompute="selective"))[0][:38]
     'Selective recompute is none in memory:'
     """
     if layout.recompute_modules:
@@ -80,9 +80,9 @@ def _exchange(scenario: Scenario, layout: Layout) -> list[str]:
     on = {word: switch for word, switch in framework.on_by_name.items() if switch.of_experts}
     if layout.ep == 1:
         uneven = scenario.workload.expert_imbalance
-        idle = [f"switch {word}" for word in on]
-        idle += [f"expert_imbalance = {uneven:g}"] if uneven > 1 else []
-        return [f"With ep = 1 no token leaves its rank: {name} does nothing." for name in idle]
+        unused = [f"switch {word}" for word in on]
+        unused += [f"expert_imbalance = {uneven:g}"] if uneven > 1 else []
+        return [f"With ep = 1 no token leaves its rank: {name} does nothing." for name in unused]
     if np.all(one.merges_passes(framework)):
         return []
     return [
@@ -94,11 +94,11 @@ def _exchange(scenario: Scenario, layout: Layout) -> list[str]:
     ]
 
 
-def idle_ramp(workload: Workload) -> list[str]:
+def unused_ramp(workload: Workload) -> list[str]:
     """A ramp of which the step or the training sees nothing.
 
     >>> job = Workload(global_batch=64, ramp="10B:16", tokens=2e9)
-    >>> idle_ramp(job)[0]
+    >>> unused_ramp(job)[0]
     'The ramp ends at 10 B tokens, the training at 2 B: no step has the global batch of 64.'
     """
     if not workload.ramp:

@@ -30,7 +30,7 @@ from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 
 if TYPE_CHECKING:
-    from planner.choose.user_layouts.completion import Completed
+    from planner.choose.user_layouts.completion import CompletedLayout
     from planner.evidence.learning import Learned
 
 __all__ = ["OneLayout"]
@@ -66,15 +66,15 @@ class OneLayout:
     devices: Devices = None
     measured: Measured = None
 
-    def completed(self) -> tuple[Model, Machine, Completed]:
+    def completed(self) -> tuple[Model, Machine, CompletedLayout]:
         """What the options name, and the job that they and files state together."""
-        from planner.choose.user_layouts.completion import complete
+        from planner.choose.user_layouts.completion import complete_layout
 
         model = load_model(self.model)
         machine = machine_of(
             self.machine, self.overrides, self.leave_free, self.devices, self.nodes, self.network
         )
-        job = complete(
+        job = complete_layout(
             model,
             machine,
             read_files(self.files),

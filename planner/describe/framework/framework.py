@@ -126,7 +126,7 @@ class Framework(Description):
     balance: Literal["layers", "ends-as-layers", "cost"] = "layers"
     """How layers are dealt to stages: equally; with embedding and head as one layer each; or
     by cost, with the head weighing as many layers as its parameters."""
-    deals_as_told: bool = False
+    custom_pipeline_split: bool = False
     """Whether users may deal layers to stages themselves, or say for how many layers the ends
     count."""
     shards_rows: bool = False

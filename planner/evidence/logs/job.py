@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.choose.legality import check
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.cost.scenario import Scenario
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.configurations.configuration import Configuration
@@ -121,7 +121,9 @@ def _configured(
         layout = {"grad_accumulation": 1} if batch else {"micro_batch": 1}
         assumed.append("one pass a step" if batch else "micro-batches of one sequence")
     usual = files.framework or files.usual_framework or log.framework
-    job = complete(model, machine, files, layout=layout, workload=workload, framework=framework)
+    job = complete_layout(
+        model, machine, files, layout=layout, workload=workload, framework=framework
+    )
     scenario = Scenario(model, machine, job.workload, job.framework or load_framework(usual))
     check(scenario, job.layout)
     return Job(scenario, job.layout, (*assumed, *job.notes))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.choose.legality import legal
-from planner.choose.search import enumerate_layouts, order
+from planner.choose.search import enumerate_layouts, rank_fastest
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.backward import selective_frees_nothing
@@ -50,7 +50,7 @@ def tuned(cells: Cells, scenario: Scenario, found: StatedLayout) -> Reading[Layo
         return stated(layout)
     options = _options(cells, scenario, layout)
     estimates = estimate_layouts(scenario, options)
-    best = order(estimates, 1)
+    best = rank_fastest(estimates, 1)
     if cells.flag("oom") or not len(best):
         return assumed(layout, f"micro_batch missing: {layout.micro_batch}")
     layout = options[int(best[0])]
@@ -95,7 +95,7 @@ def fastest(
         & (layouts.zero_stage == software.zero_stage)
     )
     for offered in (usual, layouts):
-        if len(offered) and len(best := order(estimate_layouts(scenario, offered), 1)):
+        if len(offered) and len(best := rank_fastest(estimate_layouts(scenario, offered), 1)):
             layout = offered[int(best[0])]
             return guessed(layout, f"dp, tp and pp missing: {layout}, the fastest that fits")
     raise PlannerError("dp, tp and pp are empty, and no such layout fits; fill them in")

@@ -209,7 +209,12 @@ def _slots(cells: Cells, framework: Framework, pp: int, vpp: int) -> Reading[boo
     a layout is spelled out; Megatron-Bridge's recipes of Llama 3.1 405B count both.
     """
     layers, chunks = cells.count("n_layers"), pp * vpp
-    if pp == 1 or not layers or not framework.deals_as_told or framework.balance != "layers":
+    if (
+        pp == 1
+        or not layers
+        or not framework.custom_pipeline_split
+        or framework.balance != "layers"
+    ):
         return stated(False)
     if layers % chunks == 0 or (layers + 2) % chunks:
         return stated(False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from plotly.colors import sample_colorscale
 
-from planner.choose.plots.layout_space import Point, Space
+from planner.choose.plots.layout_space import LayoutSpace, Point
 from planner.cost.estimate import Estimate
 from planner.show.figures.frame import Drawing, framed, log_ticks, plain
 from planner.show.figures.palette import GREY, HUES, LIMIT, readable_on
@@ -22,7 +22,7 @@ _MAX_COLUMNS, _MAX_ROWS = 12, 14
 # cells of more are too small for words
 
 
-def heatmap(space: Space, limit_bytes: float) -> Drawing:
+def heatmap(space: LayoutSpace, limit_bytes: float) -> Drawing:
     """Fastest step for every tp and pp; where nothing fits, how much is too much."""
     figure = framed(height=430, x="tensor parallel (tp)", y="pipeline stages (pp)", legend=False)
     if not space.cells:
@@ -63,7 +63,7 @@ def heatmap(space: Space, limit_bytes: float) -> Drawing:
     return Drawing(figure, _heatmap_alt(space))
 
 
-def _write(figure: Any, space: Space, limit_bytes: float) -> None:
+def _write(figure: Any, space: LayoutSpace, limit_bytes: float) -> None:
     """Every cell's words once, black or white as its ground asks; the fastest is bold."""
     shades = [shade for cell in space.cells if (shade := _shade(cell)) is not None]
     low, high = min(shades, default=0.0), max(shades, default=0.0)
@@ -88,7 +88,7 @@ def _write(figure: Any, space: Space, limit_bytes: float) -> None:
     )
 
 
-def _heatmap_alt(space: Space) -> str:
+def _heatmap_alt(space: LayoutSpace) -> str:
     fitting = [cell for cell in space.cells if math.isfinite(cell.step_time_s)]
     if not fitting:
         return "No combination of tp and pp fits."
@@ -99,7 +99,7 @@ def _heatmap_alt(space: Space) -> str:
     )
 
 
-def _bar(space: Space) -> dict[str, Any]:
+def _bar(space: LayoutSpace) -> dict[str, Any]:
     ticks = _ticks(space)
     times = [format_seconds(10.0**tick) for tick in ticks]
     return {"title": {"text": "step"}, "thickness": 14, "tickvals": ticks, "ticktext": times}
@@ -115,7 +115,7 @@ def _unfit(cell: object) -> float | None:
     return 1.0 if cell is not None and _shade(cell) is None else None
 
 
-def _ticks(space: Space) -> list[float]:
+def _ticks(space: LayoutSpace) -> list[float]:
     times = [c.step_time_s for c in space.cells if math.isfinite(c.step_time_s)]
     return [math.log10(tick) for tick in log_ticks(times)] if times else []
 
@@ -137,7 +137,7 @@ def _hover(cell: object, tp: int, pp: int, limit: float) -> str:
     return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{text}"
 
 
-def pareto(space: Space, limit_bytes: float, marked: Estimate | None = None) -> Drawing:
+def pareto(space: LayoutSpace, limit_bytes: float, marked: Estimate | None = None) -> Drawing:
     """Memory against step time, with the layouts that fit and that nothing beats in both.
 
     `marked` is the layout that the page speaks of.
@@ -187,7 +187,7 @@ def pareto(space: Space, limit_bytes: float, marked: Estimate | None = None) -> 
     return Drawing(figure, f"{title} {_front_alt(space)}{said}")
 
 
-def _front_alt(space: Space) -> str:
+def _front_alt(space: LayoutSpace) -> str:
     if not space.front:
         return "None of them fits."
     left, right = space.front[0], space.front[-1]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from planner.choose.plots.anatomy import Played
+from planner.choose.plots.anatomy import PlayedStep
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
@@ -32,7 +32,7 @@ _BREAK = 0.05
 class _Clock:
     """Time of the step on an axis that may leave out its middle."""
 
-    played: Played
+    played: PlayedStep
     head_s: float
     """In the timeline: until here everything is drawn."""
     tail_s: float
@@ -109,7 +109,7 @@ def _nice(value: float) -> float:
     return next(f * power for f in (1.0, 2.0, 5.0, 10.0) if f * power >= value * 0.999)
 
 
-def _clock(played: Played) -> _Clock:
+def _clock(played: PlayedStep) -> _Clock:
     """The whole step where that can be drawn, else its beginning and its end.
 
     Both reach into the middle that repeats itself, but for steps that fill for very long.
@@ -145,7 +145,7 @@ def _sampled(timeline: Timeline) -> list[int]:
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
-def whats_drawn(played: Played) -> str:
+def whats_drawn(played: PlayedStep) -> str:
     """What of the step the figures show, where that is not all of it."""
     clock, timeline = _clock(played), played.timeline
     shown, said = _sampled(timeline), []
@@ -161,7 +161,7 @@ def whats_drawn(played: Played) -> str:
     return " ".join(said)
 
 
-def gantt(played: Played, title: str = "") -> Drawing:
+def gantt(played: PlayedStep, title: str = "") -> Drawing:
     """What every stage does when: one row per stage, gaps are idle.
 
     A line under the rows follows the critical path.
@@ -298,7 +298,7 @@ def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def memory_over_step(
-    played: Played, stages: Sequence[dict[str, float]], limit_bytes: float
+    played: PlayedStep, stages: Sequence[dict[str, float]], limit_bytes: float
 ) -> Drawing:
     """Memory of the first, the fullest and the last stage while one step runs.
 
@@ -351,7 +351,9 @@ def memory_over_step(
     return Drawing(figure, " ".join(part for part in said if part))
 
 
-def _held(played: Played, parts: dict[str, float], stage: int) -> tuple[list[float], list[float]]:
+def _held(
+    played: PlayedStep, parts: dict[str, float], stage: int
+) -> tuple[list[float], list[float]]:
     """Times of the timeline, and what a stage holds from each on [B]."""
     times, held = played.timeline.in_flight(stage)
     each = parts.get("activations", 0.0) / max(max(held), 1)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import planner
-from planner.choose.simulation.step_simulation import MOST_PASSES, Simulation, simulated
-from planner.choose.simulation.tasks import stage_works
+from planner.choose.simulation.step_simulation import MOST_PASSES, Simulation, simulate_scenario
+from planner.choose.simulation.tasks import stage_work
 from planner.cost.memory.activations import stage_activations
 from planner.cost.schedules.known import schedule_named
 from planner.cost.schedules.schedule import Task
@@ -108,7 +108,7 @@ def check_memory(step: Simulation) -> None:
 @pytest.mark.slow
 def test_random_steps_are_sound() -> None:
     for scenario, layout in legal_layouts(150, seed=3, most_stages=4):
-        step = simulated(scenario, layout)
+        step = simulate_scenario(scenario, layout)
         check_sound(step.timeline)
         check_path(step.timeline)
         check_memory(step)
@@ -154,7 +154,7 @@ def test_a_thousand_layouts_last_as_long_as_estimated() -> None:
     assert len({layout.schedule for _, layout in found}) == 6
     off = defaultdict(list)
     for scenario, layout in found:
-        difference = simulated(scenario, layout).difference
+        difference = simulate_scenario(scenario, layout).difference
         if layout.pp == 1:
             assert abs(difference) < 1e-9, layout
         off[layout.schedule].append(abs(difference))
@@ -172,7 +172,7 @@ def test_passes_of_unlike_stages_last_as_long_as_the_closed_form() -> None:
     for scenario, layout in legal_layouts(400, seed=2):
         if layout.schedule not in ("1f1b", "gpipe"):
             continue
-        works = bare(stage_works(scenario, layout))
+        works = bare(stage_work(scenario, layout))
         m, name = layout.grad_accumulation, layout.schedule
         length = simulate(works, m, name).makespan_s
         forward, back = (
@@ -219,7 +219,7 @@ def ways(name: str, forward: np.ndarray, back: np.ndarray, m: int) -> float:
 
 
 def test_a_slower_stage_lengthens_the_step_once_its_slack_is_used_up() -> None:
-    works = list(stage_works(played().scenario, PIPED))
+    works = list(stage_work(played().scenario, PIPED))
 
     def length(stage: int, factor: float) -> float:
         slower = replace(
@@ -246,7 +246,7 @@ def test_a_slower_stage_lengthens_the_step_once_its_slack_is_used_up() -> None:
 
 def test_gains_are_those_of_a_step_with_the_faster_thing() -> None:
     step = played()
-    gains = {one.name: one.gain_s for one in step.widened}
+    gains = {one.name: one.gain_s for one in step.bottlenecks}
     faster = planner.load_machine("polaris", ("node.nic_bytes_per_s=27.5GB/s",))
     assert planner.load_machine("polaris").node.nic_bytes_per_s.value == 25e9  # type: ignore[union-attr]
     other = planner.simulate(
@@ -273,7 +273,7 @@ def test_wires_between_devices_are_widened_too() -> None:
             fabric[f"{rate}_bytes_per_s"]["value"] *= 1.1
     machine = planner.Machine.described(fields)
     other = planner.simulate("llama-3-8b", machine, layout, framework="megatron-lm")
-    [gain] = [one.gain_s for one in step.widened if one.name == "links inside the node"]
+    [gain] = [one.gain_s for one in step.bottlenecks if one.name == "links inside the node"]
     assert gain == pytest.approx(step.makespan_s - other.makespan_s)
     assert gain > 0.001 * step.makespan_s
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.user_layouts.completion import Completed, complete
+from planner.choose.user_layouts.completion import CompletedLayout, complete_layout
 from planner.choose.user_layouts.configuration_estimate import estimate_configuration
 from planner.cost.scenario import Scenario
 from planner.cost.shards.stages import Stages
@@ -26,8 +26,8 @@ def _deepspeed(sizes: str, zero: str = '"stage": 2') -> Configuration:
     return read_configuration_text(text, "ds.json")
 
 
-def _completed(configuration: Configuration, **options: Any) -> Completed:
-    return complete(MODEL, MACHINE, configuration, **options)
+def _completed(configuration: Configuration, **options: Any) -> CompletedLayout:
+    return complete_layout(MODEL, MACHINE, configuration, **options)
 
 
 def test_passes_follow_from_the_nodes() -> None:
@@ -169,7 +169,7 @@ def test_bloom_is_dealt_as_its_script_says(method: str, layers: list[int]) -> No
         f"--pipeline-model-parallel-size=12 --checkpoint-activations {method}"
     )
     model, machine = load_model("bloom-176b"), load_machine("jean-zay-a100")
-    found = complete(
+    found = complete_layout(
         model, machine, read_configuration_text(text.replace(" ", "\n"), "run.args"), nodes=48
     )
     assert found.framework is not None
@@ -226,9 +226,11 @@ def test_passes_of_the_trainer_that_reduce(engine: str, said: str, once: bool | 
 
 def test_a_v_has_two_chunks_unless_more_are_stated() -> None:
     stated = {"pp": 4, "tp": 4, "schedule": "zero-bubble-v", "grad_accumulation": 8}
-    found = complete(MODEL, MACHINE, nodes=8, layout=stated, framework="fsdp2").layout
+    found = complete_layout(MODEL, MACHINE, nodes=8, layout=stated, framework="fsdp2").layout
     assert (found.schedule, found.vpp) == ("zero-bubble-v", 2)
-    found = complete(MODEL, MACHINE, nodes=8, layout={**stated, "vpp": 3}, framework="fsdp2").layout
+    found = complete_layout(
+        MODEL, MACHINE, nodes=8, layout={**stated, "vpp": 3}, framework="fsdp2"
+    ).layout
     assert found.vpp == 3  # refused by the rules, not mended
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.verdicts.decision_guide import Advice, guide
+from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
 from planner.cost.shards.layouts import Layouts
 from planner.describe.workload import Workload
 from tests.descriptions import scenario
@@ -26,9 +26,9 @@ def test_answer_and_guide_agree_or_say_why(job: dict[str, str]) -> None:
     model = str(own) if own.suffix == ".toml" else job["model"]
     workload = Workload(global_batch=int(job["batch"]), sequence_length=int(job["length"]))
     answer = plan(model, job["machine"], nodes=int(job["nodes"]), workload=workload)
-    advice, why = Advice[job["advice"]], job["differ"]
+    advice, why = GuideCase[job["advice"]], job["differ"]
     assert answer.recommended is not None
-    assert len({case.value.text for case in Advice}) == len(Advice)
+    assert len({case.value.text for case in GuideCase}) == len(GuideCase)
     (said,) = (note for note in answer.notes if note.startswith("The field's guide: "))
     assert said.endswith(f": {advice.value.text}.")
     differ = [note for note in answer.notes if note.startswith("They differ")]
@@ -38,35 +38,35 @@ def test_answer_and_guide_agree_or_say_why(job: dict[str, str]) -> None:
     confirm(advice, answer)
 
 
-def confirm(advice: Advice, answer: Plan) -> None:
+def confirm(advice: GuideCase, answer: Plan) -> None:
     """What the case presumes is what the verdicts found."""
     fits = {verdict.name: verdict.fits for verdict in answer.strategies}
-    alone = advice in (Advice.ALONE, Advice.COPIES)
+    alone = advice in (GuideCase.ALONE, GuideCase.COPIES)
     assert fits["single device"] == alone
     assert answer.recommended is not None
-    if advice in (Advice.ALONE_LAYER, Advice.LAYER):
+    if advice in (GuideCase.ALONE_LAYER, GuideCase.LAYER):
         assert fits["ZeRO-3 in tiles"]
         # no pipeline holds such a layer
         assert not fits["PP"]
         assert answer.recommended.layout.tiles > 1
-    if advice is Advice.ALONE_SHORT:
+    if advice is GuideCase.ALONE_SHORT:
         assert fits["ZeRO + CPU offload"]
 
 
 def test_frozen_weights_are_no_training_state() -> None:
     # 70.6e9 frozen weights in the framework's bytes, adapters of 0.2 %: nowhere near 16 bytes each
     job = scenario("llama-3.1-70b", "deepspeed", "dgx-h100", lora_rank=16)
-    _, said = guide([job], 1)
-    full, _ = guide([scenario("llama-3.1-70b", "deepspeed", "dgx-h100")], 1)
+    _, said = apply_guide([job], 1)
+    full, _ = apply_guide([scenario("llama-3.1-70b", "deepspeed", "dgx-h100")], 1)
     states = float(said.split(" sequence, ")[1].split(" GiB of them")[0])
     assert 2 * 70.6e9 / 2**30 < states < 4.2 * 70.6e9 / 2**30
-    assert full is Advice.NODE_FAST
+    assert full is GuideCase.NODE_FAST
 
 
 def test_a_long_sequence_counts_in_the_layer() -> None:
     # at a million tokens one layer's activations alone are more than the device
     short, long = (
-        guide([scenario("llama-3-8b", "deepspeed", "dgx-h100", sequence_length=length)], 1)[0]
+        apply_guide([scenario("llama-3-8b", "deepspeed", "dgx-h100", sequence_length=length)], 1)[0]
         for length in (8192, 2**20)
     )
-    assert (short, long) == (Advice.NODE_FAST, Advice.LAYER)
+    assert (short, long) == (GuideCase.NODE_FAST, GuideCase.LAYER)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.choose.search import enumerate_layouts
-from planner.choose.verdicts.infeasibility import obstacle
+from planner.choose.verdicts.infeasibility import explain_infeasibility
 from planner.choose.verdicts.strategies import CLASSIC
 from planner.cost.scenario import Scenario
 from tests.descriptions import scenario
@@ -62,7 +62,7 @@ def asked(
 def test_what_is_in_the_way(
     strategy: str, scenarios: dict[str, Scenario], world: int, chosen: bool, said: str
 ) -> None:
-    found = obstacle(BY_NAME[strategy], scenarios, world, chosen)
+    found = explain_infeasibility(BY_NAME[strategy], scenarios, world, chosen)
     assert said in found
     # a remedy that changes the strategy is none
     assert "use one of" not in found
@@ -70,7 +70,9 @@ def test_what_is_in_the_way(
 
 def test_a_framework_that_would_not_help_is_not_named() -> None:
     # DeepSpeed has no layout for this batch either
-    found = obstacle(BY_NAME["ZeRO-1"], asked("fsdp2", global_batch=512), 12, chosen=True)
+    found = explain_infeasibility(
+        BY_NAME["ZeRO-1"], asked("fsdp2", global_batch=512), 12, chosen=True
+    )
     assert "-f leaves out" not in found
 
 
@@ -86,6 +88,6 @@ def test_an_obstacle_is_said_exactly_where_the_search_has_nothing(
             if strategy.single or strategy.of_sharded is not None:
                 continue
             there = bool(np.any(strategy.holds(layouts)))
-            said = obstacle(strategy, {framework: asked}, world, chosen=True)
+            said = explain_infeasibility(strategy, {framework: asked}, world, chosen=True)
             # without a broken rule there is nothing to say of the layouts
             assert there == ("none that is worth searching" in said), (strategy.name, world, said)

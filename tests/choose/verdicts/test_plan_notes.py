@@ -6,7 +6,7 @@ import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.verdicts.plan_notes import utilisation
+from planner.choose.verdicts.plan_notes import utilisation_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine
@@ -58,7 +58,7 @@ def test_short_sequences_in_bf16_need_no_word() -> None:
 def test_moving_pages_is_said_to_be_left_out(optimizer: str, said: int) -> None:
     asked = scenario("llama-3-8b", "ddp", optimizer=optimizer)
     answer = estimate_layouts(asked, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
-    found = [note for note in utilisation(asked, answer) if "pages take to move" in note]
+    found = [note for note in utilisation_notes(asked, answer) if "pages take to move" in note]
     assert len(found) == said
     assert all(note.startswith(f"The moments of {optimizer} count in host") for note in found)
 
@@ -83,6 +83,6 @@ def test_the_share_of_dropped_tokens_is_said(job: dict[str, float], share: str) 
     asked = scenario("mixtral-8x7b", "megatron-lm", "dgx-h100", global_batch=256, **job)
     layout = Layout(dp=8, ep=8, zero_stage=1, grad_accumulation=32)
     answer = estimate_layouts(asked, Layouts.of(layout))[0]
-    said = [note for note in utilisation(asked, answer) if "dropped" in note]
+    said = [note for note in utilisation_notes(asked, answer) if "dropped" in note]
     assert len(said) == bool(share)
     assert all(f"at least {share} of the tokens" in note for note in said)

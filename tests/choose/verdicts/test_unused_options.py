@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.choose.legality import check
-from planner.choose.verdicts.unused_options import idle
+from planner.choose.verdicts.unused_options import unused_option_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_framework, names
@@ -57,7 +57,7 @@ def test_what_does_nothing_is_said(
     asked = scenario("mixtral-8x7b", framework, "dgx-h100", global_batch=256, **job)
     one = Layout.described(layout)
     check(asked, one)
-    found = idle(asked, one)
+    found = unused_option_notes(asked, one)
     assert len(found) == bool(said), found
     assert all(said in line and "\n" not in line for line in found)
 
@@ -68,7 +68,7 @@ def test_layers_that_are_never_reached_are_not_repeated() -> None:
         Layout.described({"dp": 8, "zero_stage": 2, "grad_accumulation": 8, **recompute})
         for recompute in ({"recompute": "full", "recompute_every": 33}, {})
     )
-    (said,) = idle(asked, every)
+    (said,) = unused_option_notes(asked, every)
     assert "recompute_every = 33 repeats no layer" in said
     times = [estimate_layouts(asked, Layouts.of(one)).step_time_s for one in (every, none)]
     assert times[0] == times[1]

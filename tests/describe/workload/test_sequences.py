@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.choose.verdicts.plan_notes import utilisation
+from planner.choose.verdicts.plan_notes import utilisation_notes
 from planner.cost.estimate import estimate_layouts
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.operations import sequence_flop
@@ -85,7 +85,7 @@ def test_padding_is_computed_and_does_not_count() -> None:
     assert padded.step_time_s == plain.step_time_s
     assert padded.tokens_per_s == pytest.approx(plain.tokens_per_s / 4)
     assert padded.mfu < plain.mfu / 4  # attention of a quarter of the length, too
-    assert "25 % of those that are computed" in " ".join(utilisation(asked, padded))
+    assert "25 % of those that are computed" in " ".join(utilisation_notes(asked, padded))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from planner.choose.search import order, search
+from planner.choose.search import rank_fastest, search
 from planner.cost.estimate import estimate_layouts
 from planner.cost.memory.footprint import stage_memory
 from planner.cost.scenario import Scenario
@@ -282,7 +282,7 @@ def test_an_open_layout_is_the_fastest_that_fits_and_agrees(tmp_path: Path) -> N
     free = {**OPEN, "tp": "", "pp": "", "dp": "", "zero_stage": ""}
     run = accepted(tmp_path, **free)
     found = search(Scenario(run.model, run.machine, run.workload, run.framework), 128)
-    fastest = found.estimates[int(order(found.estimates, 1)[0])]
+    fastest = found.estimates[int(rank_fastest(found.estimates, 1)[0])]
     assert run.layout.world == 128
     assert run.layout.recompute == "none"
     assert any(text.startswith("dp, tp and pp missing") for text in run.assumed)

@@ -6,21 +6,25 @@ Each function takes what was found so far and gives the layouts that are tried b
 from collections.abc import Callable
 
 from planner.choose.search.candidates import Candidates
-from planner.choose.search.refine.embedding_head_stages import with_ends
-from planner.choose.search.refine.last_resorts import TILES, in_tiles, on_the_host
-from planner.choose.search.refine.rank_groups import by_heads, in_groups, kept_near
-from planner.choose.search.refine.recompute import with_less_recompute
+from planner.choose.search.refine.embedding_head_stages import count_embedding_and_head
+from planner.choose.search.refine.last_resorts import TILES, offload_activations, tile_matrices
+from planner.choose.search.refine.rank_groups import (
+    exchange_heads,
+    keep_weights_near,
+    shard_in_groups,
+)
+from planner.choose.search.refine.recompute import reduce_recompute
 from planner.cost.shards.layouts import Layouts
 
-__all__ = ["FURTHER", "TILES"]
+__all__ = ["REFINEMENTS", "TILES"]
 
-FURTHER: tuple[Callable[[Candidates], Layouts], ...] = (
-    with_ends,
-    in_groups,
-    with_less_recompute,
-    on_the_host,
-    kept_near,
-    by_heads,
-    in_tiles,
+REFINEMENTS: tuple[Callable[[Candidates], Layouts], ...] = (
+    count_embedding_and_head,
+    shard_in_groups,
+    reduce_recompute,
+    offload_activations,
+    keep_weights_near,
+    exchange_heads,
+    tile_matrices,
 )
 """What is tried besides, in this order: each sees what was found before it."""

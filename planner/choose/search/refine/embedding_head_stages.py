@@ -21,13 +21,13 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.parted import stage_parts
 from planner.describe.layout import SCHEDULES, Layout
 
-__all__ = ["with_ends"]
+__all__ = ["count_embedding_and_head"]
 
 _HEADS = (0.5, 1.0, 2.0)
 # what the head may weigh, over the part that its products have of a layer's
 
 
-def with_ends(found: Candidates) -> Layouts:
+def count_embedding_and_head(found: Candidates) -> Layouts:
     """Layouts with ends as layers, of those that were tried.
 
     Tried are those that have less to do on their slowest stage so, those that miss the device by
@@ -35,7 +35,7 @@ def with_ends(found: Candidates) -> Layouts:
     """
     scenario, taken = found.scenario, found.footprints
     layouts, framework = taken.layouts, scenario.framework
-    told = framework.deals_as_told and framework.balance == "layers" and len(layouts)
+    told = framework.custom_pipeline_split and framework.balance == "layers" and len(layouts)
     some = taken.take(np.flatnonzero(layouts.piped & bool(told)))
     piped = some.layouts
     if not len(piped):

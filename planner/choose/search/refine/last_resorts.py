@@ -12,13 +12,13 @@ from planner.cost.arrays import among
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import RECOMPUTE, Layout
 
-__all__ = ["TILES", "in_tiles", "on_the_host"]
+__all__ = ["TILES", "offload_activations", "tile_matrices"]
 
 TILES = (4, 16)
 """Tiles of the largest matrix that are tried."""
 
 
-def in_tiles(found: Candidates) -> Layouts:
+def tile_matrices(found: Candidates) -> Layouts:
     """The last resort where nothing fits: the largest matrix in tiles."""
     scenario, taken = found.scenario, found.footprints
     layouts = taken.layouts
@@ -27,7 +27,7 @@ def in_tiles(found: Candidates) -> Layouts:
     return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
 
 
-def on_the_host(found: Candidates) -> Layouts:
+def offload_activations(found: Candidates) -> Layouts:
     """Where nothing fits: activations wait for their backward in host memory."""
     scenario, taken = found.scenario, found.footprints
     layouts, modes = taken.layouts, scenario.framework.offload_activations

@@ -14,10 +14,10 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.step.passes import block_passes
 from planner.describe.layout import Layout, divisors
 
-__all__ = ["by_heads", "in_groups", "kept_near"]
+__all__ = ["exchange_heads", "keep_weights_near", "shard_in_groups"]
 
 
-def in_groups(found: Candidates) -> Layouts:
+def shard_in_groups(found: Candidates) -> Layouts:
     """Layouts whose weights are sharded inside groups of any size, from those sharded over all.
 
     A smaller group takes more memory: only what fits over all ranks is tried, and of the rest what
@@ -39,7 +39,7 @@ def in_groups(found: Candidates) -> Layouts:
     return joined.take(np.flatnonzero(mask))
 
 
-def kept_near(found: Candidates) -> Layouts:
+def keep_weights_near(found: Candidates) -> Layouts:
     """Layouts of ZeRO-3 over several nodes whose weights stay sharded over the ranks of one from
     forward to backward, where what they take besides may fit."""
     scenario, taken = found.scenario, found.footprints
@@ -54,7 +54,7 @@ def kept_near(found: Candidates) -> Layouts:
     return near.take(np.flatnonzero(mask))
 
 
-def by_heads(found: Candidates) -> Layouts:
+def exchange_heads(found: Candidates) -> Layouts:
     """Context parallelism that exchanges tokens for heads, where a micro-batch takes less time so.
 
     The kind changes no memory and nothing but the passes of layers, so the fastest of all is that

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.search.candidates import Candidates, fits, fits_safely
-from planner.choose.search.lower_bounds import least_memory_bytes, least_step_s
+from planner.choose.search.lower_bounds import memory_lower_bound_bytes, step_time_lower_bound_s
 from planner.cost.arrays import Arrays, Int, Mask, distinct
 from planner.cost.estimate import step_times
 from planner.cost.memory.footprint import Footprints, footprints
@@ -19,7 +19,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts, module_bits
 from planner.describe.layout import RECOMPUTE, Layout
 
-__all__ = ["with_less_recompute"]
+__all__ = ["reduce_recompute"]
 
 
 _MANY = 4096
@@ -28,7 +28,7 @@ _NEAR = 1.1
 # of the fastest so far: what is recommended may be slower than the fastest by less
 
 
-def with_less_recompute(found: Candidates) -> Layouts:
+def reduce_recompute(found: Candidates) -> Layouts:
     """Between no recompute, which does not fit, and full recompute, which does: the fewest layers,
     and the smallest sets of modules; and once more those with which it fits safely.
 
@@ -64,7 +64,7 @@ class _Asked(Arrays):
         none = np.full_like(some.safely, RECOMPUTE.index("none"), dtype=np.int64)
         without = replace(some.layouts, recompute=none)
         if len(without) > _MANY:
-            rows = np.flatnonzero(least_step_s(scenario, without, alone=True) < near_s)
+            rows = np.flatnonzero(step_time_lower_bound_s(scenario, without, alone=True) < near_s)
             some, without, near_s = some.take(rows), without.take(rows), near_s[rows]
         return some.take(np.flatnonzero(step_times(scenario, without) < near_s))
 
@@ -172,7 +172,7 @@ def _allowed(scenario: Scenario, tried: _Asked) -> Mask:
     allowed, _ = legal(scenario, tried.layouts, set(Layout.model_fields))
     if len(tried.layouts) > _MANY:
         room = scenario.machine.device.memory_bytes.value
-        allowed &= least_memory_bytes(scenario, tried.layouts) <= room
+        allowed &= memory_lower_bound_bytes(scenario, tried.layouts) <= room
     rows = np.flatnonzero(allowed)
     some = tried.take(rows)
     allowed[rows] = some.enough(scenario, footprints(scenario, some.layouts))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.reading import read_configuration_text
 
@@ -86,7 +86,7 @@ def test_formats_of_deepspeed(
     text = json.dumps({**config, "zero_optimization": {"stage": stage, "overlap_comm": True}})
     found = read_configuration_text(text, "ds_config.json")
     asked = load_model("gpt2"), load_machine("polaris"), found
-    framework = complete(*asked, nodes=2).framework
+    framework = complete_layout(*asked, nodes=2).framework
     assert framework is not None
     on = {word.partition("=")[0] for word in framework.switched}
     assert on & {"fp32-gradients", "bf16-states"} == switches

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.choose.user_layouts.completion import complete
+from planner.choose.user_layouts.completion import complete_layout
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.configurations.configuration import WIDTH_SQUARED, Configuration, joined
 from planner.describe.configurations.document import Document
@@ -542,7 +542,7 @@ def test_groups_of_deepspeed_are_none_by_default(size: int, group: int | None) -
     found = read_configuration_text(text, "ds_config.json")
     assert found.layout.get("dp_shard") == group
     assert "reshard" not in found.layout
-    shape = complete(load_model("gpt2"), load_machine("polaris"), found, nodes=2).layout
+    shape = complete_layout(load_model("gpt2"), load_machine("polaris"), found, nodes=2).layout
     assert (shape.dp, shape.dp_shard) == (8, group or 0)
 
 
@@ -645,7 +645,7 @@ def test_whatever_a_file_holds_is_read_or_refused(name: str) -> None:
         text = _mutated(EXAMPLES[name][0], draw)
         with contextlib.suppress(PlannerError):
             found = read_configuration_text(text, "a.txt")
-            complete(model, machine, found, nodes=draw.choice([None, 2]))
+            complete_layout(model, machine, found, nodes=draw.choice([None, 2]))
 
 
 def test_what_python_would_warn_of_is_not_said(capfd: pytest.CaptureFixture[str]) -> None:
