@@ -34,6 +34,7 @@ from planner.emitters import emit
 from planner.errors import PlannerError
 from planner.evidence.learning import Learned
 from planner.evidence.learning import learn_from as learn
+from planner.job import Job
 from planner.show.html import html
 from planner.sweeps import Swept, sweep
 from planner.training.answer import WholeTraining
@@ -49,6 +50,7 @@ __all__ = [
     "Evaluation",
     "Failures",
     "Framework",
+    "Job",
     "Layout",
     "Learned",
     "Loader",

@@ -29,7 +29,7 @@ ORDER = (
     ("choose", "validate"),
     ("emitters", "evidence"),
     ("ask", "sweeps"),
-    ("show",),
+    ("show", "job"),
     ("cli", "app", "figures"),
 )
 """The rooms of the house, from the ground up: each imports only from floors below its own."""

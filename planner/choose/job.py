@@ -19,6 +19,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
 from planner.describe.framework.framework import Framework
+from planner.describe.job import JobDescription
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.training.training import Training
@@ -53,7 +54,7 @@ class JobSpec:
     """Share by which a simpler layout may be slower than the fastest and still be recommended."""
     experience: Experience = field(default=Experience(), compare=False)
     """Measured runs that correct the estimates."""
-    training: Training | None = None
+    training: Training = field(default_factory=Training)
     """Data, evaluation, checkpoints, failures and charges of the whole training."""
 
     def __init__(
@@ -81,11 +82,24 @@ class JobSpec:
             "frameworks": _loaded(frameworks),
             "tolerance": TOLERANCE if tolerance is None else tolerance,
             "experience": experience,
-            "training": training,
+            "training": training or Training(),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self._check()
+
+    @classmethod
+    def described(cls, description: JobDescription, **values: Any) -> Self:
+        """Load and check the job that a description states; `values` replace what it loads."""
+        model = description.load_model()
+        loaded = {
+            "nodes": description.nodes,
+            "workload": description.load_workload(model),
+            "frameworks": description.load_frameworks(),
+            "tolerance": description.tolerance,
+            "training": Training.described(description.training, where="training"),
+        }
+        return cls(model, description.load_machine(), **{**loaded, **values})
 
     def _check(self) -> None:
         check_nodes(self.machine, self.nodes)

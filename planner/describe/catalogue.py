@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_FREE",
+    "catalogue_name",
     "leaving_free",
     "load_dataset",
     "load_framework",
@@ -73,6 +75,25 @@ def names(kind: str) -> tuple[str, ...]:
     (True, True)
     """
     return tuple(sorted(path.stem for path in folder(kind).glob("*.toml")))
+
+
+def catalogue_name(kind: str, description: Description) -> str:
+    """The name under which a catalogue has exactly this description; empty where it has not.
+
+    >>> catalogue_name("model", load_model("gpt2")), catalogue_name("machine",
+    ...     load_machine("polaris", ("device.memory_bytes=80GB",)))
+    ('gpt2', '')
+    """
+    loaders: dict[str, Callable[[str], Description]] = {
+        "model": load_model,
+        "machine": load_machine,
+        "framework": load_framework,
+    }
+    name: str = getattr(description, "name", "")
+    plain = name.partition("+")[0] if kind == "framework" else name
+    if plain in names(kind) and loaders[kind](name) == description:
+        return name
+    return ""
 
 
 def _is_path(kind: str, name: object) -> bool:

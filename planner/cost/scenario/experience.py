@@ -46,6 +46,11 @@ class Experience:
     memory: Known | None = None
     """Of a device."""
 
+    @property
+    def is_known(self) -> bool:
+        """True if anything was measured."""
+        return self.step_time is not None or self.memory is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Outlook:

@@ -1,0 +1,142 @@
+"""JobDescription: a training job as a user writes it, with names and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from planner.describe.base import Description
+from planner.describe.catalogue import (
+    MOST_FREE,
+    load_framework,
+    load_machine,
+    load_model,
+    overridden,
+    part_of_node,
+)
+from planner.describe.catalogue import leaving_free as leave_memory_free
+from planner.describe.files import read_toml
+from planner.describe.framework.framework import Framework
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.workload import Workload
+from planner.errors import LayoutError, PlannerError, shorten
+
+__all__ = ["JobDescription", "is_job_file"]
+
+
+class JobDescription(Description):
+    """A job as a TOML file, the options of a command, a sweep's row or an address state it.
+
+    `model`, `machine` and `frameworks` are names, paths, or whole descriptions as tables.
+    """
+
+    model: Any
+    """Model: its name, a TOML file, a config.json, its name on the Hugging Face hub (org/name, org/name@revision), or FILE.py:FUNCTION, a torch module of your own: that file is run."""  # noqa: E501
+    machine: Any
+    """Machine name or TOML file."""
+    nodes: int = Field(default=1)
+    """Nodes."""
+    devices: int | None = None
+    """Devices of one node, where the job has a part of it."""
+    network: str = ""
+    """Network of the machine, where software makes several of its wires; `planner show MACHINE` lists them."""  # noqa: E501
+    set: tuple[str, ...] = ()
+    """Override of the profile: device.memory_bytes=80GB (repeatable)."""
+    leave_free: float = Field(default=0.0, ge=0, le=MOST_FREE)
+    """Percent of every device's memory that the layout must not need."""
+    frameworks: tuple[Any, ...] = ()
+    """Frameworks to search, with switches; the usual ones where none is named."""
+    tolerance: float | None = None
+    """Share by which the recommended layout may be slower than the fastest, if it is simpler."""
+    measured: tuple[str, ...] = ()
+    """Files of measured runs that correct the estimates."""
+    workload: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the workload; the sequence length defaults to the model's own, at most 4096."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Data, evaluation, checkpoints, failures and charges of the whole training."""
+
+    @classmethod
+    def read(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Self:
+        """Read a job's TOML file; `changes` replace its fields, and those of its tables one by one.
+
+        Paths in the file are relative to the file.
+        """
+        path = Path(path).expanduser()
+        fields = _rooted(read_toml(path), path.parent)
+        for name, value in (changes or {}).items():
+            table = fields.get(name)
+            merges = name in ("workload", "training") and isinstance(table, Mapping)
+            fields[name] = {**(table or {}), **value} if merges else value
+        return cls.described(fields, where=shorten(path.name))
+
+    def load_model(self) -> Model:
+        """Load the model."""
+        if isinstance(self.model, Mapping):
+            return Model.described(dict(self.model), where="model")
+        return self.model if isinstance(self.model, Model) else load_model(self.model)
+
+    def load_machine(self) -> Machine:
+        """Load the machine, with its overrides, or the part of one node that the job has."""
+        if self.devices is not None and self.nodes > 1:
+            raise LayoutError(
+                f"--devices {self.devices} is a part of one node, but --nodes says {self.nodes}; "
+                "leave one out"
+            )
+        machine = leave_memory_free(self.load_whole_machine(), self.leave_free)
+        return machine if self.devices is None else part_of_node(machine, self.devices)
+
+    def load_whole_machine(self) -> Machine:
+        """Load the machine with its overrides, all its memory and all devices of a node."""
+        overrides = (*((f"network={self.network}",) if self.network else ()), *self.set)
+        if isinstance(self.machine, Mapping):
+            machine = Machine.described(dict(self.machine), where="machine")
+        elif isinstance(self.machine, Machine):
+            machine = self.machine
+        else:
+            return load_machine(self.machine, overrides)
+        return overridden(machine, overrides) if overrides else machine
+
+    def load_frameworks(self) -> tuple[Framework, ...]:
+        """Load the frameworks that are named."""
+        return tuple(
+            Framework.described(dict(each), where="frameworks")
+            if isinstance(each, Mapping)
+            else each
+            if isinstance(each, Framework)
+            else load_framework(each)
+            for each in self.frameworks
+        )
+
+    def load_workload(self, model: Model) -> Workload:
+        """Make the workload; its sequence length defaults to the model's own."""
+        fields = {"sequence_length": model.default_sequence_length, **self.workload}
+        return Workload.described(fields, where="workload")
+
+
+def is_job_file(name: str) -> bool:
+    """True if a path is a TOML file that states a model and a machine."""
+    if not name.endswith(".toml"):
+        return False
+    try:
+        fields = read_toml(Path(name).expanduser())
+    except PlannerError:
+        return False  # whoever reads it as a model says why
+    return {"model", "machine"} <= set(fields)
+
+
+def _rooted(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make relative paths in a job's file absolute where they exist beside the file."""
+
+    def rooted(value: Any) -> Any:
+        if isinstance(value, list):
+            return [rooted(each) for each in value]
+        if isinstance(value, str) and value and (folder / value).is_file():
+            return str(folder / value)
+        return value
+
+    names = ("model", "machine", "frameworks", "measured")
+    return {**fields, **{name: rooted(fields[name]) for name in names if name in fields}}

@@ -1,0 +1,209 @@
+"""Job: a model to train on some nodes of a machine, and what can be asked of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import tomlkit
+
+from planner.ask.answer import Answer
+from planner.ask.option import parameters
+from planner.ask.questions import QUESTIONS
+from planner.choose.job import JobSpec
+from planner.choose.plan import Plan
+from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
+from planner.choose.simulation.step_simulation import Simulation, simulated
+from planner.cost.estimate import Estimate
+from planner.cost.scenario.experience import Experience
+from planner.describe.base import Description
+from planner.describe.catalogue import catalogue_name
+from planner.describe.files import parse_toml
+from planner.describe.framework.framework import Framework
+from planner.describe.job import JobDescription
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.describe.training.training import Training
+from planner.describe.workload import Workload
+from planner.emitters import emit
+from planner.errors import DescriptionError
+from planner.evidence.learning import learn_from
+from planner.training.answer import WholeTraining
+
+__all__ = ["Job", "JobQuestions"]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Job(JobSpec):
+    """A model to train on some nodes of a machine: plan it, estimate layouts of it, ask about it.
+
+    Names, paths and descriptions are loaded and checked at once; PlannerError says what is wrong.
+
+    >>> job = Job("gpt2", "polaris", nodes=1, workload=Workload(global_batch=64,
+    ...           sequence_length=1024), frameworks="ddp")
+    >>> job.plan().recommended.layout.dp, job.estimate(Layout(dp=4, micro_batch=16)).fits
+    (4, True)
+    >>> Job.from_toml(job.to_toml()) == job
+    True
+    """
+
+    measured: tuple[str, ...] = ()
+    """Files of measured runs from which `experience` was learned."""
+
+    def __init__(
+        self,
+        model: str | Model,
+        machine: str | Machine,
+        *,
+        nodes: int = 1,
+        workload: Workload | None = None,
+        frameworks: str | Framework | Sequence[str | Framework] = (),
+        tolerance: float | None = None,
+        experience: Experience = Experience(),
+        training: Training | None = None,
+        measured: str | Sequence[str] = (),
+    ) -> None:
+        """Load and check a job; `measured` files are read unless `experience` is given."""
+        JobSpec.__init__(
+            self,
+            model,
+            machine,
+            nodes=nodes,
+            workload=workload,
+            frameworks=frameworks,
+            tolerance=tolerance,
+            experience=experience,
+            training=training,
+        )
+        files = (measured,) if isinstance(measured, str) else tuple(measured)
+        object.__setattr__(self, "measured", files)
+        if files and not experience.is_known:
+            learned = learn_from(*files, machine=self.machine, model=self.model)
+            object.__setattr__(self, "experience", learned.experience)
+
+    def plan(self, top: int = TOP) -> Plan:
+        """Search every legal layout, rank `top` of them and recommend one."""
+        return plan_job(self, top)
+
+    def estimate(self, layout: Layout) -> Estimate:
+        """Estimate memory and step time of one layout."""
+        return estimate_job(self, layout)
+
+    def simulate(self, layout: Layout) -> Simulation:
+        """Play one step of a layout event by event."""
+        return simulated(scenario_for(self, layout), layout)
+
+    def train(self, layout: Layout) -> WholeTraining:
+        """Estimate duration, energy and cost of the whole training on one layout."""
+        return train_job(self, layout)
+
+    def emit(self, rank: int | None = None, **settings: Any) -> dict[str, str]:
+        """Write the files that run the recommended layout, or the `rank`-th; by name.
+
+        `settings` are those of `planner.emit`, such as steps and queue.
+        """
+        answer = self.plan()
+        named = {framework.name: framework for framework in self.frameworks}
+        framework = named.get(answer.ranked_at(rank).framework)
+        own = {"model": self.model, "machine": self.machine, "framework": framework}
+        return emit(answer, rank, **{**own, **settings})
+
+    @property
+    def ask(self) -> JobQuestions:
+        """The questions of `planner.ask` about this job, such as `job.ask.nodes()`."""
+        return JobQuestions(self)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    @classmethod
+    def described(cls, description: JobDescription, **values: Any) -> Self:
+        """Load and check the job that a description states; `values` replace what it loads."""
+        if description.measured and "experience" not in values:
+            # runs were measured on whole nodes with all their memory
+            machine, model = description.load_whole_machine(), description.load_model()
+            learned = learn_from(*description.measured, machine=machine, model=model)
+            values = {**values, "experience": learned.experience}
+        loaded = {"measured": description.measured, **values}
+        return super(Job, cls).described(description, **loaded)
+
+    @classmethod
+    def read(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Self:
+        """Read a job from a TOML file; `changes` replace fields of it."""
+        return cls.described(JobDescription.read(path, changes))
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Read a job from TOML text; PlannerError where it is none."""
+        return cls.described(JobDescription.described(parse_toml(text, "job"), where="job"))
+
+    def to_toml(self) -> str:
+        """Write the job as TOML text: names of the catalogues where they suffice, else tables.
+
+        Raises DescriptionError where measured runs correct the job and no file holds them.
+        """
+        if self.experience.is_known and not self.measured:
+            raise DescriptionError(
+                "experience is in no file: a job in TOML names its measured runs; make the job "
+                "with measured='runs.csv'"
+            )
+        fields = {
+            "model": _named("model", self.model),
+            "machine": _named("machine", self.machine),
+            "nodes": self.nodes,
+            "frameworks": [_named("framework", each) for each in self.frameworks],
+            "tolerance": self.tolerance,
+            "measured": list(self.measured),
+            "workload": {
+                "sequence_length": self.workload.sequence_length,  # else the model's own is meant
+                **_stated_fields(self.workload),
+            },
+            "training": _stated_fields(self.training),
+        }
+        # tables go last: what follows a table in TOML belongs to it
+        stated = {name: value for name, value in fields.items() if value not in ([], {})}
+        ordered = sorted(stated.items(), key=lambda item: isinstance(item[1], dict))
+        return tomlkit.dumps(dict(ordered))
+
+
+class JobQuestions:
+    """The questions of `planner.ask` about one job, as methods that take their own options."""
+
+    def __init__(self, job: Job) -> None:
+        """Questions about a job."""
+        self._job = job
+
+    def __getattr__(self, name: str) -> Callable[..., Answer]:
+        """The question of that name, asked about the job."""
+        question = QUESTIONS.get(name.replace("_", "-"))
+        if question is None:
+            raise AttributeError(f"no question {name!r}; planner.ask has {', '.join(QUESTIONS)}")
+        job = self._job
+        takes_nodes = any(option.name == "nodes" for option in parameters(question))
+        return functools.partial(
+            question,
+            job.model,
+            job.machine,
+            workload=job.workload,
+            frameworks=job.frameworks,
+            tolerance=job.tolerance,
+            experience=job.experience,
+            **({"nodes": job.nodes} if takes_nodes else {}),
+        )
+
+    def __dir__(self) -> list[str]:
+        """The names of the questions."""
+        return [name.replace("-", "_") for name in QUESTIONS]
+
+
+def _named(kind: str, description: Description) -> Any:
+    """A description's name where the catalogue has it as it is, else all its fields."""
+    return catalogue_name(kind, description) or _stated_fields(description)
+
+
+def _stated_fields(description: Description) -> dict[str, Any]:
+    """Fields that differ from their defaults, as plain data."""
+    return description.model_dump(mode="json", exclude_defaults=True)
