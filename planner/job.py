@@ -16,7 +16,7 @@ from planner.ask.questions import QUESTIONS
 from planner.choose.job import JobSpec
 from planner.choose.plan import Plan
 from planner.choose.planning import TOP, estimate_job, plan_job, scenario_for, train_job
-from planner.choose.simulation.step_simulation import Simulation, simulated
+from planner.choose.simulation.step_simulation import Simulation, simulate_scenario
 from planner.cost.estimate import Estimate
 from planner.cost.scenario.experience import Experience
 from planner.describe.base import Description
@@ -95,7 +95,7 @@ class Job(JobSpec):
 
     def simulate(self, layout: Layout) -> Simulation:
         """Play one step of a layout event by event."""
-        return simulated(scenario_for(self, layout), layout)
+        return simulate_scenario(scenario_for(self, layout), layout)
 
     def train(self, layout: Layout) -> WholeTraining:
         """Estimate duration, energy and cost of the whole training on one layout."""
@@ -206,4 +206,9 @@ def _named(kind: str, description: Description) -> Any:
 
 def _stated_fields(description: Description) -> dict[str, Any]:
     """Fields that differ from their defaults, as plain data."""
-    return description.model_dump(mode="json", exclude_defaults=True)
+    changed = {
+        name
+        for name, field in type(description).model_fields.items()
+        if getattr(description, name) != field.get_default(call_default_factory=True)
+    }
+    return description.model_dump(mode="json", include=changed, exclude_none=True)
