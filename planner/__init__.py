@@ -17,18 +17,19 @@ from planner.cost.estimate import Estimate
 from planner.describe.catalogue import load_dataset, load_framework, load_machine, load_model
 from planner.describe.configurations.configuration import Configuration
 from planner.describe.configurations.reading import read_configuration
+from planner.describe.dataset import Dataset, Loader
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training.charges import Charges
-from planner.describe.training.checkpoints import Checkpoints
-from planner.describe.training.dataset import Dataset
-from planner.describe.training.evaluation import Evaluation
-from planner.describe.training.failures import Failures
-from planner.describe.training.loader import Loader
-from planner.describe.training.start import StartUp
-from planner.describe.training.training import Training
+from planner.describe.training_run import (
+    Charges,
+    Checkpoints,
+    Evaluation,
+    Failures,
+    StartUp,
+    Training,
+)
 from planner.describe.workload import Workload
 from planner.emitters import emit
 from planner.errors import PlannerError

@@ -12,9 +12,7 @@ import numpy as np
 from planner import Layout, Workload, load_framework, load_machine, load_model
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.training.checkpoints import Checkpoints
-from planner.describe.training.failures import Failures
-from planner.describe.training.start import StartUp
+from planner.describe.training_run import Checkpoints, Failures, StartUp
 from planner.training.resilience.checkpoints import checkpoint_of, constants, moving_s, saved_bytes
 from planner.training.resilience.failures import mean_time_between_failures_s, useful
 from planner.training.resilience.start import communicators_s, imports_s, restart_s, start_up

@@ -28,7 +28,7 @@ from planner.describe.catalogue import load_framework
 if TYPE_CHECKING:
     from planner.cost.estimate import Estimate
     from planner.cost.scenario import Scenario
-    from planner.describe.training.training import Training
+    from planner.describe.training_run import Training
     from planner.evidence.learning import Learned, Taught
     from planner.training.answer import WholeTraining
 

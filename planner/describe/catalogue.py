@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.describe.base import Description, shown
+from planner.describe.dataset import Dataset
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.model.traced.file import spelled as is_module_file
 from planner.describe.model.traced.file import traced_fields
-from planner.describe.training.dataset import Dataset
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_places, parse_quantity
 
@@ -54,7 +54,7 @@ _FOLDERS = {
     "model": "models",
     "machine": "hardware_profiles",
     "framework": "frameworks",
-    "dataset": "training/datasets",
+    "dataset": "datasets",
 }
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field
 
 from planner.cost.arrays import Float
 from planner.cost.constants import load
-from planner.describe.training.large_batches import LargeBatch, LargeBatches
+from planner.describe.base import Description
 
 __all__ = ["LINEAR", "SQUARE_ROOT", "more_samples", "published", "scaled_rate", "warm_up_steps"]
 
@@ -21,6 +22,28 @@ LINEAR = 1.0
 """Goyal et al. 2017, arXiv:1706.02677, section 2.1."""
 SQUARE_ROOT = 0.5
 """Krizhevsky 2014, arXiv:1404.5997, section 5."""
+
+
+class LargeBatch(Description):
+    """A published training with a large batch."""
+
+    model: str = Field(min_length=2)
+    """The model, by its name in the catalogue."""
+    batch: int = Field(ge=1, le=10**9)
+    """Samples a step."""
+    optimizer: str = Field(min_length=2)
+    """What updated the weights, and what was done to make it work."""
+    outcome: str = Field(min_length=8)
+    """What was reached, beside a smaller batch where one is stated."""
+    source: str = Field(min_length=2)
+    """Where that was read."""
+
+
+class LargeBatches(Description):
+    """All of them."""
+
+    published: tuple[LargeBatch, ...] = Field(min_length=1)
+    """By model, smaller batches first."""
 
 
 def scaled_rate(

@@ -13,10 +13,9 @@ from planner.ask.point import Point, on_nodes
 from planner.ask.resources.nodes import MostNodes
 from planner.choose.job_checks import check_nodes
 from planner.describe.catalogue import load_dataset
+from planner.describe.dataset import Dataset, Loader, Staging
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training.dataset import Dataset
-from planner.describe.training.loader import Loader, Staging
 from planner.training.data import Change, InputTime, changes, input_time
 from planner.units import counted, format_bytes, format_seconds
 

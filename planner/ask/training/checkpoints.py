@@ -16,8 +16,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training.checkpoints import Checkpoints
-from planner.describe.training.failures import Failures
+from planner.describe.training_run import Checkpoints, Failures
 from planner.errors import LayoutError
 from planner.training.resilience.checkpoints import (
     Checkpoint,

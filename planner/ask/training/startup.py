@@ -13,7 +13,7 @@ from planner.ask.resources.nodes import MostNodes, up_to
 from planner.cost.shards.layouts import Layouts
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.training.start import Environment, Loading, StartUp
+from planner.describe.training_run import Environment, Loading, StartUp
 from planner.errors import LayoutError
 from planner.training.resilience.start import START_PARTS, start_up
 from planner.units import counted, format_seconds

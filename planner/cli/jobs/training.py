@@ -11,7 +11,7 @@ import typer
 
 from planner.describe.catalogue import load_dataset
 from planner.describe.files import read_toml
-from planner.describe.training.training import Training
+from planner.describe.training_run import Training
 from planner.errors import DescriptionError
 from planner.units import parse_power
 

@@ -1,11 +1,10 @@
 """What a hardware profile describes: device, node, network, storage, the queue."""
 
 from planner.describe.machine.device import Device, Precision, Runtime
-from planner.describe.machine.machine import Machine, Requirements
+from planner.describe.machine.machine import FileSystem, Machine, OperationRate, Requirements
 from planner.describe.machine.network import Curve, Delays, Network, NetworkKind
-from planner.describe.machine.node import Fabric, Node, Wire
+from planner.describe.machine.node import Fabric, LocalDisk, Node, Wire
 from planner.describe.machine.scheduler import Launch, Queue, Scheduler
-from planner.describe.machine.storage import FileSystem, LocalDisk, OperationRate
 
 __all__ = [
     "Curve",

@@ -8,15 +8,48 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Count, Description
+from planner.describe.base import Count, Description, Quantity, Rate, Storage
 from planner.describe.machine.device import Device, Precision
 from planner.describe.machine.network import Network, NetworkKind
 from planner.describe.machine.node import Node
 from planner.describe.machine.scheduler import Scheduler
-from planner.describe.machine.storage import FileSystem
 from planner.errors import DescriptionError, UnknownNameError
 
-__all__ = ["Machine", "Requirements"]
+__all__ = ["FileSystem", "Machine", "OperationRate", "Requirements"]
+
+
+class OperationRate(Quantity):
+    """Operations in a second."""
+
+    value: float = Field(ge=1, le=1e12)
+    """Rate [1/s]."""
+
+
+class FileSystem(Description):
+    """A shared file system."""
+
+    name: str
+    """Name as used in job scripts."""
+    kind: str
+    """Lustre, GPFS, DAOS, ..."""
+    capacity_bytes: Storage | None = None
+    """Capacity [B]."""
+    bytes_per_s: Rate | None = None
+    """Aggregate bandwidth, the slower of reading and writing [B/s]."""
+    read_bytes_per_s: Rate | None = None
+    """Aggregate bandwidth of reading, where a source tells it from writing [B/s]."""
+    client_bytes_per_s: Rate | None = None
+    """What one node reads at most; all that its interfaces carry where it is not known [B/s]."""
+    num_targets: Count | None = None
+    """Storage targets (OSTs of Lustre) over which files are spread."""
+    opens_per_s: OperationRate | None = None
+    """Files of one directory that are opened in a second, by all nodes together; a directory lies
+    on one metadata server unless it was spread [1/s]."""
+
+    @property
+    def reading(self) -> Rate | None:
+        """Aggregate bandwidth of reading; None where no source states any [B/s]."""
+        return self.read_bytes_per_s or self.bytes_per_s
 
 
 class Machine(Description):

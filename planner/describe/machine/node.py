@@ -1,4 +1,4 @@
-"""Node: devices, host and the links between them. Link rates are per direction."""
+"""Node: devices, host, local disk and the links between them. Link rates are per direction."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from planner.describe.base import Count, Description, Duration, Fraction, Memory, Power, Rate
-from planner.describe.machine.storage import LocalDisk
+from planner.describe.base import (
+    Count,
+    Description,
+    Duration,
+    Fraction,
+    Memory,
+    Power,
+    Rate,
+    Storage,
+)
 
-__all__ = ["DeviceIndex", "Fabric", "Node", "Wire"]
+__all__ = ["DeviceIndex", "Fabric", "LocalDisk", "Node", "Wire"]
 
 DeviceIndex = Annotated[int, Field(ge=0, le=1023)]
 
@@ -65,6 +73,17 @@ class Fabric(Description):
                 f"a fabric of kind {self.kind!r} has no switch; leave switch_reduction out"
             )
         return self
+
+
+class LocalDisk(Description):
+    """Node-local NVMe."""
+
+    capacity_bytes: Storage
+    """Capacity per node [B]."""
+    read_bytes_per_s: Rate
+    """Sequential read per node [B/s]."""
+    write_bytes_per_s: Rate
+    """Sequential write per node [B/s]."""
 
 
 class Node(Description):

@@ -1,7 +1,6 @@
 """Workload: what is trained, and on what: numbers, frozen parts and adapters, sequences."""
 
 from planner.describe.workload.documents import parse_documents, read_documents
-from planner.describe.workload.tokens import parse_ramp, parse_tokens
 from planner.describe.workload.workload import (
     ATTENTIONS,
     OPTIMIZERS,
@@ -14,6 +13,8 @@ from planner.describe.workload.workload import (
     Packing,
     TrainingPrecision,
     Workload,
+    parse_ramp,
+    parse_tokens,
 )
 
 __all__ = [

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.arrays import Float
+from planner.describe.dataset import Dataset, Loader
 from planner.describe.machine import Machine
-from planner.describe.training.dataset import Dataset
-from planner.describe.training.loader import Loader
 from planner.training.data.constants import constants
 
 __all__ = ["kept_fraction", "room", "seen_again", "staging_time"]

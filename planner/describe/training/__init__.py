@@ -1,1 +1,0 @@
-"""What a training does besides its steps: the data it reads, what it saves, what interrupts it."""
