@@ -36,7 +36,7 @@ from planner.cost.scenario import Scenario  # noqa: E402
 from planner.cost.shards.stages import Stages  # noqa: E402
 from planner.describe.catalogue import load_framework, load_machine, load_model  # noqa: E402
 from planner.describe.layout import Layout  # noqa: E402
-from planner.describe.model.huggingface import from_config  # noqa: E402
+from planner.describe.model.huggingface.config import from_config  # noqa: E402
 from planner.describe.model.model import Model  # noqa: E402
 from planner.describe.workload import Workload  # noqa: E402
 from planner.emitters.batch_job import BatchJob  # noqa: E402

@@ -18,7 +18,7 @@ from planner.cost.estimate import Estimate
 from planner.describe.files import parse_toml
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.describe.model.huggingface import from_config
+from planner.describe.model.huggingface.config import from_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, LayoutError, shorten
 

@@ -23,8 +23,8 @@ from planner.describe.catalogue import (
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import split_name
 from planner.describe.model.model import Model
-from planner.describe.model.traced.file import spelled as is_module_file
-from planner.describe.model.weights import weight_blocks
+from planner.describe.model.traced_file import spelled as is_module_file
+from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, format_count
 
@@ -135,7 +135,7 @@ def _kind_of_file(name: str) -> str | None:
     if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
         return "model"
     if "/" in name and not name.endswith(".toml"):
-        from planner.describe.model.hub import spelled
+        from planner.describe.model.huggingface.hub import spelled
 
         return "model" if spelled(name) else None
     if not name.endswith(".toml"):

@@ -20,8 +20,8 @@ from planner.describe.files import read_toml
 from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
-from planner.describe.model.traced.file import spelled as is_module_file
-from planner.describe.model.traced.file import traced_fields
+from planner.describe.model.traced_file import spelled as is_module_file
+from planner.describe.model.traced_file import traced_fields
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, parse_places, parse_quantity
 
@@ -123,7 +123,7 @@ def load_model(name: str, *, run: bool = True) -> Model:
     path = Path(os.path.expanduser(name))
     is_folder = os.path.isdir(path) and name != ""
     if is_path or (is_folder and name not in names("model")):
-        from planner.describe.model import hub
+        from planner.describe.model.huggingface import hub
 
         # asked this way a text that no path can be is no error
         if hub.spelled(name) and not os.path.exists(path):
@@ -131,7 +131,7 @@ def load_model(name: str, *, run: bool = True) -> Model:
         if is_folder:
             path = path / "config.json"
         if path.suffix == ".json":
-            from planner.describe.model.huggingface import read_config
+            from planner.describe.model.huggingface.config import read_config
 
             return read_config(path)
         return _load(Model, path)

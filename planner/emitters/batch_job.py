@@ -11,7 +11,7 @@ from planner.describe.catalogue import load_machine, load_model, names, part_of_
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.describe.model.hub import is_of_hub
+from planner.describe.model.huggingface.hub import is_of_hub
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import shorten

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 from planner.choose.legality import check
 from planner.cost.scenario import Scenario
+from planner.describe.framework.supported_models import SupportedModels
 from planner.describe.layout import DEALING, Layout
-from planner.describe.model.decoders import Decoders
 from planner.emitters.batch_job import BatchJob
 from planner.errors import EmitError, LayoutError, shorten
 
@@ -158,7 +158,7 @@ def check_job(job: BatchJob, says: Says) -> None:
         raise EmitError(f"{job.layout} is not written for {name}{why}: {error}") from None
 
 
-def built(job: BatchJob) -> Decoders:
+def built(job: BatchJob) -> SupportedModels:
     """The code of the framework that builds the job's model."""
     found = job.framework.code.builds(job.model, job.workload)
     if found is None:

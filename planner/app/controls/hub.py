@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from planner.describe.model.hub import load_from_hub
+from planner.describe.model.huggingface.hub import load_from_hub
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, PlannerError
 

@@ -30,7 +30,7 @@ from planner.describe.catalogue import (
     part_of_node,
 )
 from planner.describe.machine import Machine
-from planner.describe.model.hub import spelled
+from planner.describe.model.huggingface.hub import spelled
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     PRECISIONS,

@@ -12,7 +12,7 @@ from planner.app.controls.job import OWN, YOURS, Job
 from planner.app.link import Own
 from planner.app.markdown import escape
 from planner.describe.catalogue import folder
-from planner.describe.model.hub import config_of, spelled
+from planner.describe.model.huggingface.hub import config_of, spelled
 from planner.emitters.batch_job import slug
 from planner.errors import PlannerError
 from planner.units import format_count

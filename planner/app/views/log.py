@@ -13,7 +13,7 @@ import streamlit as st
 from planner.app.controls.job import Job
 from planner.app.markdown import escape
 from planner.describe.catalogue import load_machine, names
-from planner.describe.model.hub import is_of_hub
+from planner.describe.model.huggingface.hub import is_of_hub
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.logs.compare import compare
 from planner.evidence.logs.job import read_job

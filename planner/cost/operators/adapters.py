@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.describe.framework.traits import Kernels
+from planner.describe.framework.kernel_traits import Kernels
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved, Split, Weight
-from planner.describe.model.weights import adapted
+from planner.describe.model.weight_blocks import adapted
 from planner.describe.workload import BaseFormat, Workload
 
 __all__ = ["stored_bytes", "trained"]

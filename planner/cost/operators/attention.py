@@ -11,7 +11,7 @@ from dataclasses import replace
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.layout import Module
 from planner.describe.model.block import Attention, Gemm, Pointwise, Saved
-from planner.describe.model.weights import LayerKind
+from planner.describe.model.weight_blocks import LayerKind
 
 __all__ = ["attention"]
 
@@ -24,7 +24,7 @@ def attention(sizes: Sizes, kind: LayerKind, *, cross: bool = False) -> Operator
     al. 2022, arXiv:2205.05198, section 4.1; method.md#activations.
 
     >>> from planner import Workload, load_framework, load_model
-    >>> from planner.describe.model.weights import layer_kinds
+    >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, a fourth as many keys
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
     >>> found = attention(sizes, layer_kinds(llama)[0])

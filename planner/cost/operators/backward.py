@@ -7,8 +7,8 @@ from dataclasses import replace
 from planner.cost.operators.sizes import FP32, Sizes
 from planner.cost.scenario import Scenario
 from planner.describe.model.block import Gemm, Saved, Split
-from planner.describe.model.shapes import Experts
-from planner.describe.model.weights import LayerKind, shared_size
+from planner.describe.model.model import Experts
+from planner.describe.model.weight_blocks import LayerKind, shared_size
 
 __all__ = [
     "FREES_NOTHING",
@@ -40,7 +40,7 @@ def kept_selectively(sizes: Sizes, saved: tuple[Saved, ...], kind: LayerKind) ->
     is kept too. Left out: how much is repeated (`block_time`). method.md#recompute.
 
     >>> from planner import Workload, load_framework, load_model
-    >>> from planner.describe.model.weights import layer_kinds
+    >>> from planner.describe.model.weight_blocks import layer_kinds
     >>> llama = load_model("llama-3-8b")                    # h = 4096, f = 3.5 h, a fourth the keys
     >>> sizes = Sizes(llama, Workload(), load_framework("fsdp2"))
     >>> kept = kept_selectively(sizes, (), layer_kinds(llama)[0])

@@ -30,7 +30,7 @@ from planner.cost.scenario import Scenario
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block, Pointwise, Saved
 from planner.describe.model.model import Model
-from planner.describe.model.weights import LayerKind, layer_kinds, shared_size, weight_blocks
+from planner.describe.model.weight_blocks import LayerKind, layer_kinds, shared_size, weight_blocks
 from planner.describe.workload import Workload
 
 __all__ = ["blocks", "blocks_of"]

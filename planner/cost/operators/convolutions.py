@@ -13,7 +13,7 @@ from dataclasses import replace
 from planner.cost.operators.sizes import FP32, Operators, Sizes
 from planner.describe.model.block import Block, Gemm, Pointwise, Saved
 from planner.describe.model.convolutional import Convolutional, Dense, Placed, PlacedStage
-from planner.describe.model.weights import dense_widths, weight_blocks
+from planner.describe.model.weight_blocks import dense_widths, weight_blocks
 
 __all__ = ["stages"]
 

@@ -18,7 +18,7 @@ def embedding(sizes: Sizes, block: Block) -> Block:
     table. Left out: padding of the vocabulary. method.md#memory-bound-kernels.
 
     >>> from planner import Workload, load_framework, load_model
-    >>> from planner.describe.model.weights import weight_blocks
+    >>> from planner.describe.model.weight_blocks import weight_blocks
     >>> llama = load_model("llama-3-8b")
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
     >>> lookup, = embedding(sizes, weight_blocks(llama)[0]).pointwise
@@ -58,7 +58,7 @@ def head(sizes: Sizes, block: Block) -> Block:
     out: metrics beyond `loss_metrics`. method.md#activations.
 
     >>> from planner import Workload, load_framework, load_model
-    >>> from planner.describe.model.weights import weight_blocks
+    >>> from planner.describe.model.weight_blocks import weight_blocks
     >>> llama = load_model("llama-3-8b")
     >>> sizes = Sizes(llama, Workload(), load_framework("megatron-lm"))
     >>> found = head(sizes, weight_blocks(llama)[-1])

@@ -21,7 +21,7 @@ from planner.cost.shards.optimizers import OPTIMIZERS, moment_bytes
 from planner.cost.shards.parted import model_parts, parted, parts_columns, stage_parts
 from planner.cost.shards.states import StageParams, stage_params, without_frozen
 from planner.cost.shards.worst import candidate_stages
-from planner.describe.framework.traits import States
+from planner.describe.framework.memory_traits import States
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
 

@@ -8,8 +8,11 @@ from typing import Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from planner.describe.base import Description, ZeroStage
-from planner.describe.framework.code import Code
-from planner.describe.framework.reduction import Reduction
+from planner.describe.framework.communication_traits import Communication, Reduction
+from planner.describe.framework.emit_support import EmitSupport
+from planner.describe.framework.kernel_traits import HostTime, Kernels, OtherKernels, Stall
+from planner.describe.framework.memory_traits import Buffers, Offloading, States
+from planner.describe.framework.supported_models import Axis
 from planner.describe.framework.switches import (
     Switch,
     check_path,
@@ -17,19 +20,8 @@ from planner.describe.framework.switches import (
     merged,
     switched,
 )
-from planner.describe.framework.traits import (
-    Buffers,
-    Communication,
-    HostTime,
-    Kernels,
-    Offloading,
-    OtherKernels,
-    Stall,
-    States,
-)
 from planner.describe.layout import RECOMPUTE, Context, Module, Recompute, Schedule
 from planner.describe.machine import Machine, Requirements, Runtime
-from planner.describe.model.decoders import Axis
 from planner.describe.model.model import Model
 from planner.describe.workload import PRECISIONS, TrainingPrecision, Workload
 from planner.errors import UnknownNameError, shorten
@@ -161,7 +153,7 @@ class Framework(Description):
     """How and when replicas sum up whole gradients."""
     offloading: Offloading = Offloading()
     """What offloading moves and holds."""
-    code: Code = Code()
+    code: EmitSupport = EmitSupport()
     """What its code and files can be told."""
     switches: dict[str, Switch] = Field(default_factory=dict)
     """What its users turn on, by name: `--framework NAME+SWITCH`."""

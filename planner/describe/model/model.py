@@ -5,19 +5,243 @@ It states shapes and counts its parameters. What the shapes cost is worked out i
 
 from __future__ import annotations
 
-from planner.describe.model.shapes import Shapes
-from planner.describe.model.weights import num_params
+from typing import Literal
 
-__all__ = ["Model"]
+from pydantic import Field, model_validator
 
+from planner.describe.base import Description, Width
+from planner.describe.model.convolutional import Convolutional
+from planner.describe.model.traced_module import Traced
+from planner.describe.model.weight_blocks import num_params
 
+__all__ = ["Experts", "LatentAttention", "Model", "Vision", "Written"]
+
+_MAX_ROWS = 1_000_000_000
 _USUAL_SEQUENCE = 2048
 _MOST_SEQUENCE = 4096
 # what a job gets that states no sequence: the models' own limits are far above usual training
 
 
-class Model(Shapes):
+WrittenActivation = Literal["", "gelu_new", "gelu_fast"]
+
+
+class Experts(Description):
+    """Mixture-of-experts feed-forward layers."""
+
+    num_experts: int = Field(ge=2, le=65536)
+    """Routed experts per expert layer."""
+    top_k: int = Field(ge=1, le=1024)
+    """Experts each token visits."""
+    num_groups: int = Field(default=1, ge=1, le=65536)
+    """Groups of experts of which the router picks `top_groups` first (DeepSeek's n_group)."""
+    top_groups: int = Field(default=1, ge=1, le=65536)
+    """Groups whose experts one token may visit (DeepSeek's topk_group)."""
+    ffn_size: Width = Field(ge=1)
+    """Width of one expert."""
+    num_shared: int = Field(default=0, ge=0, le=1024)
+    """Experts that every token visits, each of width `ffn_size`."""
+    shared_ffn_size: Width = 0
+    """Total width of the shared expert where it is not num_shared * ffn_size; 0 otherwise."""
+    shared_gate: bool = False
+    """Whether the shared expert has its own sigmoid gate (Qwen2-MoE)."""
+    router_bias: bool = False
+    """Whether the router has one learned bias per expert (gpt-oss)."""
+    expert_bias: bool = False
+    """Whether expert projections have biases (gpt-oss)."""
+    num_dense_layers: int = Field(default=0, ge=0, le=100_000)
+    """Layers whose feed-forward is dense (width `Model.ffn_size`)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Experts:
+        if self.top_k > self.num_experts:
+            raise ValueError(
+                f"top_k = {self.top_k} exceeds num_experts = {self.num_experts}; lower it"
+            )
+        if self.top_groups > self.num_groups or self.num_experts % self.num_groups:
+            raise ValueError(
+                f"top_groups = {self.top_groups} of num_groups = {self.num_groups} groups of "
+                f"{self.num_experts} experts; give groups that divide the experts, and no fewer"
+            )
+        return self
+
+
+class LatentAttention(Description):
+    """Multi-head latent attention (DeepSeek-V2/V3)."""
+
+    q_lora_rank: Width
+    """Rank of the query compression; 0 where queries are not compressed."""
+    kv_lora_rank: Width = Field(ge=1)
+    """Rank of the key-value compression."""
+    qk_nope_head_dim: Width = Field(ge=1)
+    """Head width without rotary position."""
+    qk_rope_head_dim: Width = Field(ge=1)
+    """Head width with rotary position."""
+    v_head_dim: Width = Field(ge=1)
+    """Head width of the values."""
+
+
+class Vision(Description):
+    """Patch embedding of a vision transformer."""
+
+    image_size: int = Field(ge=1, le=100_000)
+    """Edge of the square image [pixels]."""
+    patch_size: int = Field(ge=1, le=100_000)
+    """Edge of a patch [pixels]."""
+    num_channels: int = Field(default=3, ge=1, le=1000)
+    """Image channels."""
+
+
+class Written(Description):
+    """How transformers writes a family's blocks, where that decides what autograd keeps.
+
+    Frameworks that bring blocks of their own do not read it.
+    """
+
+    activation: WrittenActivation = ""
+    """Its name of an activation that it writes out in elementary operations; empty: one kernel."""
+    exact_norm_weight: bool = False
+    """Whether an RMS norm multiplies by its weight before it rounds to 16 bits (Gemma, OLMo 2)."""
+    joined_qkv: bool = False
+    """Whether queries, keys and values are views of one product (GPT-NeoX, Phi-3)."""
+    joined_rotary: bool = False
+    """Whether rotated and other parts of queries are joined, in another memory order."""
+
+
+class Model(Description):
     """An architecture. Sizes are those of the checkpoint, without padding."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """Name on the command line."""
+    family: str = Field(min_length=1, max_length=60)
+    """Family, as Hugging Face's `model_type` where one exists."""
+    kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolutional", "traced"] = (
+        "decoder"
+    )
+    """decoder: causal language model; encoder: masked language model; vision: ViT; traced: a module
+    of someone's own."""
+    source: str = ""
+    """Where the shapes were read."""
+    note: str = ""
+    """What a reader should know."""
+    num_layers: int = Field(default=0, ge=0, le=100_000)
+    """Transformer layers (encoder layers of an encoder-decoder)."""
+    num_decoder_layers: int = Field(default=0, ge=0, le=100_000)
+    """Decoder layers of an encoder-decoder, each with cross attention; 0 otherwise."""
+    decoder_share: float = Field(default=1.0, gt=0, le=100)
+    """Tokens of the decoder of an encoder-decoder over those of its encoder, which a sequence
+    counts."""
+    hidden_size: Width = 0
+    """Width of the residual stream."""
+    num_heads: int = Field(default=0, ge=0, le=1_000_000)
+    """Attention heads (queries)."""
+    num_kv_heads: int = Field(default=0, ge=0, le=1_000_000)
+    """Key-value heads; equal to num_heads without grouped queries."""
+    head_dim: int = Field(default=0, ge=0, le=1_000_000)
+    """Width of one head; need not be hidden_size / num_heads."""
+    ffn_size: Width = 0
+    """Width of the dense feed-forward layer."""
+    vocab_size: int = Field(default=0, ge=0, le=_MAX_ROWS)
+    """Vocabulary rows of the embedding."""
+    max_sequence_length: int = Field(default=0, ge=0, le=_MAX_ROWS)
+    """Longest sequence the position scheme allows; 0 where it is not stated."""
+    embedding_size: Width = 0
+    """Width of the word embedding where a projection follows (OPT-350m); 0 otherwise."""
+    tied_embeddings: bool = False
+    """Whether the output projection is the embedding."""
+    gated_mlp: bool = False
+    """Whether the feed-forward has a gate (SwiGLU, GeGLU): three matrices instead of two."""
+    activation: Literal["gelu", "relu", "silu", "squared-relu"] = "gelu"
+    """Non-linearity of the feed-forward; squared-relu is the square of ReLU (Nemotron-4)."""
+    norm: Literal["layernorm", "layernorm-nobias", "rmsnorm"] = "layernorm"
+    """Normalisation."""
+    norms_per_layer: int = Field(default=2, ge=1, le=8)
+    """Normalisations of one layer (4 for Gemma 2, 1 for the old Falcon)."""
+    final_norm: bool = True
+    """Whether a normalisation precedes the output projection."""
+    embedding_norm: bool = False
+    """Whether a normalisation follows the embedding (BLOOM, BERT)."""
+    qk_norm: Literal["none", "head", "full"] = "none"
+    """Normalised queries and keys: per head (Qwen3, Gemma 3) or over all heads (OLMo 2)."""
+    position: Literal["learned", "rope", "alibi", "relative", "none"] = "rope"
+    """Position scheme."""
+    num_position_rows: int = Field(default=0, ge=0, le=_MAX_ROWS)
+    """Rows of the learned position table (OPT has two more than its sequence)."""
+    num_token_types: int = Field(default=0, ge=0, le=1000)
+    """Rows of the token type table (BERT)."""
+    num_relative_buckets: int = Field(default=0, ge=0, le=100_000)
+    """Buckets of the relative position bias (T5)."""
+    qkv_bias: bool = False
+    """Whether query, key and value projections have biases."""
+    out_bias: bool = False
+    """Whether the attention output projection has a bias."""
+    mlp_bias: bool = False
+    """Whether the feed-forward matrices have biases."""
+    head_bias: bool = False
+    """Whether the output projection has a bias (GPT-J, Phi)."""
+    attention_sinks: bool = False
+    """Whether each head has a learned sink logit (gpt-oss)."""
+    parallel_residual: bool = False
+    """Whether attention and feed-forward read the same input (GPT-NeoX, Falcon)."""
+    pooler: bool = False
+    """Whether an encoder ends in a dense pooler (BERT, ViT)."""
+    output_head: bool = True
+    """Whether a projection to the vocabulary follows (False for bare encoders and ViT)."""
+    attention_softcap: bool = False
+    """Whether attention scores pass a tanh (Gemma 2), which fused kernels do not offer."""
+    logits_softcap: bool = False
+    """Whether logits pass a tanh (Gemma 2)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout probability in training; 0 keeps no masks."""
+    sliding_window: int = Field(default=0, ge=0, le=_MAX_ROWS)
+    """Attention window of the layers that have one [tokens]; 0 for none."""
+    num_window_layers: int = Field(default=0, ge=0, le=100_000)
+    """How many layers use the window."""
+    experts: Experts | None = None
+    """Mixture of experts; absent in a dense model."""
+    latent_attention: LatentAttention | None = None
+    """Latent attention (MLA); absent otherwise."""
+    vision: Vision | None = None
+    """Patch embedding; absent in language models."""
+    written: Written = Written()
+    """How transformers writes its blocks."""
+    convolutional: Convolutional | None = None
+    """Stages of a convolutional network; absent in transformers."""
+    traced: Traced | None = None
+    """What torch was seen to compute of a module of someone's own; absent otherwise."""
+    reported_params: int = Field(default=0, ge=0, le=10**18)
+    """Count that the model's own software prints, where it differs; 0 otherwise."""
+    reported_how: str = ""
+    """Why the reported count differs."""
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether a token of it is a whole sample: a convolutional network, a traced module."""
+        return self.convolutional is not None or self.traced is not None
+
+    @model_validator(mode="after")
+    def _check(self) -> Model:
+        if self.counts_samples:
+            return self
+        for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} = {getattr(self, field)} must be at least 1; state it")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads = {self.num_kv_heads} must divide num_heads = {self.num_heads}; "
+                "correct one of them"
+            )
+        if self.ffn_size < 1 and self.experts is None:
+            raise ValueError("ffn_size = 0 needs experts; state the feed-forward width")
+        if self.experts and self.experts.num_dense_layers > self.num_layers:
+            raise ValueError(
+                f"num_dense_layers = {self.experts.num_dense_layers} exceeds "
+                f"num_layers = {self.num_layers}; lower it"
+            )
+        if self.kind != "vision" and self.vocab_size < 1:
+            raise ValueError(f"vocab_size = {self.vocab_size} must be at least 1; state it")
+        if self.kind == "vision" and self.vision is None:
+            raise ValueError("a vision model needs [vision]; add patch and image size")
+        return self
 
     @property
     def longest_sequence(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from planner.describe.model.decoders import Decoders
+from planner.describe.framework.supported_models import SupportedModels
 from planner.emitters.batch_job import CHECKPOINTS, BatchJob
 from planner.emitters.limits import TORCH_DTYPES, Says
 from planner.emitters.queue import slot_of
@@ -16,7 +16,7 @@ __all__ = ["EVALUATED_BATCHES", "SAYS", "is_gpt2", "is_plain", "recipe"]
 SAYS = Says()
 EVALUATED_BATCHES = 10
 """Ours: the estimate counts no evaluation, and nanoGPT saves only beside one, of 200 by itself."""
-_GPT2 = Decoders(
+_GPT2 = SupportedModels(
     positions=("learned",),
     norms=("layernorm", "layernorm-nobias"),
     feed_forwards=("gelu",),

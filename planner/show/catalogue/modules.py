@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from planner.describe.model.model import Model
-from planner.describe.model.traced.module import Traced
+from planner.describe.model.traced_module import Traced
 from planner.units import format_bytes, format_count
 
 __all__ = ["model_toml", "show_traced"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from planner.cost.network.table import bus_factor
 from planner.describe.model.block import Block
-from planner.describe.model.weights import weight_blocks
+from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError
 from planner.validate.train.strategies import Spread
 from planner.validate.train.tasks import GptTask, MlpTask, ModelTask, Task

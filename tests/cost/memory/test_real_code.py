@@ -16,7 +16,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
-from planner.describe.model.huggingface import from_config
+from planner.describe.model.huggingface.config import from_config
 from planner.describe.workload import Workload
 
 GIB = 2**30

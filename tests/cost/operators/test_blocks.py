@@ -8,7 +8,7 @@ from planner.cost.operators.backward import _products
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.operators.sizes import Sizes
 from planner.describe.catalogue import load_model, names
-from planner.describe.model.weights import layer_kinds
+from planner.describe.model.weight_blocks import layer_kinds
 from tests.descriptions import scenario
 
 TRANSFORMERS = [n for n in names("model") if load_model(n).convolutional is None]

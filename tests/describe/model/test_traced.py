@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import load_model
-from planner.describe.model.traced.file import spelled
-from planner.describe.model.traced.module import Traced
-from planner.describe.model.weights import weight_blocks
+from planner.describe.model.traced_file import spelled
+from planner.describe.model.traced_module import Traced
+from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError
 from planner.show.catalogue.modules import model_toml
 from tests.cost.operators.test_traced import NET, traced_model

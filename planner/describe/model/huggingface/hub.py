@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.files import MAX_FILE_BYTES
-from planner.describe.model.huggingface import read_config
+from planner.describe.model.huggingface.config import read_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, shorten
 

@@ -1,4 +1,4 @@
-"""Decoders: the models that a framework's own code builds, by what their parts may be."""
+"""SupportedModels: the models that a framework's own code builds, by what their parts may be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planner.describe.base import Description, Width
 from planner.describe.model.model import Model
 from planner.describe.workload import OPTIMIZERS, PRECISIONS, OptimizerName, TrainingPrecision
 
-__all__ = ["Axis", "Biases", "Decoders", "Flavor"]
+__all__ = ["Axis", "Biases", "Flavor", "SupportedModels"]
 
 Axis = Literal["tp", "pp", "cp", "ep"]
 Biases = Literal["none", "qkv", "all", "mixed"]
@@ -42,8 +42,8 @@ class Flavor(Description):
     vocabulary."""
 
 
-class Decoders(Description):
-    """Decoders that one code of a framework builds.
+class SupportedModels(Description):
+    """SupportedModels that one code of a framework builds.
 
     All have one normalisation before attention and one before the feed-forward, in series, and
     no bias in the output projection.
@@ -94,7 +94,7 @@ class Decoders(Description):
         """What sets a model apart from these; empty where nothing does.
 
         >>> from planner.describe.catalogue import load_model
-        >>> [Decoders().lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
+        >>> [SupportedModels().lacks(load_model(name), 4096) for name in ("mistral-7b", "gpt2")]
         ['', 'has learned positions']
         """
         tests = {**self._whole(model), **self._parts(model, sequence_length)}

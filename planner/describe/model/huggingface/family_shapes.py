@@ -1,14 +1,14 @@
 """How the families of Hugging Face state their shapes: one function per way of stating them.
 
 Each turns the checked fields of a config.json into fields of Model. What a family fixes beyond
-its file stands beside its defaults in `planner.describe.model.families`.
+its file stands beside its defaults in `planner.describe.model.huggingface.families`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from planner.describe.model.fields import Fields, activation_of, shown
+from planner.describe.model.huggingface.config_fields import Fields, activation_of, shown
 
 __all__ = [
     "bert",
@@ -73,7 +73,7 @@ def _trunk(
 
 
 def llama(f: Fields) -> Shapes:
-    """Decoders with RMSNorm and a gated feed-forward: Llama and most that followed."""
+    """SupportedModels with RMSNorm and a gated feed-forward: Llama and most that followed."""
     shapes = _trunk(f)
     heads = shapes["num_heads"]
     gemma = f.reads("hidden_activation")

@@ -14,7 +14,7 @@ import pytest
 
 import planner
 from planner.describe.catalogue import load_model
-from planner.describe.model import hub as reader
+from planner.describe.model.huggingface import hub as reader
 from planner.errors import CatalogueError, PlannerError, UnknownNameError
 from tests import ROOT
 from tests.hub import COMMIT, LLAMA_PARAMS, OTHER_COMMIT, TOKEN, Hub, serving

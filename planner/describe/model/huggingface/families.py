@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.describe.model import readers as shapes
-from planner.describe.model.fields import Fields
+from planner.describe.model.huggingface import family_shapes as shapes
+from planner.describe.model.huggingface.config_fields import Fields
 
 __all__ = ["FAMILIES", "Family"]
 

@@ -1,12 +1,12 @@
-"""Code: what a framework's own code builds and its files can be told."""
+"""EmitSupport: what a framework's own code builds and its files can be told."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from planner.describe.base import Description, ZeroStage
+from planner.describe.framework.supported_models import Axis, SupportedModels
 from planner.describe.layout import Schedule
-from planner.describe.model.decoders import Axis, Decoders
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     OPTIMIZERS,
@@ -17,13 +17,13 @@ from planner.describe.workload import (
 )
 from planner.units import either
 
-__all__ = ["Code"]
+__all__ = ["EmitSupport"]
 
 
-class Code(Description):
+class EmitSupport(Description):
     """What its own code and files can be told, where that is less than what is estimated."""
 
-    models: tuple[Decoders, ...] = ()
+    models: tuple[SupportedModels, ...] = ()
     """Models that its own code builds; none: it runs the model's own code, whatever that is."""
     other_models: Literal["none", "data-parallel"] = "none"
     """What it does for other models: nothing, or data parallelism around their own code."""
@@ -90,7 +90,7 @@ class Code(Description):
         reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"
 
-    def builds(self, model: Model, workload: Workload) -> Decoders | None:
+    def builds(self, model: Model, workload: Workload) -> SupportedModels | None:
         """The code that builds a job's model; None where the model's own runs, adapted or not."""
         if workload.adapted or self._mixes(workload):
             return None

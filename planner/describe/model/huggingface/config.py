@@ -1,8 +1,7 @@
-"""Hugging Face's config.json as a Model, read without transformers.
+"""Read a Hugging Face config.json as a Model, without transformers.
 
-Only shapes are read. What each family calls them, and what an absent key means, stands in
-`planner.describe.model.families`. Broken or hostile files end in one sentence, never in a
-traceback.
+Only shapes are read. `families` states the keys and defaults of each family. A broken or hostile
+file ends in one sentence, never in a traceback.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.describe.files import parse_json, read_text
-from planner.describe.model.families import FAMILIES
-from planner.describe.model.fields import Fields, shown
+from planner.describe.model.huggingface.config_fields import Fields, shown
+from planner.describe.model.huggingface.families import FAMILIES
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, DescriptionError, UnknownNameError, shorten
 

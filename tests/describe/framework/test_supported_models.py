@@ -1,4 +1,4 @@
-"""Decoders: what sets a model apart from those that a framework's own code builds."""
+"""SupportedModels: what sets a model apart from those that a framework's own code builds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import load_framework, load_model
-from planner.describe.model.decoders import Decoders, Flavor
+from planner.describe.framework.supported_models import Flavor, SupportedModels
 
 EXPERTS = {"num_experts": 8, "top_k": 2, "ffn_size": 64}
-LLAMA = Decoders(any_head_width=False)
+LLAMA = SupportedModels(any_head_width=False)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_window_as_long_as_the_sequence_is_none() -> None:
 def test_sizes_known_by_name() -> None:
     """A code that takes its own sizes only refuses others; experts count by their own width."""
     named = Flavor(name="8B", sizes=(32, 4096, 14336, 8, 128256))
-    only = Decoders(flavors=(named,), any_size=False)
+    only = SupportedModels(flavors=(named,), any_size=False)
     assert only.flavor(load_model("llama-3-8b")) == "8B"
     assert only.lacks(load_model("llama-3-8b"), 4096) == ""
     assert only.lacks(load_model("llama-2-7b"), 4096) == "has sizes of its own"

@@ -1,1 +1,0 @@
-"""A module of someone's own, as what torch was seen to compute and keep for a sample."""
