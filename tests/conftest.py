@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 
 # no test asks the network for a model; those of the hub have one of their own
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# nor does the developer's own file of preferences change an answer
+os.environ["PLANNER_PREFERENCES"] = ""
 
 # examples are drawn the same way on every machine, and slow machines are no failure
 settings.register_profile(

@@ -20,7 +20,8 @@ from planner.choose.job_checks import (
     check_workload,
 )
 from planner.choose.job_search import JobCandidates, search_job
-from planner.choose.recommendation import TOLERANCE, recommend
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import recommend
 from planner.choose.search import SearchScope
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
@@ -52,7 +53,7 @@ class Asked:
     machine: Machine
     workload: Workload
     frameworks: tuple[str | Framework, ...] = ()
-    tolerance: float = TOLERANCE
+    tolerance: float = field(default_factory=lambda: preferences().tolerance)
     experience: Experience = field(default=Experience(), compare=False)
 
     def at(self, **changes: Any) -> Asked:
@@ -173,7 +174,7 @@ def asked_of(model: str | Model, machine: str | Machine, job: JobFields) -> Aske
         machine if isinstance(machine, Machine) else load_machine(machine),
         job.get("workload") or Workload(),
         tuple(frameworks),
-        TOLERANCE if tolerance is None else tolerance,
+        preferences().tolerance if tolerance is None else tolerance,
         job.get("experience", Experience()),
     )
     _check(found)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from planner.ask.answer import Row
 from planner.choose.job_search import JobCandidates
-from planner.choose.recommendation import is_common, is_deep_pipeline, likely_stalls
-from planner.choose.search import RISK, Candidates
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import likely_stalls
+from planner.choose.search import Candidates, is_common, is_deep_pipeline
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
 from planner.cost.estimate import Estimate, timed
 from planner.cost.parts import part
@@ -63,7 +64,7 @@ class Point:
     @property
     def safe(self) -> bool:
         """Whether the recommended layout runs out of memory as seldom as is taken."""
-        return self.best is not None and self.best.out_of_memory_probability <= RISK
+        return self.best is not None and self.best.out_of_memory_probability <= preferences().risk
 
     @property
     def sensible(self) -> bool:
@@ -160,7 +161,7 @@ def no_point(nodes: int, machine: Machine, workload: Workload, reason: str) -> P
 def _oddities(scenario: Scenario, best: Estimate) -> Iterable[str]:
     """What of a layout people do only in need."""
     layout, layouts = best.layout, Layouts.stack([best.layout])
-    if best.out_of_memory_probability > RISK:
+    if best.out_of_memory_probability > preferences().risk:
         yield f"out of memory with {100 * best.out_of_memory_probability:.0f} %"
     if layout.offload != "none":
         yield f"offload {layout.offload}"

@@ -14,7 +14,7 @@ from planner.choose.job_checks import (
     check_tolerance,
     check_workload,
 )
-from planner.choose.recommendation import TOLERANCE
+from planner.choose.preferences import preferences
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -50,7 +50,7 @@ class JobSpec:
     """Batch, sequence, precision and optimizer; the sequence length defaults to the model's."""
     frameworks: tuple[Framework, ...] = ()
     """Frameworks to search; the catalogue's usual ones where empty."""
-    tolerance: float = TOLERANCE
+    tolerance: float = field(default_factory=lambda: preferences().tolerance)
     """Share by which a simpler layout may be slower than the fastest and still be recommended."""
     experience: Experience = field(default=Experience(), compare=False)
     """Measured runs that correct the estimates."""
@@ -80,7 +80,7 @@ class JobSpec:
             "nodes": nodes,
             "workload": workload or Workload(sequence_length=usual),
             "frameworks": _loaded(frameworks),
-            "tolerance": TOLERANCE if tolerance is None else tolerance,
+            "tolerance": preferences().tolerance if tolerance is None else tolerance,
             "experience": experience,
             "training": training or Training(),
         }

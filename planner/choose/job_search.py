@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from planner.choose.job import JobSpec, running_frameworks
 from planner.choose.legality import check
-from planner.choose.nearby_batches import NEAR, Batch, offered
-from planner.choose.recommendation import is_deep_pipeline, recommend
-from planner.choose.search import Candidates, SearchScope, search
+from planner.choose.nearby_batches import Batch, offered
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import recommend
+from planner.choose.search import Candidates, SearchScope, is_deep_pipeline, search
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.describe.workload import Workload
@@ -57,10 +58,11 @@ def search_job(job: JobSpec, scope: SearchScope = SearchScope()) -> JobCandidate
 def _nearest_batch(job: JobSpec, batches: tuple[Batch, ...], best: Estimate | None) -> int | None:
     """The closest of some batches that is near enough to stand for the job's own."""
     batch = job.workload.global_batch
+    change = preferences().offers.batch_change.value * batch
     sizes = [
         offer.global_batch
         for offer in batches
-        if abs(offer.global_batch - batch) <= NEAR * batch
+        if abs(offer.global_batch - batch) <= change
         and (best is None or not is_deep_pipeline(job.model, offer.estimate.layout.pp))
     ]
     return min(sizes, key=lambda size: abs(size - batch)) if sizes else None

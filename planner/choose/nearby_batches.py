@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.choose.recommendation import TOLERANCE, recommend, setup_effort
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import recommend, setup_effort
 from planner.choose.search import search
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
@@ -23,13 +24,9 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.frames import Record
 
-__all__ = ["NEAR", "Batch", "nearest_batches", "offered"]
+__all__ = ["Batch", "nearest_batches", "offered"]
 
 _AXES = ("tp", "ep")
-NEAR = 0.25
-"""By which part of itself a batch may change and the job still be taken for the same."""
-_FARTHER = 1.1
-"""Sequences per second over those with a nearer batch from which on a farther one is offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +88,11 @@ def offered(
 
 def _nearest(side: Sequence[Batch]) -> Batch:
     """Of batches, nearest first, the first that no farther one beats by much."""
-    found = side[0]
+    batch, gain = side[0], preferences().offers.farther_batch_gain.value
     for farther in side[1:]:
-        if farther.estimate.tokens_per_s > _FARTHER * found.estimate.tokens_per_s:
-            found = farther
-    return found
+        if farther.estimate.tokens_per_s > gain * batch.estimate.tokens_per_s:
+            batch = farther
+    return batch
 
 
 def _sharing(ranks: int, batch: int) -> int:
@@ -119,7 +116,7 @@ def _worth(
         return np.asarray((x.tp <= per_node) & (x.keeps_states | (answer is None)))
 
     for size in sizes:
-        if answer and abs(size - asked) > NEAR * asked:
+        if answer and abs(size - asked) > preferences().offers.batch_change.value * asked:
             continue
         some = [_with_batch(scenario, size, axes) for scenario in _runnable(scenarios)]
         found = recommend(search(scenario, world).only(no_worse) for scenario in some)
@@ -130,7 +127,8 @@ def _worth(
             continue
         speedup = found.tokens_per_s / answer.tokens_per_s
         theirs, ours = (_effort(scenarios, one) for one in (found, answer))
-        if speedup >= (1 / (1 + TOLERANCE) if theirs < ours else 1 + TOLERANCE):
+        tolerance = preferences().tolerance
+        if speedup >= (1 / (1 + tolerance) if theirs < ours else 1 + tolerance):
             yield Batch(size, found, speedup)
 
 

@@ -20,7 +20,7 @@ from planner.choose.nearby_batches import offered
 from planner.choose.plan import Dropped, Plan
 from planner.choose.recommendation import rank_layouts, recommend, stall_notes
 from planner.choose.search import SearchScope
-from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes
+from planner.choose.verdicts.plan_notes import learning_rate_note, plan_notes, preference_notes
 from planner.choose.verdicts.strategy_verdicts import Verdict, judge_strategies
 from planner.choose.verdicts.switch_notes import switch_notes
 from planner.cost.estimate import Estimate, estimate_layouts
@@ -152,6 +152,7 @@ def _notes(
         *stall_notes(scenarios, filter(None, (best, *ranked[:1]))),
         learning_rate_note(job.workload.global_batch, unit=job.workload.batch_unit),
         *framework_notes(job, candidates),
+        *preference_notes(),
         *unwritable_layout_notes(scenarios, best),
     )
 

@@ -158,7 +158,7 @@ def _show_constants(as_json: bool) -> int:
     from planner.training.resilience.failures import constants as of_failures
     from planner.training.resilience.start import constants as of_start
 
-    found: dict[str, Description] = {
+    sections: dict[str, Description] = {
         "collectives": of_network(),
         "step": of_step(),
         "start-up": of_start(),
@@ -168,9 +168,24 @@ def _show_constants(as_json: bool) -> int:
         "energy": of_training().energy,
     }
     if as_json:
-        print(json.dumps({key: value.model_dump(mode="json") for key, value in found.items()}))
+        print(json.dumps({key: value.model_dump(mode="json") for key, value in sections.items()}))
     else:
-        show_constants(found, console())
+        show_constants(sections, console())
+    return 0
+
+
+def _show_preferences(as_json: bool) -> int:
+    """The judgements that decide what is searched, recommended and offered."""
+    from planner.choose.preferences import preferences, user_file
+    from planner.show.report import console, quantity_table
+
+    if as_json:
+        print(preferences().model_dump_json(indent=1))
+        return 0
+    out = console()
+    changes = f", with those of {path}" if (path := user_file()) else ""
+    out.print(f"preferences{changes}:", style="bold", highlight=False)
+    out.print(quantity_table(preferences()))
     return 0
 
 
@@ -179,7 +194,7 @@ def show_command(
         str,
         typer.Argument(
             help="Machine, model (also org/name of the Hugging Face hub, or FILE.py:FUNCTION, "
-            "which runs that file), framework[+SWITCH...] or `constants`."
+            "which runs that file), framework[+SWITCH...], `constants` or `preferences`."
         ),
     ],
     as_json: AsJson = False,
@@ -188,9 +203,11 @@ def show_command(
     ] = False,
     overrides: Overrides = None,
 ) -> int:
-    """Show everything known about a machine, a model, a framework, or the model's constants."""
+    """Show everything known about a machine, a model, a framework, constants or preferences."""
     if name == "constants":
         return _show_constants(as_json)
+    if name == "preferences":
+        return _show_preferences(as_json)
     plain, _ = split_name(name)
     kind = _kind_of_file(plain)
     if plain in names("framework") or kind == "framework":

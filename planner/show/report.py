@@ -14,7 +14,7 @@ from rich.text import Text
 
 from planner.ask.answer import Answer
 from planner.choose.plan import Plan
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.cost.parts import part
@@ -134,7 +134,7 @@ def _ranked_row(estimate: Estimate) -> list[Text]:
 def _risk(estimate: Estimate) -> Text:
     """The probability to run out of memory, amber where it is no small one."""
     risk = estimate.out_of_memory_probability
-    return Text(words.probability(risk), "yellow" if risk > RISK else "")
+    return Text(words.probability(risk), "yellow" if risk > preferences().risk else "")
 
 
 def _largest(parts: dict[str, float], total: float, count: int = 3) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from planner.choose.preferences import user_file
+
 __all__ = ["canonical", "digest", "fingerprint"]
 
 _PACKAGE = Path(__file__).parents[1]
@@ -54,6 +56,8 @@ def fingerprint() -> str:
         content = path.read_bytes().replace(b"\r\n", b"\n")
         found.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
         found.update(content)
+    if (preferences_file := user_file()) is not None:
+        found.update(preferences_file.read_bytes())
     return found.hexdigest()[:32]
 
 

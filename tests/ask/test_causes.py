@@ -8,10 +8,12 @@ import pytest
 
 import planner
 from planner import Layout, Workload, ask
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.errors import LayoutError
 from planner.evidence.learning import learn_from_text
 from tests.ask.jobs import SHORT
+
+RISK = preferences().risk
 
 pytestmark = pytest.mark.slow
 

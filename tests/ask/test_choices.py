@@ -9,10 +9,12 @@ import pytest
 import planner
 from planner import Workload, ask
 from planner.choose.plan import Plan
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.cost.parts import part
 from planner.units import format_seconds
 from tests.ask.jobs import SHORT
+
+RISK = preferences().risk
 
 pytestmark = pytest.mark.slow
 

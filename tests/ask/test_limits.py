@@ -11,9 +11,11 @@ import planner
 from planner import Layout, Workload, ask
 from planner.ask.limits.batch import near
 from planner.ask.limits.model import families
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.errors import LayoutError, UnknownNameError
 from tests.ask.jobs import SHORT, small_machine
+
+RISK = preferences().risk
 
 pytestmark = pytest.mark.slow
 

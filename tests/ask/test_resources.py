@@ -15,10 +15,12 @@ from planner.ask.asked import Points, asked_of
 from planner.ask.fewest import doublings, fewest, largest
 from planner.ask.resources.deadline import admitted, finished, sections
 from planner.choose.plan import Plan
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
 from tests.ask.jobs import SHORT, small_machine
+
+RISK = preferences().risk
 
 pytestmark = pytest.mark.slow
 

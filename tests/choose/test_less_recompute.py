@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from planner.choose.legality import legal
-from planner.choose.search import RISK, search
+from planner.choose.preferences import preferences
+from planner.choose.search import search
 from planner.choose.search.candidates import fits_safely
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates, timed
@@ -19,6 +20,8 @@ from planner.cost.shards.layouts import Layouts, module_bits
 from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
 from planner.describe.layout import RECOMPUTE, Layout
 from planner.describe.workload import Workload
+
+RISK = preferences().risk
 
 WORLDS = {
     # model, its layers, bytes of a device, framework, batch

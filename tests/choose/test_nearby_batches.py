@@ -5,15 +5,20 @@ from __future__ import annotations
 import pytest
 
 import planner
-from planner.choose.nearby_batches import NEAR, nearest_batches
+from planner.choose.nearby_batches import nearest_batches
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.recommendation import TOLERANCE, is_deep_pipeline, setup_effort
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import setup_effort
+from planner.choose.search import is_deep_pipeline
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_model
 from planner.describe.workload import Workload
 from planner.show import words
 from planner.show.words import other_batches
+
+TOLERANCE = preferences().tolerance
+NEAR = preferences().offers.batch_change.value
 
 # whole plans of several batches
 pytestmark = pytest.mark.slow

@@ -11,14 +11,14 @@ import pytest
 
 import planner
 from planner.choose.planning import plan
+from planner.choose.preferences import preferences
 from planner.choose.recommendation import (
-    TOLERANCE,
     rank_layouts,
     recommend,
     setup_effort,
     stall_probability,
 )
-from planner.choose.search import RISK, Candidates
+from planner.choose.search import Candidates
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -27,6 +27,9 @@ from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.workload import Workload
 from tests.descriptions import searched
+
+RISK = preferences().risk
+TOLERANCE = preferences().tolerance
 
 # whole searches of several jobs
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from planner.app.address import Reading, Wishes
 from planner.app.controls.fields import Kind, bounds, kind_of, options_of
 from planner.app.controls.hub import hub_model
 from planner.app.controls.switches import SWITCHES, switched
-from planner.choose.recommendation import TOLERANCE
+from planner.choose.preferences import preferences
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import (
     MOST_FREE,
@@ -57,7 +57,7 @@ MOST_LAYOUTS = 1000
 """Layouts that a ranking may hold."""
 _LAYOUT = "layout"
 _NODES, _TOP = 4, 20
-_TOLERANCE = round(100 * TOLERANCE)
+_TOLERANCE = round(100 * preferences().tolerance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from planner.ask.asked import Asked, JobFields, asked_of
 from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import between, estimate_row, largest_parts
 from planner.choose.job_search import JobCandidates
-from planner.choose.nearby_batches import NEAR
-from planner.choose.recommendation import TOLERANCE, recommend
-from planner.choose.search import RISK, Candidates
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import recommend
+from planner.choose.search import Candidates
 from planner.choose.verdicts.fixes import closest_to_fitting, shortage_sentence
 from planner.cost.estimate import Estimate, timed
 from planner.cost.shards.layouts import Layouts
@@ -41,7 +41,7 @@ class _Kind:
     @property
     def safe(self) -> bool:
         """Whether it fits, and runs out of memory as seldom as is taken."""
-        return self.best.fits and self.best.out_of_memory_probability <= RISK
+        return self.best.fits and self.best.out_of_memory_probability <= preferences().risk
 
     @property
     def name(self) -> str:
@@ -92,7 +92,8 @@ def zero(
 def _shared(asked: Asked, nodes: int) -> Asked:
     """The job with the nearest batch that all its ranks share, where one is near."""
     batch = asked.workload.global_batch
-    near = [n for n in _sharing(asked, nodes) if abs(n - batch) <= NEAR * batch]
+    change = preferences().offers.batch_change.value * batch
+    near = [n for n in _sharing(asked, nodes) if abs(n - batch) <= change]
     if not near or asked.workload.ramp:
         return asked
     nearest = min(near, key=lambda n: (abs(n - batch), n))
@@ -166,13 +167,14 @@ def _verdict(asked: Asked, kinds: list[_Kind], first: _Kind | None, nodes: int, 
 
 def _alike(kinds: list[_Kind], first: _Kind) -> str:
     """Safe kinds whose estimate differs by less than estimates can tell."""
-    limit = (1 + TOLERANCE) * first.best.step_time_s
+    limit = (1 + preferences().tolerance) * first.best.step_time_s
     near = [k for k in kinds if k.safe and k is not first and k.best.step_time_s <= limit]
     if not near:
         return ""
     listed = joined(f"{k.name} ({format_seconds(k.best.step_time_s)})" for k in near)
+    percent = f"{100 * preferences().tolerance:.0f} %"
     return (
-        f"; {listed} {'is' if len(near) == 1 else 'are'} within {100 * TOLERANCE:.0f} % of that, "
+        f"; {listed} {'is' if len(near) == 1 else 'are'} within {percent} of that, "
         "which estimates cannot tell apart"
     )
 

@@ -12,7 +12,7 @@ from planner.ask.fewest import largest
 from planner.ask.option import Nodes, checked
 from planner.ask.point import Point, between, estimate_row, on_nodes
 from planner.choose.legality import broken
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
@@ -72,7 +72,7 @@ def largest_batch(
         notes=[
             f"Degrees are those recommended for a batch of {point.workload.global_batch:,}: "
             f"{point.best.layout} [{point.best.framework}].",
-            f"Safe: a chance of at most {100 * RISK:.0f} % to run out of memory.",
+            f"Safe: a chance of at most {100 * preferences().risk:.0f} % to run out of memory.",
         ],
         nodes=nodes,
     )
@@ -105,7 +105,7 @@ def _largest(point: Point, layout: Layout, mode: Recompute) -> Estimate | None:
 
     def safe(size: int) -> bool:
         one = _sized(scenario, layout, size, mode)
-        return one is not None and one.fits and one.out_of_memory_probability <= RISK
+        return one is not None and one.fits and one.out_of_memory_probability <= preferences().risk
 
     size = largest(layout.micro_batch, _MOST, 1, safe)
     return None if size is None else _sized(scenario, layout, size, mode)

@@ -12,7 +12,7 @@ from planner.ask.option import Option, checked
 from planner.ask.point import Point, amount, in_days, on_nodes, percent
 from planner.ask.resources.deadline import MOST_JOBS, MostJobs, admitted, finished, searched_all
 from planner.ask.resources.nodes import MostNodes, up_to
-from planner.choose.recommendation import TOLERANCE
+from planner.choose.preferences import preferences
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import DescriptionError, LayoutError
@@ -181,16 +181,17 @@ def _alike(points: Points, best: Point, terms: _Terms) -> str:
         if point is not best
         and terms.take(point)
         and (point.safe or not best.safe)
-        and point.node_hours <= (1 + TOLERANCE) * best.node_hours
+        and point.node_hours <= (1 + preferences().tolerance) * best.node_hours
     ]
     if not near:
         return ""
     one = len(near) == 1
     most = format_amount(max(point.node_hours for point in near))
     listed = joined(f"{point.nodes:,}" for point in near)
+    percent = f"{100 * preferences().tolerance:.0f} %"
     return (
         f" {listed} {'nodes take' if not one or near[0].nodes > 1 else 'node takes'} "
-        f"{'up to ' * (not one)}{most}, within {100 * TOLERANCE:.0f} % of that, which "
+        f"{'up to ' * (not one)}{most}, within {percent} of that, which "
         "estimates cannot tell apart."
     )
 

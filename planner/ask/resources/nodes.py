@@ -9,7 +9,7 @@ from planner.ask.asked import Asked, JobFields, Points, asked_of
 from planner.ask.fewest import doublings, fewest
 from planner.ask.option import Option, checked
 from planner.ask.point import Point, on_nodes
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import LayoutError
@@ -112,7 +112,7 @@ def _odd(point: Point) -> str:
 
 def _notes(asked: Asked, found: int | None) -> list[str]:
     """Queues that admit what was found, and how safe safe is."""
-    lines = [f"Safe: a chance of at most {100 * RISK:.0f} % to run out of memory."]
+    lines = [f"Safe: a chance of at most {100 * preferences().risk:.0f} % to run out of memory."]
     queues = asked.machine.scheduler.queues
     if found and queues:
         names = [q.name for q in queues if q.min_nodes <= found <= q.max_nodes]

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.choose.preferences import preferences
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimates
 from planner.cost.memory.footprint import Footprints
@@ -17,14 +18,11 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.uncertainty.memory import exceeding_probability
 from planner.errors import LayoutError
 
-__all__ = ["RISK", "Candidates", "fits", "fits_safely", "rank_fastest"]
+__all__ = ["Candidates", "fits", "fits_safely", "rank_fastest"]
 
 Int = NDArray[np.int64]
 
 _Taken = TypeVar("_Taken", bound=Footprints)
-
-RISK = 0.05
-"""Probability of running out of memory that is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,8 @@ def fits(scenario: Scenario, taken: Footprints) -> Mask:
 def fits_safely(scenario: Scenario, taken: Footprints) -> Mask:
     """Whether they fit, and run out of memory no more often than is taken."""
     room = taken.device_limit_bytes / np.maximum(taken.memory_bytes, 1.0)
-    return np.asarray(taken.fits & (exceeding_probability(scenario, taken.layouts, room) <= RISK))
+    risk = exceeding_probability(scenario, taken.layouts, room)
+    return np.asarray(taken.fits & (risk <= preferences().risk))
 
 
 def rank_fastest(estimates: Estimates, count: int | None = None) -> Int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.choose.legality import legal
+from planner.choose.preferences import preferences
 from planner.choose.search.grid import Grid
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.scenario import Scenario
@@ -17,14 +18,7 @@ from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 
-__all__ = ["FULLEST_CHUNK", "enumerate_layouts"]
-
-_MAX_MICRO_BATCH = 64
-_MAX_SAMPLES = 1024
-"""The same of samples that are no sequences, such as pictures."""
-FULLEST_CHUNK = 1.05
-"""Layers of the fullest chunk over their mean: what interleaving saves is lost where it is more."""
-_LEAST_CONTEXT_TOKENS = 1024
+__all__ = ["enumerate_layouts"]
 
 
 def enumerate_layouts(scenario: Scenario, world: int) -> tuple[Layouts, dict[str, int]]:
@@ -91,18 +85,20 @@ def _context(grid: Grid, ways: list[int]) -> None:
     if "cp" not in grid.scenario.framework.axes:
         grid.cross("cp", [1])
         return
-    longest = grid.scenario.workload.sequence_length // _LEAST_CONTEXT_TOKENS
+    shortest = int(preferences().search.min_context_tokens.value)
+    longest = grid.scenario.workload.sequence_length // shortest
     useful = [c for c in ways if c <= max(longest, 1)]
     if fell := len(ways) - len(useful):
-        reason = f"context slices below {_LEAST_CONTEXT_TOKENS} tokens"
+        reason = f"context slices below {shortest} tokens"
         grid.dropped[reason] += fell * len(grid.columns["tp"])
     grid.cross("cp", useful)
 
 
 def _batches(grid: Grid) -> None:
     batch = grid.scenario.workload.global_batch
-    most = _MAX_SAMPLES if grid.scenario.model.counts_samples else _MAX_MICRO_BATCH
-    grid.cross("micro_batch", [d for d in divisors(batch) if d <= most])
+    limits = preferences().search
+    most = limits.max_samples if grid.scenario.model.counts_samples else limits.max_micro_batch
+    grid.cross("micro_batch", [d for d in divisors(batch) if d <= most.value])
     columns = grid.columns
     per_replica = batch // columns["dp"]
     grid.filter(per_replica % columns["micro_batch"] == 0)
@@ -157,10 +153,11 @@ def _chunks(grid: Grid) -> None:
     model, layouts = grid.scenario.model, grid.layouts()
     layers, pp = model.depth, layouts.pp
     several, turned = interleaved(layouts), layouts.v_shaped
+    fullest = preferences().search.fullest_chunk.value
     rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
     for count in range(2, layers // 2 + 1):
         deep = (several | (turned & (count == 2))) & (pp * count <= layers)
-        even = deep & (-(-layers // (pp * count)) * pp * count <= FULLEST_CHUNK * layers)
+        even = deep & (-(-layers // (pp * count)) * pp * count <= fullest * layers)
         rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
         if fell := int(np.count_nonzero(deep & ~even)):
             grid.dropped["interleaved chunks would be uneven"] += fell

@@ -1,63 +1,110 @@
-"""Kinds: what an answer tells apart, as a number for each layout.
+"""Layout classes: a number for each layout, by strategy and by what is in common use.
 
-That is a classic strategy, and what is recommended only where there is little else: tensor
-parallelism beyond wires, deep pipelines, short slices of sequences, offload.
+An answer needs the fastest layout of every class: of every classic strategy, and of layouts that
+are recommended only as a last choice (tensor parallelism beyond wires, deep pipelines, short
+slices of sequences, offload).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.arrays import Int
+from planner.choose.preferences import preferences
+from planner.cost.arrays import Int, Mask
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD
+from planner.describe.model.model import Model
 
-__all__ = ["IS_PREFERRED", "IS_UNCLASSIFIED", "NUM_CLASSES", "PREFERRED", "classify_layouts"]
+__all__ = [
+    "IS_PREFERRED",
+    "IS_UNCLASSIFIED",
+    "NUM_CLASSES",
+    "PREFERRED",
+    "classify_layouts",
+    "is_common",
+    "is_deep_pipeline",
+]
 
-_PLAIN, _TENSOR, _STAGES, _WITHOUT_DATA, _WITH_DATA, _OTHERS = range(6)
-"""Axes in use: none or data, one of tensor and pipeline, both, any with context or experts."""
+_DATA, _TENSOR, _PIPELINE, _TENSOR_PIPELINE, _THREE_AXES, _OTHER = range(6)
+"""Axes in use; `_OTHER` has context parallelism, or experts and data parallelism alone."""
 _ZERO_STAGES, _FLAGS = 4, 2**3
-_DEEP, _SLICE = 16, 4096
-# stages above which, and tokens of a slice below which, a layout is not preferred
 
-NUM_CLASSES = (_OTHERS + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
-_KINDS = np.arange(NUM_CLASSES)
-_AXES = _KINDS // (_ZERO_STAGES * len(OFFLOAD) * _FLAGS)
-_MOVED = np.where(_AXES == _PLAIN, 0, _KINDS // _FLAGS % len(OFFLOAD))
-# offload is a strategy of its own beside data parallelism
+NUM_CLASSES = (_OTHER + 1) * _ZERO_STAGES * len(OFFLOAD) * _FLAGS
+_CLASSES = np.arange(NUM_CLASSES)
+_AXES = _CLASSES // (_ZERO_STAGES * len(OFFLOAD) * _FLAGS)
+# beside data parallelism alone, offload is a strategy of its own
+_OFFLOADED = np.where(_AXES == _DATA, 0, _CLASSES // _FLAGS % len(OFFLOAD))
 
-PREFERRED: Int = _KINDS // _FLAGS * _FLAGS - _MOVED * _FLAGS
-"""Of every kind the one that is recommended in its place unless that is much slower."""
-IS_PREFERRED = PREFERRED == _KINDS
-IS_UNCLASSIFIED = _AXES == _OTHERS
+PREFERRED: Int = _CLASSES // _FLAGS * _FLAGS - _OFFLOADED * _FLAGS
+"""For every class the one that is recommended in its place unless that is much slower."""
+IS_PREFERRED = PREFERRED == _CLASSES
+IS_UNCLASSIFIED = _AXES == _OTHER
+"""Classes of no classic strategy."""
 
 
 def classify_layouts(scenario: Scenario, layouts: Layouts) -> Int:
-    """The kind of each layout [1].
+    """The class of each layout [1].
 
-    Counted: axes in use, what is sharded and offloaded as far as strategies tell it apart, how far
-    axes reach. Left out: degrees, micro-batches, recompute. method.md#search.
+    Counted: axes in use, sharding and offload as far as strategies differ by them, how far axes
+    reach. Left out: degrees, micro-batches, recompute. method.md#search.
 
-    >>> from planner import Layout, Workload, load_framework, load_machine, load_model
-    >>> job = Scenario(load_model("llama-3-8b"), load_machine("polaris"), Workload(),
-    ...                load_framework("megatron-lm"))
-    >>> near, far = classify_layouts(job, Layouts.stack([Layout(dp=2, tp=4), Layout(dp=2, tp=8)]))
+    >>> near, far = classify_layouts(scenario, Layouts.stack([Layout(tp=4), Layout(tp=8)]))
     >>> bool(PREFERRED[far] == near), bool(PREFERRED[near] == near)     # 4 devices a node
     (True, True)
     """
-    tensor, stages = layouts.tp > 1, layouts.piped
-    both = np.where(layouts.dp > 1, _WITH_DATA, _WITHOUT_DATA)
-    axes = np.where(tensor & stages, both, _TENSOR * tensor + _STAGES * stages)
-    others = (layouts.cp > 1) | ((layouts.ep > 1) & (axes == _PLAIN))
-    axes = np.where(others, _OTHERS, axes)
-    # with both axes a strategy is one whatever is sharded; which runs stall may hang on it
-    told = (axes < _WITHOUT_DATA) | bool(scenario.framework.stalls)
-    sharded = np.where(told, layouts.zero_stage, 0)
-    offload = np.where(axes == _PLAIN, layouts.offload, layouts.offload > 0)
-    kinds = (axes * _ZERO_STAGES + sharded) * len(OFFLOAD) + offload
-    far = layouts.tp > scenario.machine.wired_devices
-    short = (layouts.cp > 1) & (scenario.workload.sequence_length // layouts.cp < _SLICE)
-    for flag in (far, short, layouts.pp > _DEEP):
-        kinds = kinds * 2 + flag
-    return np.asarray(kinds)
+    tensor, piped = layouts.tp > 1, layouts.piped
+    both = np.where(layouts.dp > 1, _THREE_AXES, _TENSOR_PIPELINE)
+    axes = np.where(tensor & piped, both, _TENSOR * tensor + _PIPELINE * piped)
+    is_other = (layouts.cp > 1) | ((layouts.ep > 1) & (axes == _DATA))
+    axes = np.where(is_other, _OTHER, axes)
+    # strategies with both axes do not differ by ZeRO stage, but stalls may
+    by_stage = (axes < _TENSOR_PIPELINE) | bool(scenario.framework.stalls)
+    sharded = np.where(by_stage, layouts.zero_stage, 0)
+    offload = np.where(axes == _DATA, layouts.offload, layouts.offload > 0)
+    classes = (axes * _ZERO_STAGES + sharded) * len(OFFLOAD) + offload
+    for flag in (
+        _leaves_wires(scenario, layouts),
+        _has_short_slices(scenario, layouts),
+        # of every model: a class of its own loses no layout, and the recommendation decides
+        layouts.pp > preferences().recommendation.max_pipeline_stages.value,
+    ):
+        classes = classes * 2 + flag
+    return np.asarray(classes)
+
+
+def is_common(scenario: Scenario, layouts: Layouts) -> Mask:
+    """Whether layers and sequences are cut as teams cut them.
+
+    Layers over devices that are wired to each other (Narayanan et al. 2021, arXiv:2104.04473,
+    takeaway 1), sequences into long slices.
+    """
+    return ~_leaves_wires(scenario, layouts) & ~_has_short_slices(scenario, layouts)
+
+
+def _leaves_wires(scenario: Scenario, layouts: Layouts) -> Mask:
+    """Tensor parallelism over devices that are not wired to each other."""
+    return np.asarray(layouts.tp > scenario.machine.wired_devices)
+
+
+def _has_short_slices(scenario: Scenario, layouts: Layouts) -> Mask:
+    """Context parallelism with fewer tokens a slice than in common use."""
+    shortest = preferences().recommendation.min_slice_tokens.value
+    tokens = scenario.workload.sequence_length
+    return np.asarray((layouts.cp > 1) & (tokens < layouts.cp * shortest))
+
+
+def is_deep_pipeline(model: Model, pp: Int | int) -> Mask:
+    """Whether a model has more pipeline stages than any published run of its size [1].
+
+    Counted: 16 stages for 310 B parameters and fewer for less, 35 for 530 B, 64 for 1 T
+    (arXiv:2104.04473, table 1). Left out: layers, micro-batches. method.md#recommended.
+
+    >>> bool(is_deep_pipeline(load_model("llama-3.1-70b"), 25))
+    True
+    >>> bool(is_deep_pipeline(load_model("llama-3.1-405b"), 25))
+    False
+    """
+    policy = preferences().recommendation
+    is_deep = np.asarray(pp) > policy.max_pipeline_stages.value
+    return is_deep & (model.num_params < policy.deep_pipeline_params.value)

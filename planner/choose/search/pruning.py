@@ -8,10 +8,11 @@ of which nothing fits what comes closest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.choose.preferences import preferences
 from planner.choose.search.candidates import Candidates, fits_safely
 from planner.choose.search.layout_classes import (
     IS_PREFERRED,
@@ -44,7 +45,7 @@ class SearchScope:
 
     exhaustive_up_to: int = 32_768
     """Up to so many candidates all are estimated: about as fast as to tell them apart."""
-    near_factor: float = 1.05
+    near_factor: float = field(default_factory=lambda: 1 + preferences().tolerance)
     """Times as long as the fastest is what may be recommended in its place."""
     top: int = 20
     """Ideas that an answer lists."""

@@ -12,6 +12,7 @@ from enum import Enum
 
 import numpy as np
 
+from planner.choose.preferences import preferences
 from planner.cost.arrays import Mask
 from planner.cost.memory.activations import stage_activations
 from planner.cost.memory.footprint import Footprints, footprints
@@ -23,10 +24,6 @@ from planner.describe.machine import Machine
 from planner.units import format_bytes, format_rate
 
 __all__ = ["GuideAdvice", "GuideCase", "apply_guide"]
-
-_FAST_NETWORK_BYTES_PER_S = 12.5e9
-# a network counts as fast where every device has 100 Gb/s of it, the rate of one EDR or HDR100
-# adapter that the guide's authors call fast
 
 _ZERO = ("ZeRO-1", "ZeRO-2", "ZeRO-3 / FSDP", "hybrid FSDP")
 _THREE = ("TP", "PP", "TP + PP", "3D (TP + PP + DP)")
@@ -128,7 +125,7 @@ def _spread(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
     """The case of a model that needs several devices or the host, and what decides it."""
     if nodes > 1:
         rate = machine.node_bytes_per_s / machine.node.num_devices
-        fast = rate >= _FAST_NETWORK_BYTES_PER_S
+        fast = rate >= preferences().guide.fast_network_bytes_per_s.value
         found = GuideCase.NETWORK_FAST if fast else GuideCase.NETWORK_SLOW
         which = "fast" if fast else "slow"
         return found, f", several nodes, {which} network ({format_rate(rate)} per device)"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from planner.choose.preferences import preferences
 from planner.choose.recommendation import setup_effort
 from planner.choose.search import Candidates
 from planner.cost.arrays import Float
@@ -23,28 +24,6 @@ __all__ = [
     "shortage_sentence",
     "shortage_summary",
 ]
-
-_CHANGES = (
-    ("recompute", 1),
-    ("micro_batch", 1),
-    ("sequence_parallel", 1),
-    ("zero_stage", 2),
-    ("dp_shard", 1),
-    ("reshard", 1),
-    ("offload", 3),
-    ("tp", 4),
-    ("pp", 4),
-    ("cp", 5),
-    ("ulysses", 1),
-    ("ep", 3),
-    ("etp", 2),
-    ("vpp", 1),
-    ("tiles", 3),
-    ("embedding_slots", 1),
-)
-# what a change costs the user: a flag first, then sharding, offload, and parallel code last
-_OUTSIDE = 6
-# the same for tensor parallelism that leaves the node
 
 
 def _pairs(taken: Footprints) -> tuple[tuple[Float, float], ...]:
@@ -109,16 +88,12 @@ def cheapest_change(estimate: Estimate, found: Mapping[str, Candidates]) -> str:
     Counted: what differs, by what it costs to change; the effort of what comes out; a step twice as
     long as one flag. Empty where nothing fits.
     """
-    wanted = Layouts.of(estimate.layout)
     best: tuple[float, float, str] | None = None
-    for name, source in found.items():
+    for source in found.values():
         fitting = source.estimates
         if not len(fitting):
             continue
-        cost = setup_effort(fitting.layouts) + (0.0 if name == estimate.framework else 2.0)
-        for column, weight in _CHANGES:
-            cost = cost + weight * (getattr(fitting.layouts, column) != getattr(wanted, column))
-        cost = cost + _OUTSIDE * (fitting.layouts.tp > source.scenario.machine.wired_devices)
+        cost = _change_effort(estimate, source)
         time = fitting.step_time_s
         cost = cost + np.log2(time / min(time.min(), estimate.step_time_s))
         pick = int(np.lexsort((time, cost))[0])
@@ -126,6 +101,18 @@ def cheapest_change(estimate: Estimate, found: Mapping[str, Candidates]) -> str:
         candidate = (float(cost[pick]), float(time[pick]), text)
         best = candidate if best is None or candidate < best else best
     return best[2] if best else ""
+
+
+def _change_effort(estimate: Estimate, source: Candidates) -> Float:
+    """Effort of every layout that fits, and of changing to it."""
+    efforts = {name: effort.value for name, effort in preferences().change.items()}
+    other_framework = source.scenario.framework.name != estimate.framework
+    fixed, wires = efforts.pop("framework") * other_framework, efforts.pop("tp_beyond_wires")
+    layouts, wanted = source.estimates.layouts, Layouts.of(estimate.layout)
+    total = setup_effort(layouts) + fixed
+    for column, effort in efforts.items():
+        total = total + effort * (getattr(layouts, column) != getattr(wanted, column))
+    return total + wires * (layouts.tp > source.scenario.machine.wired_devices)
 
 
 _NAMED = (

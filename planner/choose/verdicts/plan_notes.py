@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences, user_changes, user_file
 from planner.choose.verdicts.decision_guide import GuideCase, apply_guide
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.choose.verdicts.unused_options import unused_option_notes
@@ -22,14 +22,11 @@ from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.optimizers import OPTIMIZERS
 from planner.cost.shards.split import kept_share
 from planner.describe.layout import Layout
+from planner.errors import shorten_path
 from planner.training.large_batch import LINEAR, SQUARE_ROOT, scaled_rate
 from planner.units import either, format_rate, format_seconds
 
-__all__ = ["learning_rate_note", "plan_notes", "utilisation_notes"]
-
-_IN_TASTE = 0.05
-_MUCH_ATTENTION = 0.2
-# part of the counted operations from which on the convention decides what the figure means
+__all__ = ["learning_rate_note", "plan_notes", "preference_notes", "utilisation_notes"]
 
 
 def plan_notes(
@@ -57,6 +54,15 @@ def plan_notes(
     ]
 
 
+def preference_notes() -> list[str]:
+    """One sentence on the preferences that the user's file changes."""
+    changes = [f"{name} = {new:g} (not {old:g})" for name, (old, new) in user_changes().items()]
+    path = user_file()
+    if not changes or path is None:
+        return []
+    return [f"Preferences of {shorten_path(path)}: {', '.join(changes)}."]
+
+
 def _kind(layout: Layout) -> str:
     """The strategy of a layout in the guide's words."""
     axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
@@ -82,13 +88,14 @@ def _difference(advice: GuideCase, answer: Estimate, verdicts: Sequence[Verdict]
     ratio = theirs.step_time_s / answer.step_time_s
     shape = f"{theirs.layout} [{theirs.framework}]"
     time = f"{format_seconds(theirs.step_time_s)} per step"
+    same_time = preferences().guide.same_time.value
     risk = theirs.out_of_memory_probability
-    if ratio <= 1 + _IN_TASTE and risk > max(RISK, answer.out_of_memory_probability):
+    if ratio <= 1 + same_time and risk > max(preferences().risk, answer.out_of_memory_probability):
         often = f"with a probability of {100 * risk:.0f} %"
         return [f"They differ: the guide's {shape} takes {time} but runs out of memory {often}."]
-    if ratio < 1 / (1 + _IN_TASTE):
+    if ratio < 1 / (1 + same_time):
         return [f"They differ: the guide's {shape} takes {time}."]
-    if ratio <= 1 + _IN_TASTE:
+    if ratio <= 1 + same_time:
         return [f"They differ in taste only: the guide's {shape} takes {time}."]
     extra = {
         name: value - answer.step_time_parts_s[name]
@@ -182,7 +189,8 @@ def utilisation_notes(scenario: Scenario, answer: Estimate) -> list[str]:
     )
     total = float(model_flop(blocks, workload, kept))
     squares = "every document" if workload.documents else "the sequence"
-    if counted > _MUCH_ATTENTION * total and seen < counted:
+    much = preferences().guide.attention_share.value
+    if counted > much * total and seen < counted:
         fewer = answer.mfu * (1 - (counted - seen) / total)
         lines.append(
             f"MFU counts attention over the whole square of {squares}, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.choose.preferences import preferences
 from planner.choose.search import enumerate_layouts
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.scenario import Scenario
@@ -17,7 +18,6 @@ __all__ = ["double_nodes", "even_batch"]
 
 Taken = dict[str, Footprints]
 """What layouts take, by framework."""
-_DOUBLINGS = 6
 
 
 def double_nodes(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[int, Taken]]:
@@ -35,7 +35,8 @@ def double_nodes(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[i
         for name, scenario in scenarios.items()
     }
     first = next(iter(scenarios.values()))
-    for count in (nodes * 2**power for power in range(1, _DOUBLINGS + 1)):
+    doublings = int(preferences().offers.node_doublings.value)
+    for count in (nodes * 2**power for power in range(1, doublings + 1)):
         if count <= first.machine.num_nodes.value:
             yield count, _taken(leanest, count)
 

@@ -15,7 +15,8 @@ import numpy as np
 from planner.choose.job import JobSpec
 from planner.choose.job_search import search_job
 from planner.choose.legality import legal
-from planner.choose.recommendation import TOLERANCE, recommend
+from planner.choose.preferences import preferences
+from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates, rank_fastest, search
 from planner.choose.verdicts.fixes import (
     cheapest_change,
@@ -36,10 +37,6 @@ from planner.frames import Record
 from planner.units import counted
 
 __all__ = ["Verdict", "judge_strategies"]
-
-
-_MUCH = 0.25
-# of the time of a strategy's fastest layout: the least that takes memory is no measure of the kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class _Bench:
     world: int
     chosen: bool
     alone: dict[str, Candidates]
-    tolerance: float
+    tolerance: float | None
 
     def of(self, strategy: Strategy) -> dict[str, Candidates]:
         """What was found on the devices that a strategy uses."""
@@ -91,7 +88,7 @@ def judge_strategies(
     scenarios: dict[str, Scenario],
     nodes: int,
     chosen: bool = False,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
 ) -> list[Verdict]:
     """The verdict on every classic strategy, from the candidates already evaluated.
 
@@ -160,14 +157,15 @@ def _estimated(some: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
     return [found[row] for row in range(len(some))]
 
 
-def _shown(members: list[Candidates], tolerance: float) -> Estimate | None:
+def _shown(members: list[Candidates], tolerance: float | None) -> Estimate | None:
     """The layout to run of a strategy; its fastest where safety costs much time."""
     one = recommend(members, tolerance)
     if one is None:
         return None
     firsts = [kind.estimates[int(i)] for kind in members for i in rank_fastest(kind.estimates, 1)]
     fastest = min(firsts, key=lambda e: e.step_time_s)
-    return one if one.step_time_s <= (1 + _MUCH) * fastest.step_time_s else fastest
+    slowdown = preferences().recommendation.strategy_slowdown.value
+    return one if one.step_time_s <= (1 + slowdown) * fastest.step_time_s else fastest
 
 
 def _members(strategy: Strategy, bench: _Bench) -> Iterator[Candidates]:
@@ -209,7 +207,7 @@ def _with_others(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[V
     found = search_job(job).by_framework
     scenarios = {name: part.scenario for name, part in found.items()}
     world = nodes * first.machine.node.num_devices
-    others = _judged(_Bench(scenarios, found, world, False, {}, TOLERANCE))
+    others = _judged(_Bench(scenarios, found, world, False, {}, None))
     return [
         replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
         if theirs.fits and theirs.estimate is not None

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.choose.legality import legal
-from planner.choose.search import RISK, Candidates
+from planner.choose.preferences import preferences
+from planner.choose.search import Candidates
 from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate, fitting
 from planner.cost.scenario import Scenario
@@ -26,10 +27,6 @@ __all__ = ["switch_notes"]
 
 _NEAREST = 200
 """Layouts of a framework that are tried with a switch: those that lack the least memory."""
-_LACK = 0.6
-"""Part of the memory that they may lack: hardly a switch saves more."""
-_WORTH = 1.05
-"""How much faster a step must be for what spares recompute or offload to be said."""
 
 
 def switch_notes(found: Mapping[str, Candidates], answer: Estimate | None) -> list[str]:
@@ -134,7 +131,8 @@ def _nearest(part: Candidates, spares: bool) -> Layouts:
     these are to be spared."""
     taken = part.footprints
     over = np.maximum(taken.memory_bytes / max(taken.device_limit_bytes, 1.0) - 1, 0.0)
-    tried = ~taken.fits & taken.fits_host & (over < _LACK)
+    shortage = preferences().offers.switch_shortage.value
+    tried = ~taken.fits & taken.fits_host & (over < shortage)
     if spares:
         tried = tried & ~_costly(taken.layouts)
     places = np.flatnonzero(tried)
@@ -151,12 +149,12 @@ def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
     _, estimates = fitting(scenario, layouts)
     if not len(estimates):
         return
-    risky = estimates.out_of_memory_probability > RISK
+    risky = estimates.out_of_memory_probability > preferences().risk
     yield estimates[int(np.lexsort((estimates.step_time_s, risky))[0])]
 
 
 def _risky(one: Estimate) -> bool:
-    return one.out_of_memory_probability > RISK
+    return one.out_of_memory_probability > preferences().risk
 
 
 def _said(best: _Tried, answer: Estimate | None) -> list[str]:
@@ -169,7 +167,7 @@ def _said(best: _Tried, answer: Estimate | None) -> list[str]:
     )
     if answer is None:
         return [f"It would fit with -f {one.framework} ({does}): {what}."]
-    if one.step_time_s * _WORTH > answer.step_time_s or _risky(one):
+    if one.step_time_s * preferences().offers.switch_gain.value > answer.step_time_s or _risky(one):
         return []
     return [f"Without {_spared(answer.layout)}, -f {one.framework} ({does}) fits: {what}."]
 
@@ -187,7 +185,7 @@ def _turned(found: Mapping[str, Candidates], answer: Estimate) -> list[str]:
             continue
         for one in _tried(scenario, layouts, (name,)):
             took = one.fastest.step_time_s
-            if took * _WORTH < answer.step_time_s:
+            if took * preferences().offers.switch_gain.value < answer.step_time_s:
                 said = f"With -f {one.framework.name} ({switch.does}) {answer.layout} takes"
                 return [f"{said} {format_seconds(took)} per step."]
     return []

@@ -6,12 +6,14 @@ import pytest
 
 from planner.choose.plan import Plan
 from planner.choose.planning import plan
-from planner.choose.search import RISK
+from planner.choose.preferences import preferences
 from planner.choose.verdicts.strategies import CLASSIC, Strategy
 from planner.cost.shards.layouts import Layouts
 from planner.describe.catalogue import load_machine, load_model
 from planner.describe.workload import Workload
 from tests.descriptions import searched
+
+RISK = preferences().risk
 
 # whole plans of several models
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from planner.choose.legality import legal
+from planner.choose.preferences import preferences
 from planner.choose.search.candidates import Candidates
-from planner.choose.search.enumeration import FULLEST_CHUNK
 from planner.cost.arrays import Float, Int, Mask
 from planner.cost.memory.footprint import Footprints
 from planner.cost.operators.blocks import blocks_of
@@ -97,7 +97,7 @@ def _is_near(scenario: Scenario, taken: Footprints) -> Mask:
 
 def _is_even(chunks: Int, slots: int) -> Mask:
     """No chunk is much fuller than the others."""
-    return -(-slots // chunks) * chunks <= FULLEST_CHUNK * slots
+    return -(-slots // chunks) * chunks <= preferences().search.fullest_chunk.value * slots
 
 
 def _num_layers(scenario: Scenario) -> int:
