@@ -5,92 +5,74 @@
 True
 """
 
-import importlib
-import typing
+from __future__ import annotations
 
-from planner import ask
-from planner.choose.plan import Plan
-from planner.choose.planning import estimate, plan, whole_training
-from planner.choose.simulation.step_simulation import Simulation, simulate
-from planner.choose.user_layouts.configuration_estimate import estimate_configuration
-from planner.cost.estimate import Estimate
-from planner.describe.catalogue import load_dataset, load_framework, load_machine, load_model
-from planner.describe.configurations.configuration import Configuration
-from planner.describe.configurations.reading import read_configuration
-from planner.describe.dataset import Dataset, Loader
-from planner.describe.framework.framework import Framework
-from planner.describe.layout import Layout
-from planner.describe.machine import Machine
-from planner.describe.model.model import Model
-from planner.describe.training_run import (
-    Charges,
-    Checkpoints,
-    Evaluation,
-    Failures,
-    StartUp,
-    Training,
-)
-from planner.describe.workload import Workload
-from planner.emitters import emit
-from planner.errors import PlannerError
-from planner.evidence.learning import Learned
-from planner.evidence.learning import learn_from as learn
-from planner.job import Job
-from planner.show.html import html
-from planner.sweeps import Swept, sweep
-from planner.training.answer import WholeTraining
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Charges",
-    "Checkpoints",
-    "Configuration",
-    "Dataset",
-    "Estimate",
-    "Evaluation",
-    "Failures",
-    "Framework",
-    "Job",
-    "Layout",
-    "Learned",
-    "Loader",
-    "Machine",
-    "Model",
-    "Plan",
-    "PlannerError",
-    "Simulation",
-    "StartUp",
-    "Swept",
-    "Training",
-    "WholeTraining",
-    "Workload",
-    "ask",
-    "emit",
-    "estimate",
-    "estimate_configuration",
-    "html",
-    "learn",
-    "load_dataset",
-    "load_framework",
-    "load_machine",
-    "load_model",
-    "plan",
-    "read_configuration",
-    "simulate",
-    "sweep",
-    "whole_training",
-]
-
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
+    from planner import ask as ask
     from planner import figures as figures
+    from planner.choose.plan import Plan as Planfrom planner.choose.planning import estimate as estimatefrom planner.choose.planning import plan as planfrom planner.choose.planning import whole_training as whole_trainingfrom planner.choose.simulation.step_simulation import Simulation as Simulationfrom planner.choose.simulation.step_simulation import simulate as simulatefrom planner.choose.user_layouts.configuration_estimate import estimate_configuration as estimate_configuration
+    from planner.cost.estimate import Estimate as Estimatefrom planner.describe.catalogue import load_dataset as load_datasetfrom planner.describe.catalogue import load_framework as load_frameworkfrom planner.describe.catalogue import load_machine as load_machinefrom planner.describe.catalogue import load_model as load_modelfrom planner.describe.configurations.configuration import Configuration as Configurationfrom planner.describe.configurations.reading import read_configuration as read_configurationfrom planner.describe.framework.framework import Framework as Frameworkfrom planner.describe.layout import Layout as Layoutfrom planner.describe.machine import Machine as Machinefrom planner.describe.model.model import Model as Modelfrom planner.describe.training_run import Charges as Chargesfrom planner.describe.training_run import Checkpoints as Checkpointsfrom planner.describe.dataset import Dataset as Datasetfrom planner.describe.training_run import Evaluation as Evaluationfrom planner.describe.training_run import Failures as Failuresfrom planner.describe.dataset import Loader as Loaderfrom planner.describe.training_run import StartUp as StartUpfrom planner.describe.training_run import Training as Trainingfrom planner.describe.workload import Workload as Workloadfrom planner.emitters import emit as emitfrom planner.errors import PlannerError as PlannerErrorfrom planner.evidence.learning import Learned as Learnedfrom planner.evidence.learning import learn_from
+    from planner.job import Job as Jobfrom planner.show.html import html as htmlfrom planner.sweeps import Swept as Sweptfrom planner.sweeps import sweep as sweepfrom planner.training.answer import WholeTraining as WholeTraininglearn = learn_from
 else:
+    # loaded when first used, so that `import planner` takes no time
+    _PLACES = {
+        "Charges": "planner.describe.training_run",
+        "Checkpoints": "planner.describe.training_run",
+        "Configuration": "planner.describe.configurations.configuration",
+        "Dataset": "planner.describe.dataset",
+        "Estimate": "planner.cost.estimate",
+        "Evaluation": "planner.describe.training_run",
+        "Failures": "planner.describe.training_run",
+        "Framework": "planner.describe.framework.framework",
+        "Job": "planner.job",
+        "Layout": "planner.describe.layout",
+        "Learned": "planner.evidence.learning",
+        "Loader": "planner.describe.dataset",
+        "Machine": "planner.describe.machine",
+        "Model": "planner.describe.model.model",
+        "Plan": "planner.choose.plan",
+        "PlannerError": "planner.errors",
+        "Simulation": "planner.choose.simulation.step_simulation",
+        "StartUp": "planner.describe.training_run",
+        "Swept": "planner.sweeps",
+        "Training": "planner.describe.training_run",
+        "WholeTraining": "planner.training.answer",
+        "Workload": "planner.describe.workload",
+        "emit": "planner.emitters",
+        "estimate": "planner.choose.planning",
+        "estimate_configuration": "planner.choose.user_layouts.configuration_estimate",
+        "html": "planner.show.html",
+        "learn": "planner.evidence.learning",
+        "load_dataset": "planner.describe.catalogue",
+        "load_framework": "planner.describe.catalogue",
+        "load_machine": "planner.describe.catalogue",
+        "load_model": "planner.describe.catalogue",
+        "plan": "planner.choose.planning",
+        "read_configuration": "planner.describe.configurations.reading",
+        "simulate": "planner.choose.simulation.step_simulation",
+        "sweep": "planner.sweeps",
+        "whole_training": "planner.choose.planning",
+    }
+    _MODULES = ("ask", "figures")
+
+    __all__ = sorted([*_PLACES, "ask"])
 
     def __getattr__(name: str) -> object:
-        """`planner.figures`, loaded when it is first asked for."""
-        if name == "figures":
-            return importlib.import_module("planner.figures")
+        """A public name, loaded from its module."""
+        if name in _MODULES:
+            return importlib.import_module(f"planner.{name}")
+        if name in _PLACES:
+            module = importlib.import_module(_PLACES[name])
+            value = getattr(module, "learn_from" if name == "learn" else name)
+            globals()[name] = value
+            return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return [*globals(), "figures"]
+        """All public names, loaded or not."""
+        return sorted({*globals(), *__all__, *_MODULES})

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import FITS
+from planner.cli.exit_codes import FITS
 from planner.errors import PlannerError
 
 __all__ = ["THEME", "register"]

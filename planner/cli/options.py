@@ -59,8 +59,7 @@ __all__ = [
     "workload_of",
 ]
 
-FITS, NOTHING_FITS, WRONG_USE, REFUSED_ROWS = 0, 1, 2, 3
-INTERRUPTED = 130
+from planner.cli.exit_codes import FITS, INTERRUPTED, NOTHING_FITS, REFUSED_ROWS, WRONG_USE
 
 ModelName = Annotated[
     str,

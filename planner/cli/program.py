@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from planner.cli import app as explorer
-from planner.cli import ask, catalogue, emit, evidence, plan, simulate, sweep
-from planner.cli.options import FITS, WRONG_USE
+from planner.cli.exit_codes import FITS, WRONG_USE
 from planner.errors import PlannerError, shorten
-from planner.validate.program import app as validate
 
 __all__ = ["app", "main"]
 
@@ -34,23 +33,114 @@ _WORDS = {
 }
 """What the library that reads options says, and what it means."""
 
+COMMANDS = {
+    "plan": (
+        "planner.cli.plan",
+        "Search every layout: which strategy fits, how much memory, how long a step.",
+    ),
+    "estimate": (
+        "planner.cli.plan",
+        "Estimate one layout: memory by part and stage, step time by part.",
+    ),
+    "simulate": (
+        "planner.cli.simulate",
+        "Play one step of a layout event by event: what waits for what, and what to widen.",
+    ),
+    "sweep": (
+        "planner.cli.sweep",
+        "Ask thousands of questions, on cores or a cluster: models, machines, nodes, what-ifs.",
+    ),
+    "app": (
+        "planner.cli.app",
+        "Open the explorer in a browser (extra `app`).",
+    ),
+    "models": (
+        "planner.cli.catalogue",
+        "List the models of the catalogue.",
+    ),
+    "machines": (
+        "planner.cli.catalogue",
+        "List the machines of the catalogue.",
+    ),
+    "frameworks": (
+        "planner.cli.catalogue",
+        "List the frameworks that are described, each with its switches (`-f fsdp2+compile`).",
+    ),
+    "datasets": (
+        "planner.cli.catalogue",
+        "List the datasets that are described (`planner ask data --dataset NAME`).",
+    ),
+    "show": (
+        "planner.cli.catalogue",
+        "Show everything known about a machine, a model, a framework, or the model's constants.",
+    ),
+    "emit": (
+        "planner.cli.emit",
+        "Write the files that run a layout: job script, framework configuration, README.",
+    ),
+    "backtest": (
+        "planner.cli.evidence",
+        "Score estimates against measured runs, every row; exit 3 where rows were refused.",
+    ),
+    "calibrate": (
+        "planner.cli.evidence",
+        "Calibrate a hardware profile, from measured runs or by measuring this machine.",
+    ),
+    "collectives": (
+        "planner.cli.evidence",
+        "Time of every collective by algorithm, or its score against nccl-tests output.",
+    ),
+    "compare": (
+        "planner.cli.evidence",
+        "Compare a real run's log with its estimate; exit 3 where both cannot be of one run.",
+    ),
+    "ask": (
+        "planner.cli.ask",
+        "Questions that take many plans: a sentence, a table, the reasons.",
+    ),
+    "validate": (
+        "planner.validate.program",
+        "Check estimates with real torch.",
+    ),
+}
+"""Commands in the order of the help: the module that registers each, and its summary."""
+
+
+class CommandGroup(TyperGroup):
+    """The commands, each loaded from its module when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """A command by name; None where there is none."""
+        if name not in COMMANDS:
+            return None
+        application = typer.Typer(rich_markup_mode=None)
+        importlib.import_module(COMMANDS[name][0]).register(application)
+        return typer.main.get_group(application).get_command(ctx, name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and summaries without loading the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Which parallelism strategy fits a model on a machine, how fast it is, and why.",
 )
-for _commands in (plan, ask, simulate, sweep, explorer, catalogue, emit, evidence):
-    _commands.register(app)
-# its commands stand with the validation
-app.add_typer(validate, name="validate")
 
 
 @functools.cache
 def _command() -> Callable[..., Any]:
-    """The commands with their options; put together once."""
-    return typer.main.get_command(app)
+    """The program as a command; put together once."""
+    return typer.main.get_group(app)
 
 
 def _fail(message: str) -> NoReturn:

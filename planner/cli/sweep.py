@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import FITS, INTERRUPTED
+from planner.cli.exit_codes import FITS, INTERRUPTED
 from planner.errors import shorten_path
 from planner.units import counted
 

@@ -22,6 +22,7 @@ __all__ = [
     "calibrate_command",
     "collectives_command",
     "main",
+    "register",
     "run_command",
     "trace_command",
 ]
@@ -42,6 +43,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Check estimates with real torch.",
 )
+
+
+def register(program: typer.Typer) -> None:
+    """Add the commands to the program as `planner validate`."""
+    program.add_typer(app, name="validate")
 
 
 @app.command("trace")
