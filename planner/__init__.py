@@ -15,9 +15,46 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from planner import ask as ask
     from planner import figures as figures
-    from planner.choose.plan import Plan as Planfrom planner.choose.planning import estimate as estimatefrom planner.choose.planning import plan as planfrom planner.choose.planning import whole_training as whole_trainingfrom planner.choose.simulation.step_simulation import Simulation as Simulationfrom planner.choose.simulation.step_simulation import simulate as simulatefrom planner.choose.user_layouts.configuration_estimate import estimate_configuration as estimate_configuration
-    from planner.cost.estimate import Estimate as Estimatefrom planner.describe.catalogue import load_dataset as load_datasetfrom planner.describe.catalogue import load_framework as load_frameworkfrom planner.describe.catalogue import load_machine as load_machinefrom planner.describe.catalogue import load_model as load_modelfrom planner.describe.configurations.configuration import Configuration as Configurationfrom planner.describe.configurations.reading import read_configuration as read_configurationfrom planner.describe.framework.framework import Framework as Frameworkfrom planner.describe.layout import Layout as Layoutfrom planner.describe.machine import Machine as Machinefrom planner.describe.model.model import Model as Modelfrom planner.describe.training_run import Charges as Chargesfrom planner.describe.training_run import Checkpoints as Checkpointsfrom planner.describe.dataset import Dataset as Datasetfrom planner.describe.training_run import Evaluation as Evaluationfrom planner.describe.training_run import Failures as Failuresfrom planner.describe.dataset import Loader as Loaderfrom planner.describe.training_run import StartUp as StartUpfrom planner.describe.training_run import Training as Trainingfrom planner.describe.workload import Workload as Workloadfrom planner.emitters import emit as emitfrom planner.errors import PlannerError as PlannerErrorfrom planner.evidence.learning import Learned as Learnedfrom planner.evidence.learning import learn_from
-    from planner.job import Job as Jobfrom planner.show.html import html as htmlfrom planner.sweeps import Swept as Sweptfrom planner.sweeps import sweep as sweepfrom planner.training.answer import WholeTraining as WholeTraininglearn = learn_from
+    from planner.choose.plan import Plan as Plan
+    from planner.choose.planning import estimate as estimate
+    from planner.choose.planning import plan as plan
+    from planner.choose.planning import whole_training as whole_training
+    from planner.choose.simulation.step_simulation import Simulation as Simulation
+    from planner.choose.simulation.step_simulation import simulate as simulate
+    from planner.choose.user_layouts.configuration_estimate import (
+        estimate_configuration as estimate_configuration,
+    )
+    from planner.cost.estimate import Estimate as Estimate
+    from planner.describe.catalogue import load_dataset as load_dataset
+    from planner.describe.catalogue import load_framework as load_framework
+    from planner.describe.catalogue import load_machine as load_machine
+    from planner.describe.catalogue import load_model as load_model
+    from planner.describe.configurations.configuration import Configuration as Configuration
+    from planner.describe.configurations.reading import read_configuration as read_configuration
+    from planner.describe.dataset import Dataset as Dataset
+    from planner.describe.dataset import Loader as Loader
+    from planner.describe.framework.framework import Framework as Framework
+    from planner.describe.layout import Layout as Layout
+    from planner.describe.machine import Machine as Machine
+    from planner.describe.model.model import Model as Model
+    from planner.describe.training_run import Charges as Charges
+    from planner.describe.training_run import Checkpoints as Checkpoints
+    from planner.describe.training_run import Evaluation as Evaluation
+    from planner.describe.training_run import Failures as Failures
+    from planner.describe.training_run import StartUp as StartUp
+    from planner.describe.training_run import Training as Training
+    from planner.describe.workload import Workload as Workload
+    from planner.emitters import emit as emit
+    from planner.errors import PlannerError as PlannerError
+    from planner.evidence.learning import Learned as Learned
+    from planner.evidence.learning import learn_from
+    from planner.job import Job as Job
+    from planner.show.html import html as html
+    from planner.sweeps import Swept as Swept
+    from planner.sweeps import sweep as sweep
+    from planner.training.answer import WholeTraining as WholeTraining
+
+    learn = learn_from
 else:
     # loaded when first used, so that `import planner` takes no time
     _PLACES = {

@@ -101,12 +101,15 @@ class Job(JobSpec):
         """Estimate duration, energy and cost of the whole training on one layout."""
         return train_job(self, layout)
 
-    def emit(self, rank: int | None = None, **settings: Any) -> dict[str, str]:
+    def emit(
+        self, rank: int | None = None, *, answer: Plan | None = None, **settings: Any
+    ) -> dict[str, str]:
         """Write the files that run the recommended layout, or the `rank`-th; by name.
 
-        `settings` are those of `planner.emit`, such as steps and queue.
+        `answer` is the job's plan, if it is there already; `settings` are those of `planner.emit`,
+        such as steps and queue.
         """
-        answer = self.plan()
+        answer = answer or self.plan()
         named = {framework.name: framework for framework in self.frameworks}
         framework = named.get(answer.ranked_at(rank).framework)
         own = {"model": self.model, "machine": self.machine, "framework": framework}

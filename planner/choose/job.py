@@ -15,6 +15,7 @@ from planner.choose.job_checks import (
     check_workload,
 )
 from planner.choose.preferences import preferences
+from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import load_framework, load_machine, load_model, names
@@ -127,6 +128,11 @@ class JobSpec:
     def scenario(self, framework: Framework) -> Scenario:
         """The job under one framework."""
         return Scenario(self.model, self.machine, self.workload, framework, self.experience)
+
+    def scenario_of(self, estimate: Estimate) -> Scenario:
+        """The job under the framework of one of its estimates."""
+        named = {framework.name: framework for framework in self.frameworks}
+        return self.scenario(named.get(estimate.framework) or load_framework(estimate.framework))
 
 
 def _loaded(frameworks: str | Framework | Sequence[str | Framework]) -> tuple[Framework, ...]:

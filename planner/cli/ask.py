@@ -14,17 +14,10 @@ import typer
 
 from planner.ask.option import Parameter, parameters
 from planner.ask.questions import QUESTIONS, said, summary
-from planner.cli.options import (
-    FITS,
-    NOTHING_FITS,
-    AsCsv,
-    AsJson,
-    Job,
-    Tolerance,
-    experience_of,
-    share_of,
-    spread,
-)
+from planner.cli.exit_codes import FITS, NOTHING_FITS
+from planner.cli.options.job_options import JobOptions
+from planner.cli.options.option_groups import keyword, spread
+from planner.cli.options.shared_options import AsCsv, AsJson
 
 __all__ = ["register"]
 
@@ -45,23 +38,16 @@ def _command(name: str) -> Callable[..., int]:
 
     def command(
         *,
-        job: Job,
-        tolerance: Tolerance = None,
+        options: JobOptions,
         as_json: AsJson = False,
         as_csv: AsCsv = False,
         **own: Any,
     ) -> int:
-        model, machine, workload, frameworks = job.described()
-        if any(one.name == "nodes" for one in asked):
-            own["nodes"] = job.nodes
-        answer = QUESTIONS[name](
-            model,
-            machine,
-            workload=workload,
-            frameworks=frameworks,
-            tolerance=share_of(tolerance),
-            experience=experience_of(job.learned()),
-            **{one.name: _value(one, own[one.name]) for one in asked},
+        usual = {one.name: one.default for one in asked if one.name == "nodes"}
+        job, _ = options.load(**({} if options.states_nodes else usual))
+        question = getattr(job.ask, name.replace("-", "_"))
+        answer = question(
+            **{one.name: _value(one, own[one.name]) for one in asked if one.name != "nodes"}
         )
         if as_json:
             print(answer.to_json())
@@ -78,8 +64,7 @@ def _command(name: str) -> Callable[..., int]:
     first = [one for one in plain if one.kind is not inspect.Parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([first[0], *own, *first[1:]])  # type: ignore[attr-defined]
     spread_out = spread(command)
-    nodes = next((one for one in asked if one.name == "nodes"), None)
-    return _with_nodes(spread_out, nodes)
+    return spread_out if any(one.name == "nodes" for one in asked) else _without_nodes(spread_out)
 
 
 def _option(one: Parameter) -> inspect.Parameter:
@@ -94,35 +79,25 @@ def _option(one: Parameter) -> inspect.Parameter:
     default = None if one.repeats or needed else one.default
     flag = f"--{one.name.replace('_', '-')}"
     if one.kind is bool:
-        return _keyword(one.name, Annotated[bool, typer.Option(flag, **settings)], default)
+        return keyword(one.name, Annotated[bool, typer.Option(flag, **settings)], default)
     if needed:
         option = Annotated[kind, typer.Option(flag, **settings)]
-        return _keyword(one.name, option, inspect.Parameter.empty)
-    return _keyword(one.name, Annotated[kind | None, typer.Option(flag, **settings)], default)
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-    )
+        return keyword(one.name, option, inspect.Parameter.empty)
+    return keyword(one.name, Annotated[kind | None, typer.Option(flag, **settings)], default)
 
 
 def _value(one: Parameter, given: Any) -> Any:
     return tuple(given or ()) if one.repeats else given
 
 
-def _with_nodes(command: Callable[..., int], nodes: Parameter | None) -> Callable[..., int]:
-    """The command with the nodes of its question, or without the option where it has none."""
+def _without_nodes(command: Callable[..., int]) -> Callable[..., int]:
+    """The command without the option --nodes, of a question that varies them itself."""
     signature = cast(Any, command).__signature__
-    known = dict(signature.parameters)
-    if nodes is None:
-        del known["nodes"]
-    else:
-        known["nodes"] = known["nodes"].replace(default=nodes.default)
+    known = {name: one for name, one in signature.parameters.items() if name != "nodes"}
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
-        return command(**{"nodes": 1, **values})
+        return command(nodes=None, **values)
 
     called.__signature__ = signature.replace(parameters=list(known.values()))  # type: ignore[attr-defined]
     called.__annotations__ = {name: one.annotation for name, one in known.items()}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.cli.options import AsJson, Overrides
+from planner.cli.options.shared_options import AsJson, Overrides
 from planner.describe.base import Description
 from planner.describe.catalogue import (
     aliases,

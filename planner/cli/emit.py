@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.options import FITS, NOTHING_FITS, Job, Tolerance, experience_of, share_of, spread
+from planner.cli.exit_codes import FITS, NOTHING_FITS
+from planner.cli.options.job_options import JobOptions
+from planner.cli.options.option_groups import spread
 
 if TYPE_CHECKING:
     from planner.choose.plan import Plan
-    from planner.describe.framework.framework import Framework
-    from planner.describe.machine import Machine
-    from planner.describe.model.model import Model
+    from planner.job import Job
 
 __all__ = ["register"]
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def emit_command(
-    job: Job,
+    options: JobOptions,
     rank: Annotated[
         int | None,
         typer.Option(
@@ -40,7 +40,6 @@ def emit_command(
             help="Which layout of the plan; 1 is the fastest. Else the recommended one.",
         ),
     ] = None,
-    tolerance: Tolerance = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps; else those of --tokens, or 1000.")
     ] = None,
@@ -56,19 +55,10 @@ def emit_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files only.")] = False,
 ) -> int:
     """Write the files that run a layout: job script, framework configuration, README."""
-    from planner.choose.planning import plan
+    from planner.show import words
 
-    model, machine, workload, frameworks = job.described()
-    answer = plan(
-        model,
-        machine,
-        nodes=job.nodes,
-        workload=workload,
-        frameworks=frameworks,
-        top=max(rank or 1, _LEAST_TOP),
-        tolerance=share_of(tolerance),
-        experience=experience_of(job.learned()),
-    )
+    job, _ = options.load()
+    answer = job.plan(top=max(rank or 1, _LEAST_TOP))
     if not answer.fits:
         print(
             f"nothing fits: {answer.model} on {job.nodes} nodes of {answer.machine}; "
@@ -76,55 +66,27 @@ def emit_command(
             file=sys.stderr,
         )
         return NOTHING_FITS
-    from planner.show import words
-
     if instead := words.instead(answer):
         print(instead, file=sys.stderr)
-    files = _files(answer, rank, model, machine, frameworks, steps, queue, benchmark)
-    _hand_over(files, output or Path(_folder(model.name, machine.name)), force, dry_run)
+    settings = {"steps": steps, "queue": queue, "benchmark": benchmark}
+    files = _files(job, answer, rank, settings)
+    folder = output or Path(_folder(job.model.name, job.machine.name))
+    _hand_over(files, folder, force, dry_run)
     return FITS
 
 
-def _files(
-    answer: Plan,
-    rank: int | None,
-    model: Model,
-    machine: Machine,
-    frameworks: list[Framework],
-    steps: int | None,
-    queue: str,
-    benchmark: bool,
-) -> dict[str, str]:
-    """The files; a refusal names the fastest layout of the plan that can be written."""
-    from planner.emitters import emit
+def _files(job: Job, answer: Plan, rank: int | None, settings: dict[str, Any]) -> dict[str, str]:
+    """The files of a layout; a refusal names the fastest layout that can be written."""
     from planner.errors import EmitError
 
-    given = {framework.name: framework for framework in frameworks}
-
-    def written(number: int | None) -> dict[str, str]:
-        name = answer.ranked_at(number).framework
-        return emit(
-            answer,
-            number,
-            model=model,
-            machine=machine,
-            framework=given.get(name),
-            steps=steps,
-            queue=queue,
-            benchmark=benchmark,
-        )
-
     try:
-        return written(rank)
+        return job.emit(rank, answer=answer, **settings)
     except EmitError as refusal:
         for other in range(1, len(answer.ranked) + 1):
             with contextlib.suppress(EmitError):
-                found = written(other)
-                break
-        else:
-            raise
-        assert found, "files of a layout are never empty"
-        raise EmitError(f"{refusal}; --rank {other} can be written") from None
+                job.emit(other, answer=answer, **settings)
+                raise EmitError(f"{refusal}; --rank {other} can be written") from None
+        raise
 
 
 def _folder(model: str, machine: str) -> str:

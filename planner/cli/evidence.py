@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import (
-    FITS,
-    REFUSED_ROWS,
+from planner.cli.exit_codes import FITS, REFUSED_ROWS
+from planner.cli.options.job_options import machine_of, read_files
+from planner.cli.options.shared_options import (
     AsJson,
     Files,
     FrameworkName,
     MachineName,
     NetworkName,
     Overrides,
-    machine_of,
-    read_files,
 )
 from planner.describe.workload import TrainingPrecision
 from planner.errors import PlannerError, UnknownNameError, shorten_path
@@ -127,7 +125,7 @@ def _calibrate_links(
     from planner.evidence.links import fit_links, write_links
 
     check_description_file(output)
-    result = fit_links(path, machine_of(machine, None, 0.0, None, None, network), nodes)
+    result = fit_links(path, machine_of(machine, network=network), nodes)
     write_links(result, machine, output)
     print(
         f"{shorten_path(output)}: {'; '.join(result.said)}\n"
@@ -166,7 +164,7 @@ def collectives_command(
     from planner.show.collectives import collectives_text, score_text
 
     name = _one_machine(machine_name, machine)
-    place = machine_of(name, overrides, 0.0, None, nodes, network)
+    place = machine_of(name, overrides, network)
     if against is not None:
         from planner.evidence.nccl_tests import read_measured, score
 

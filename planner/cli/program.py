@@ -39,11 +39,11 @@ COMMANDS = {
         "Search every layout: which strategy fits, how much memory, how long a step.",
     ),
     "estimate": (
-        "planner.cli.plan",
+        "planner.cli.one_layout",
         "Estimate one layout: memory by part and stage, step time by part.",
     ),
     "simulate": (
-        "planner.cli.simulate",
+        "planner.cli.one_layout",
         "Play one step of a layout event by event: what waits for what, and what to widen.",
     ),
     "sweep": (
@@ -72,7 +72,7 @@ COMMANDS = {
     ),
     "show": (
         "planner.cli.catalogue",
-        "Show everything known about a machine, a model, a framework, or the model's constants.",
+        "Show everything known about a machine, a model, a framework, constants or preferences.",
     ),
     "emit": (
         "planner.cli.emit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -65,7 +66,7 @@ class JobDescription(Description):
 
         Paths in the file are relative to the file.
         """
-        path = Path(path).expanduser()
+        path = Path(os.path.expanduser(path))
         fields = _rooted(read_toml(path), path.parent)
         for name, value in (changes or {}).items():
             table = fields.get(name)
@@ -122,7 +123,7 @@ def is_job_file(name: str) -> bool:
     if not name.endswith(".toml"):
         return False
     try:
-        fields = read_toml(Path(name).expanduser())
+        fields = read_toml(Path(os.path.expanduser(name)))
     except PlannerError:
         return False  # whoever reads it as a model says why
     return {"model", "machine"} <= set(fields)

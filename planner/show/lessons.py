@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planner.cost.estimate import Estimate
-from planner.evidence.learning import Change, Learned, Taught
+from planner.cost.scenario import Scenario
+from planner.evidence.learning import Change, Learned, Taught, most_telling, taught
 from planner.units import counted
 
-__all__ = ["ODD", "corrected", "lessons", "lessons_dict"]
+__all__ = ["ODD", "LearnedAnswer", "corrected", "lessons", "lessons_dict"]
 
 ODD = 0.5
 """Probability from which a run or a site is called odd."""
@@ -110,3 +114,28 @@ def _change_dict(change: Change | None) -> dict[str, Any] | None:
         "interval_before": list(change.before),
         "interval_after": list(change.after),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedAnswer:
+    """An answer's estimates with the lessons of measured runs, if there are any."""
+
+    learned: Learned | None
+    estimates: Sequence[tuple[Scenario, Estimate]]
+    """The answer's own estimate first, then others that could be measured."""
+
+    def lines(self) -> list[str]:
+        """The lessons in sentences; none without measured runs."""
+        return [] if self.learned is None else lessons(self.learned, *self._comparison())
+
+    def to_json(self, data: dict[str, Any]) -> str:
+        """Data of an answer as JSON text, with the lessons as `measured` if there are any."""
+        if self.learned is not None:
+            data = {**data, "measured": lessons_dict(self.learned, *self._comparison())}
+        return json.dumps(data, indent=1, allow_nan=False)
+
+    def _comparison(self) -> tuple[Taught, Estimate | None]:
+        """The correction of the first estimate, and the estimate to measure next."""
+        if not self.estimates:
+            return Taught(None, None), None
+        return taught(*self.estimates[0]), most_telling(self.estimates)

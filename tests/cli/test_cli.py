@@ -574,7 +574,7 @@ def test_markup_in_names_is_text(capsys: Captured, tmp_path: Path) -> None:
 
 def flags(name: str) -> dict[str, object]:
     """Options of a command by flag."""
-    found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    found = typer.main.get_group(app).get_command(None, name)
     return {flag: option for option in found.params for flag in option.opts}
 
 

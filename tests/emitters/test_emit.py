@@ -19,7 +19,7 @@ import yaml
 import planner
 from planner.choose.recommendation import rank_layouts
 from planner.cli import main
-from planner.cli.options import FITS, NOTHING_FITS, WRONG_USE
+from planner.cli.exit_codes import FITS, NOTHING_FITS, WRONG_USE
 from planner.describe.catalogue import folder, load_framework, load_machine, load_model, names
 from planner.describe.configurations.reading import read_configuration
 from planner.describe.layout import Layout

@@ -11,7 +11,6 @@ import typer
 
 from planner.describe.catalogue import load_dataset
 from planner.describe.files import read_toml
-from planner.describe.training_run import Training
 from planner.errors import DescriptionError
 from planner.units import parse_power
 
@@ -101,8 +100,8 @@ class TrainingOptions:
         float | None, _option("--price-per-kwh", min=0, help="Price of a kWh, in your currency.")
     ] = None
 
-    def described(self) -> Training:
-        """The training that a file and the options state; options count before the file."""
+    def fields(self) -> dict[str, Any]:
+        """Fields of the training that a file and the options state; options count first."""
         fields = {} if self.training is None else read_toml(Path(self.training))
         if self.dataset is not None:
             fields["dataset"] = load_dataset(self.dataset).model_dump()
@@ -115,7 +114,7 @@ class TrainingOptions:
                 )
             if stated:
                 fields[name] = {**before, **stated}
-        return Training.described(fields, where=self.training or "training")
+        return fields
 
     def _given(self) -> dict[str, dict[str, Any]]:
         watts = None if self.node_power is None else parse_power(self.node_power)

@@ -1,0 +1,198 @@
+"""Command line: `planner estimate` and `simulate`, of one layout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.cli.exit_codes import FITS, NOTHING_FITS
+from planner.cli.options.job_options import experience_of
+from planner.cli.options.layout_options import LayoutOptions
+from planner.cli.options.option_groups import spread
+from planner.cli.options.shared_options import AsCsv, AsJson, Tokens
+from planner.cli.options.training_options import TrainingOptions
+from planner.errors import PlannerError
+
+if TYPE_CHECKING:
+    from planner.cost.estimate import Estimate
+    from planner.cost.scenario import Scenario
+    from planner.show.lessons import LearnedAnswer
+    from planner.training.answer import WholeTraining
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("estimate")(spread(estimate_command))
+    app.command("simulate")(spread(simulate_command))
+
+
+def estimate_command(
+    options: LayoutOptions,
+    training: TrainingOptions,
+    tokens: Tokens = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> int:
+    """Estimate one layout: memory by part and stage, step time by part.
+
+    With --from, the layout is that of configuration files that you have: of DeepSpeed, Accelerate,
+    torchtitan, Megatron, nanotron, nanoGPT, wordplay or the Hugging Face Trainer. Options count
+    before them.
+    """
+    from planner.choose.planning import estimate_job, job_of_layout, scenario_for
+    from planner.choose.user_layouts.configuration_estimate import faster_layout
+    from planner.show.lessons import LearnedAnswer
+    from planner.show.report import estimate_csv
+
+    model, machine, stated = options.completed()
+    learned = options.learned()
+    experience = experience_of(learned)
+    job = job_of_layout(
+        model, machine, stated.layout, stated.workload, stated.framework, experience
+    )
+    answer, scenario = estimate_job(job, stated.layout), scenario_for(job, stated.layout)
+    report = _Report(
+        scenario,
+        answer,
+        LearnedAnswer(learned, [(scenario, answer)]),
+        _training(scenario, answer, tokens, training),
+        read_files=bool(options.files),
+        better=faster_layout(model, machine, stated, answer, experience) if options.files else None,
+        notes=stated.notes,
+    )
+    if as_json:
+        print(report.to_json())
+    elif as_csv:
+        print(estimate_csv([answer]), end="")
+    else:
+        report.show()
+    return FITS if answer.fits else NOTHING_FITS
+
+
+def _training(
+    scenario: Scenario, answer: Estimate, tokens: float | None, options: TrainingOptions
+) -> WholeTraining | None:
+    """The whole training on the layout; None where no tokens are given."""
+    from planner.describe.training_run import Training
+    from planner.training.whole import whole_training
+
+    training = Training.described(options.fields(), where="training")
+    if tokens is None:
+        return None
+    longer = replace(scenario, workload=scenario.workload.replaced(tokens=tokens))
+    return whole_training(longer, answer, _nodes(scenario, answer), training)
+
+
+def _nodes(scenario: Scenario, answer: Estimate) -> int:
+    return -(-answer.layout.world // scenario.machine.node.num_devices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """An estimate, and everything that is printed with it."""
+
+    scenario: Scenario
+    answer: Estimate
+    lessons: LearnedAnswer
+    training: WholeTraining | None
+    read_files: bool
+    """Whether the layout came from configuration files."""
+    better: Estimate | None
+    """A faster layout of the same framework."""
+    notes: tuple[str, ...]
+    """How the configuration files were understood."""
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        from planner.choose.plan import estimate_dict
+        from planner.cost.memory.footprint import stage_memory
+
+        stages = stage_memory(self.scenario, self.answer.layout)
+        data: dict[str, Any] = {**estimate_dict(self.answer), "stages": stages}
+        if self.training is not None:
+            data["training"] = self.training.as_dict()
+        if self.read_files:
+            data["workload"] = self.scenario.workload.model_dump(mode="json")
+            data["better"] = None if self.better is None else estimate_dict(self.better)
+            data["notes"] = self.notes
+        return self.lessons.to_json(data)
+
+    def show(self) -> None:
+        """Print the report."""
+        from planner.choose.verdicts.plan_notes import evidence_notes, utilisation_notes
+        from planner.cost.memory.footprint import stage_memory
+        from planner.show.report import (
+            console,
+            show_estimate,
+            show_notes,
+            show_reading,
+            show_training,
+        )
+
+        out, nodes = console(), _nodes(self.scenario, self.answer)
+        stages = stage_memory(self.scenario, self.answer.layout)
+        show_estimate(self.answer, self.scenario.machine, stages, out)
+        if self.training is not None:
+            show_training(self.training, out)
+        show_notes(self.lessons.lines(), out)
+        notes = utilisation_notes(self.scenario, self.answer)
+        show_notes([*notes, *evidence_notes(self.scenario, nodes)], out)
+        if self.read_files:
+            show_reading(self.answer, self.better, self.notes, out)
+
+
+def simulate_command(
+    options: LayoutOptions,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE.json",
+            help="Write the step as a trace: open it at ui.perfetto.dev or in chrome://tracing.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Play one step of a layout event by event: what waits for what, and what to widen.
+
+    The layout is stated as for `planner estimate`, and the same seconds are played.
+    """
+    from planner.choose.simulation.step_simulation import simulate
+
+    model, machine, job = options.completed()
+    step = simulate(
+        model,
+        machine,
+        job.layout,
+        workload=job.workload,
+        framework=job.framework,
+        experience=experience_of(options.learned()),
+    )
+    if trace is not None:
+        _write(trace, json.dumps(step.to_trace(), allow_nan=False))
+    if as_json:
+        print(json.dumps(step.to_dict(), indent=1, allow_nan=False))
+    else:
+        from planner.show.report import console
+        from planner.show.simulation import show_simulation
+
+        show_simulation(step, machine, console())
+        if trace is not None:
+            print(f"\nThe trace is in {trace}: open it at ui.perfetto.dev or in chrome://tracing.")
+    return FITS if step.estimate.fits else NOTHING_FITS
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PlannerError(
+            f"cannot write the trace to {path}: {error.strerror}; give a file in a folder that "
+            "you may write to"
+        ) from None

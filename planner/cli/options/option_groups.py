@@ -1,0 +1,151 @@
+"""Groups of options: the fields of a dataclass or of a description, as one parameter.
+
+`spread` puts the options of the groups into the command's own signature, which typer reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from planner.cli.options.option_styles import STYLES, OptionStyle
+from planner.describe.base import Description, field_docs
+from planner.errors import PlannerError
+
+__all__ = ["FieldsOf", "spread"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FieldsOf:
+    """Marks a parameter that is a dict: one option per field of a description.
+
+    Types and help are the field's. The dict holds the options that the user gave.
+    """
+
+    description: type[Description]
+    left_out: tuple[str, ...] = ()
+    """Fields that are no option of the command."""
+    defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Defaults as the help shows them, for fields whose own default does not apply."""
+
+    def names(self) -> list[str]:
+        """Fields that are options, in the order of the description."""
+        return [name for name in self.description.model_fields if name not in self.left_out]
+
+    def options(self) -> Iterator[inspect.Parameter]:
+        """The options as parameters that typer reads."""
+        for name in self.names():
+            style = STYLES.get(name, OptionStyle())
+            flags = style.flags or (f"--{name.replace('_', '-')}",)
+            kind, settings = self._settings(name, style)
+            option = typer.Option(*flags, **settings)
+            yield keyword(name, Annotated[kind | None, option], None)
+
+    def _settings(self, name: str, style: OptionStyle) -> tuple[Any, dict[str, Any]]:
+        """Type and settings of one field's option."""
+        field = self.description.model_fields[name]
+        kind, default = _plain_type(field.annotation), field.default
+        settings: dict[str, Any] = {"help": field_docs(self.description)[name]}
+        shown = "" if default is None or default == () else str(default)
+        words = _words_of(field.annotation)
+        if words:
+            settings |= {"parser": _split_words, "metavar": "LIST"}
+            settings["help"] = f"{settings['help'].rstrip('.')}: {', '.join(words)}."
+            kind, shown = str, ",".join(default)
+        if style.kind is not None:
+            kind = style.kind
+        settings["show_default"] = self.defaults.get(name, shown or False)
+        return kind, {**settings, **style.settings}
+
+    def given(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The fields that the user gave, among the values of all options."""
+        stated = {name: values[name] for name in self.names() if values[name] not in (None, [])}
+        styles = {name: STYLES.get(name, OptionStyle()) for name in stated}
+        return {name: styles[name].value(value) for name, value in stated.items()}
+
+
+def _plain_type(annotation: Any) -> Any:
+    """The type of an option from that of a field: a list for a tuple of texts, text for anything.
+
+    >>> _plain_type(int | None), _plain_type(tuple[str, ...]), _plain_type(Any)
+    (<class 'int'>, list[str], <class 'str'>)
+    """
+    if isinstance(annotation, types.UnionType):
+        annotation = next(each for each in typing.get_args(annotation) if each is not type(None))
+    if typing.get_origin(annotation) is tuple and not _words_of(annotation):
+        return list[str] if typing.get_args(annotation)[0] in (str, Any) else str
+    return str if annotation is Any else annotation
+
+
+def _words_of(annotation: Any) -> tuple[str, ...]:
+    """Words that a tuple may hold; empty where the field is no tuple of words.
+
+    >>> _words_of(tuple[typing.Literal["embedding", "head"], ...]), _words_of(tuple[str, ...])
+    (('embedding', 'head'), ())
+    """
+    if typing.get_origin(annotation) is not tuple:
+        return ()
+    return typing.get_args(typing.get_args(annotation)[0])
+
+
+def _split_words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """A keyword parameter of a command."""
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+    )
+
+
+def spread(command: Callable[..., int]) -> Callable[..., int]:
+    """Put the options of a command's groups into its own signature."""
+    options = list(_options(command))
+
+    @functools.wraps(command)
+    def called(**values: Any) -> int:
+        if values.get("as_json") and values.get("as_csv"):
+            raise PlannerError("--json and --csv both say how to print; give one of them")
+        return int(_call(command, values))
+
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {option.name: option.annotation for option in options}
+    return called
+
+
+def _parameters(group: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, FieldsOf | None]]:
+    """Parameters of a command or a dataclass, with the mark of those that are fields."""
+    for parameter in inspect.signature(group, eval_str=True).parameters.values():
+        marks = getattr(parameter.annotation, "__metadata__", ())
+        yield parameter, next((mark for mark in marks if isinstance(mark, FieldsOf)), None)
+
+
+def _options(group: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    for parameter, fields in _parameters(group):
+        if fields is not None:
+            yield from fields.options()
+        elif dataclasses.is_dataclass(parameter.annotation):
+            yield from _options(parameter.annotation)  # type: ignore[arg-type]
+        else:
+            yield keyword(parameter.name, parameter.annotation, parameter.default)
+
+
+def _call(group: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """Call a command, or build a dataclass, from the values of all options."""
+    arguments = {}
+    for parameter, fields in _parameters(group):
+        if fields is not None:
+            arguments[parameter.name] = fields.given(values)
+        elif dataclasses.is_dataclass(parameter.annotation):
+            arguments[parameter.name] = _call(parameter.annotation, values)  # type: ignore[arg-type]
+        else:
+            arguments[parameter.name] = values[parameter.name]
+    return group(**arguments)

@@ -1,0 +1,122 @@
+"""How the options of single fields are written: flags, metavar, parser, completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+
+from planner.describe.catalogue import MOST_FREE, load_framework, names
+from planner.describe.framework.switches import split_name
+from planner.describe.workload import parse_tokens, read_documents
+from planner.errors import PlannerError
+
+__all__ = ["FRAMEWORK_HELP", "FRAMEWORK_METAVAR", "STYLES", "OptionStyle", "complete_framework"]
+
+FRAMEWORK_METAVAR = "NAME[+SWITCH...]"
+FRAMEWORK_HELP = (
+    "Framework or TOML file, and what is switched on: fsdp2+compile, deepspeed+bucket=5e7; "
+    "`planner frameworks` lists all"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionStyle:
+    """How the option of a field differs from a plain one."""
+
+    flags: tuple[str, ...] = ()
+    """Its flags; `--name-of-the-field` where empty."""
+    kind: Any = None
+    """Its type, where that is not the field's."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings that typer takes."""
+    convert: Callable[[Any], Any] | None = None
+    """The field's value from the option's."""
+
+    def value(self, given: Any) -> Any:
+        """The field's value from what the user gave."""
+        return given if self.convert is None else self.convert(given)
+
+
+def complete_framework(incomplete: str) -> list[str]:
+    """Frameworks that begin with a text, or their switches after a plus.
+
+    >>> complete_framework("deepspeed+no"), complete_framework("fsdp2+compile+as")
+    (['deepspeed+no-overlap'], ['fsdp2+compile+async-tp'])
+    """
+    before, plus, _ = incomplete.rpartition("+")
+    candidates: list[str] = list(names("framework"))
+    if plus:
+        try:
+            switches = load_framework(split_name(before)[0]).switches
+        except PlannerError:
+            return []
+        candidates = [
+            f"{before}+{name}{'=' * bool(switch.takes)}" for name, switch in switches.items()
+        ]
+    return [name for name in candidates if name.startswith(incomplete)]
+
+
+def _parser(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """A parser of typer's, whose complaint is the planner's."""
+
+    def parsed(text: Any) -> Any:
+        try:
+            return parse(str(text))
+        except PlannerError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
+
+
+STYLES = {
+    "sequence_length": OptionStyle(("--seq-length", "--sequence-length")),
+    "global_batch": OptionStyle(("--global-batch", "--global-batch-size")),
+    "dp": OptionStyle(("--dp", "--data-parallel-size")),
+    "tp": OptionStyle(("--tp", "--tensor-parallel-size")),
+    "sequence_parallel": OptionStyle(("--sequence-parallel", "--sp")),
+    "pp": OptionStyle(("--pp", "--pipeline-parallel-size")),
+    "cp": OptionStyle(("--cp", "--context-parallel-size")),
+    "ep": OptionStyle(("--ep", "--expert-parallel-size")),
+    "zero_stage": OptionStyle(("--zero", "--zero-stage")),
+    "micro_batch": OptionStyle(("--micro-batch", "--micro-batch-size")),
+    "tokens": OptionStyle(settings={"parser": _parser(parse_tokens), "metavar": "NUMBER"}),
+    "document_lengths": OptionStyle(
+        kind=str,
+        settings={
+            "parser": _parser(read_documents),
+            "metavar": "MEAN|FILE",
+            "show_default": False,
+        },
+    ),
+    "machine": OptionStyle(("--machine", "-m")),
+    "nodes": OptionStyle(("--nodes", "-n")),
+    "set": OptionStyle(("--set",), convert=tuple),
+    "network": OptionStyle(settings={"metavar": "NAME", "show_default": "the framework's own"}),
+    "leave_free": OptionStyle(settings={"metavar": "PERCENT", "min": 0, "max": MOST_FREE}),
+    "devices": OptionStyle(settings={"min": 1}),
+    "frameworks": OptionStyle(
+        ("--framework", "-f"),
+        settings={
+            "metavar": FRAMEWORK_METAVAR,
+            "help": f"{FRAMEWORK_HELP} (repeatable).",
+            "autocompletion": complete_framework,
+        },
+        convert=tuple,
+    ),
+    "tolerance": OptionStyle(
+        settings={"metavar": "PERCENT", "show_default": "5", "min": 0, "max": 100},
+        convert=lambda percent: percent / 100,
+    ),
+    "measured": OptionStyle(
+        settings={
+            "metavar": "FILE",
+            "help": "Measured runs that correct the estimates: a CSV of runs, LOG=JOB.json, or the "
+            "output of `planner compare --json` (repeatable).",
+        },
+        convert=tuple,
+    ),
+}
+"""Styles by the name of the field; the others are plain."""
