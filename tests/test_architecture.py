@@ -22,7 +22,7 @@ PACKAGE = Path(planner.__file__).parent
 
 ORDER = (
     ("errors",),
-    ("units", "frames"),
+    ("units", "tables"),
     ("describe",),
     ("cost",),
     ("training",),

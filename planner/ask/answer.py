@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from planner.errors import DescriptionError
-from planner.frames import Framed, Record, no_table
+from planner.tables import Record, Table, Tabular
 
 __all__ = ["Answer", "Row"]
 
@@ -19,7 +17,7 @@ unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Framed[Literal["rows"]]):
+class Answer(Tabular[Literal["rows"]]):
     """The answer to a question, in plain data alone.
 
     Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`); the 90 % interval of
@@ -50,11 +48,9 @@ class Answer(Framed[Literal["rows"]]):
         """
         return "\n".join([self.verdict, *(f"- {note}" for note in self.notes)])
 
-    def records(self, table: Literal["rows"] | None = None) -> list[Record]:
-        """What was looked at, a row each."""
-        if table not in (None, "rows"):
-            raise no_table(table, ("rows",))
-        return list(self.rows)
+    def tables(self) -> dict[str, Table]:
+        """Return the rows as a table."""
+        return {"rows": Table(self.rows)}
 
     def to_json(self) -> str:
         """The answer as JSON text.
@@ -84,9 +80,4 @@ class Answer(Framed[Literal["rows"]]):
 
     def to_csv(self) -> str:
         """The rows as CSV text; every column that any of them has."""
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        out = io.StringIO()
-        writer = csv.DictWriter(out, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return out.getvalue()
+        return self.table().to_csv()

@@ -22,7 +22,7 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.frames import Record
+from planner.tables import Record
 
 __all__ = ["Batch", "nearest_batches", "offered"]
 

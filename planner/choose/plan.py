@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from planner.choose.nearby_batches import Batch
 from planner.choose.verdicts.strategy_verdicts import Verdict
@@ -17,7 +17,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Queue
 from planner.describe.workload import Workload
 from planner.errors import DescriptionError, EmitError
-from planner.frames import Framed, Record, no_table
+from planner.tables import Table, Tabular
 from planner.training.answer import WholeTraining
 from planner.training.steps import node_hours, training_time
 from planner.units import either
@@ -42,7 +42,7 @@ PlanTable = Literal["ranked", "strategies", "batches", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Framed[PlanTable]):
+class Plan(Tabular[PlanTable]):
     """The answer to "which strategy fits, how much memory, how long a step"."""
 
     model: str
@@ -152,26 +152,22 @@ class Plan(Framed[PlanTable]):
         """Node-hours for the workload's tokens, or of one thousand steps where none are asked."""
         return node_hours(self.nodes, self.workload, estimate)
 
-    def records(self, table: PlanTable | None = None) -> list[Record]:
-        """The rows of a table, `ranked` unless another is named; estimates as in their CSV.
+    def tables(self) -> dict[str, Table]:
+        """Return the tables of a plan by name; estimates are records as in their CSV.
 
-        >>> import planner
-        >>> job = planner.Workload(global_batch=64, sequence_length=1024)
+        >>> job = Workload(global_batch=64, sequence_length=1024)
         >>> answer = planner.plan("gpt2", "polaris", nodes=1, workload=job)
         >>> answer.records()[0]["step_time_s"] == answer.best.step_time_s
         True
         >>> [row["strategy"] for row in answer.records("strategies")][:2]
         ['single device', 'DDP']
         """
-        if table in (None, "ranked"):
-            return [one.record() for one in self.ranked]
-        if table == "strategies":
-            return [verdict.record() for verdict in self.strategies]
-        if table == "batches":
-            return [batch.record() for batch in self.batches]
-        if table == "dropped":
-            return [asdict(reason) for reason in self.dropped]
-        raise no_table(table, get_args(PlanTable))
+        return {
+            "ranked": Table(tuple(estimate.record() for estimate in self.ranked)),
+            "strategies": Table(tuple(verdict.record() for verdict in self.strategies)),
+            "batches": Table(tuple(batch.record() for batch in self.batches)),
+            "dropped": Table(tuple(asdict(reason) for reason in self.dropped)),
+        }
 
     def to_json(self) -> str:
         """The plan as JSON text.

@@ -48,7 +48,6 @@ def estimate_command(
     from planner.choose.planning import estimate_job, job_of_layout, scenario_for
     from planner.choose.user_layouts.configuration_estimate import faster_layout
     from planner.show.lessons import LearnedAnswer
-    from planner.show.report import estimate_csv
 
     model, machine, stated = options.completed()
     learned = options.learned()
@@ -69,7 +68,7 @@ def estimate_command(
     if as_json:
         print(report.to_json())
     elif as_csv:
-        print(estimate_csv([answer]), end="")
+        print(answer.table().to_csv(), end="")
     else:
         report.show()
     return FITS if answer.fits else NOTHING_FITS

@@ -29,7 +29,7 @@ def plan_command(
 ) -> int:
     """Search every layout: which strategy fits, how much memory, how long a step."""
     from planner.show.lessons import LearnedAnswer
-    from planner.show.report import console, estimate_csv, show_plan
+    from planner.show.report import console, show_plan
 
     job, learned = options.load(training=training.fields())
     answer = job.plan(top)
@@ -38,7 +38,7 @@ def plan_command(
     if as_json:
         print(lessons.to_json(answer.as_dict()))
     elif as_csv:
-        print(estimate_csv(answer.ranked), end="")
+        print(answer.table().to_csv(), end="")
     else:
         show_plan(answer, console(), lessons.lines())
     return FITS if answer.fits else NOTHING_FITS

@@ -80,7 +80,7 @@ def sweep_command(
     except KeyboardInterrupt:
         return _interrupted(progress, into)
     if into is None:
-        from planner.sweeps.table import csv_text
+        from planner.tables import csv_text
 
         print(csv_text(found.columns, found.rows), end="")
     else:

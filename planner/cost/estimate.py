@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from planner.cost.step.step import time_parts
 from planner.cost.uncertainty.memory import exceeding_probability, memory_outlook
 from planner.cost.uncertainty.runs import step_outlook
 from planner.describe.layout import Layout
-from planner.frames import Framed, Record, no_table
+from planner.tables import Record, Table, Tabular
 
 __all__ = ["Estimate", "Estimates", "estimate_layouts", "fitting", "step_times", "timed"]
 
@@ -34,7 +34,7 @@ EstimateTable = Literal["estimate", "parts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate(Framed[EstimateTable]):
+class Estimate(Tabular[EstimateTable]):
     """One layout's estimate, in plain numbers."""
 
     layout: Layout
@@ -84,25 +84,20 @@ class Estimate(Framed[EstimateTable]):
             **{f"host_{k}_bytes": v for k, v in self.host_memory_bytes.items()},
         }
 
-    def records(self, table: EstimateTable | None = None) -> list[Record]:
-        """Its one row; of the table `parts` a row for every part of time and memory that is there.
+    def tables(self) -> dict[str, Table]:
+        """Return the estimate as one record, and every part of time and memory as one.
 
-        >>> import planner
-        >>> one = planner.estimate("llama-3-8b", "polaris", planner.Layout(dp=4))
-        >>> times = [row["value"] for row in one.records("parts") if row["unit"] == "s"]
-        >>> sum(times) == one.step_time_s
+        >>> answer = planner.estimate("llama-3-8b", "polaris", Layout(dp=4))
+        >>> times = [row["value"] for row in answer.records("parts") if row["unit"] == "s"]
+        >>> sum(times) == answer.step_time_s
         True
         """
-        if table in (None, "estimate"):
-            return [self.record()]
-        if table != "parts":
-            raise no_table(table, get_args(EstimateTable))
-        kinds = {
+        figures = {
             "step time": ("s", self.step_time_parts_s),
             "device memory": ("B", self.memory_bytes),
             "host memory": ("B", self.host_memory_bytes),
         }
-        return [
+        parts = tuple(
             {
                 "figure": figure,
                 "part": name,
@@ -110,10 +105,11 @@ class Estimate(Framed[EstimateTable]):
                 "value": value,
                 "unit": unit,
             }
-            for figure, (unit, parts) in kinds.items()
-            for name, value in parts.items()
+            for figure, (unit, values) in figures.items()
+            for name, value in values.items()
             if value and name != "total"
-        ]
+        )
+        return {"estimate": Table((self.record(),)), "parts": Table(parts)}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.errors import DescriptionError, shorten
-from planner.frames import Shown
+from planner.tables import NotebookView
 
 __all__ = [
     "ByteCount",
@@ -46,7 +46,7 @@ Kind = Literal["datasheet", "measured", "calibrated", "assumed"]
 """How a number came to be known. `assumed` is shown as such wherever it matters."""
 
 
-class Description(Shown, BaseModel):
+class Description(NotebookView, BaseModel):
     """Frozen, closed and strict base of the descriptions.
 
     Strict: a truth value is no number and a text is neither; a whole number may stand for a real

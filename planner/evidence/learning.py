@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from planner.evidence.measured import read_measured
 from planner.evidence.runs.run import RefusedRun, Run
 from planner.evidence.runs.table import runs_from_text
 from planner.evidence.scores import Score
-from planner.frames import Framed, Record, no_table
+from planner.tables import Table, Tabular
 
 __all__ = [
     "Change",
@@ -51,7 +51,7 @@ LearnedTable = Literal["runs", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Learned(Framed[LearnedTable]):
+class Learned(Tabular[LearnedTable]):
     """What some measured runs taught."""
 
     experience: Experience
@@ -63,13 +63,13 @@ class Learned(Framed[LearnedTable]):
     odd_runs: dict[str, float]
     """The same of every timed run, by its row."""
 
-    def records(self, table: LearnedTable | None = None) -> list[Record]:
-        """The rows of a table, `runs` unless another is named."""
-        if table in (None, "runs"):
-            return [{**s.record(), "odd": self.odd_runs.get(s.run.row_id)} for s in self.scores]
-        if table == "refused":
-            return [asdict(run) for run in self.refused]
-        raise no_table(table, get_args(LearnedTable))
+    def tables(self) -> dict[str, Table]:
+        """Return the runs beside their estimates, and the runs that taught nothing."""
+        runs = ({**s.record(), "odd": self.odd_runs.get(s.run.row_id)} for s in self.scores)
+        return {
+            "runs": Table(tuple(runs)),
+            "refused": Table(tuple(asdict(run) for run in self.refused)),
+        }
 
     @property
     def num_timed(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
 from planner.evidence.runs.run import Run
-from planner.frames import Record
+from planner.tables import Record
 
 __all__ = ["Interval", "Score"]
 

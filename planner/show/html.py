@@ -1,7 +1,7 @@
 """HTML: answers and descriptions as a notebook shows them, in the words of all other outputs.
 
 No scripts, no colours, nothing from elsewhere: the page's own theme decides how tables look. Every
-text is escaped. The functions are registered with `planner.frames.html`.
+text is escaped. The functions are registered with `planner.tables.html`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.errors import shorten
 from planner.evidence.learning import Learned
-from planner.frames import html
 from planner.show import training, words
 from planner.show.answers import answer_table
 from planner.show.catalogue.quantities import format_quantity, quantities
 from planner.show.lessons import corrected
 from planner.show.simulation import GAINS, STAGES, gains, simulation_lines, stages
 from planner.sweeps import Swept
+from planner.tables import html
 from planner.training.answer import WholeTraining
 from planner.units import counted, format_amount, format_bytes, format_count, format_seconds
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,7 +27,6 @@ from planner.units import counted, format_amount, format_bytes, format_seconds
 
 __all__ = [
     "console",
-    "estimate_csv",
     "show_answer",
     "show_estimate",
     "show_machine",
@@ -340,17 +337,6 @@ def show_machine(machine: Machine, out: Console) -> None:
         out.print(f"note: {note}", highlight=False)
     assumed = sum(q.kind == "assumed" for _, q in quantities(machine))
     out.print(f"{assumed} values are assumed: override them with --set", style="yellow")
-
-
-def estimate_csv(estimates: Iterable[Estimate]) -> str:
-    """Estimates as CSV, one row each."""
-    rows = [estimate.record() for estimate in estimates]
-    out = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return out.getvalue()
 
 
 def show_answer(answer: Answer, out: Console) -> None:

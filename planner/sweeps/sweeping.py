@@ -6,10 +6,9 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from planner.errors import DescriptionError, shorten_path
-from planner.frames import Framed, Record, no_table
 from planner.sweeps.answering import Answer
 from planner.sweeps.backends import answered, check_backend
 from planner.sweeps.columns import Columns, columns
@@ -18,6 +17,7 @@ from planner.sweeps.progress import Progress
 from planner.sweeps.questions import NAMED, Asked, Questions, questions, tasks
 from planner.sweeps.stated import Stated, read_stated, stated
 from planner.sweeps.table import check_table, write_table
+from planner.tables import Record, Table, Tabular
 
 __all__ = ["Swept", "dry_run", "sweep"]
 
@@ -26,7 +26,7 @@ SweptTable = Literal["rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Swept(Framed[SweptTable]):
+class Swept(Tabular[SweptTable]):
     """What a sweep found; `to_frame()` is its table."""
 
     columns: tuple[str, ...] = field(repr=False)
@@ -38,11 +38,9 @@ class Swept(Framed[SweptTable]):
     num_asked: int
     """Those that this call asked; the others were answered before, or wait."""
 
-    def records(self, table: SweptTable | None = None) -> list[Record]:
-        """The rows."""
-        if table not in (None, "rows"):
-            raise no_table(table, get_args(SweptTable))
-        return list(self.rows)
+    def tables(self) -> dict[str, Table]:
+        """Return the rows as a table."""
+        return {"rows": Table(self.rows)}
 
     @property
     def num_refused(self) -> int:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from planner.describe.files import write_atomically
 from planner.errors import PlannerError, WriteError, shorten_path
 from planner.sweeps.columns import Columns
+from planner.tables import csv_text
 
-__all__ = ["check_table", "csv_text", "write_table"]
+__all__ = ["check_table", "write_table"]
 
 _KINDS = (".parquet", ".csv")
 
@@ -47,20 +46,6 @@ def write_table(path: Path, columns: Columns, rows: Rows) -> None:
         write_atomically(path, csv_text(columns, rows))
     else:
         _write_parquet(path, columns, rows)
-
-
-def csv_text(columns: Iterable[str], rows: Rows) -> str:
-    """The table as text; what is not known is empty.
-
-    >>> csv_text(("model", "fits", "mfu"), [{"model": "m", "fits": True}])
-    'model,fits,mfu\\nm,True,\\n'
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = list(columns)
-    writer.writerow(names)
-    writer.writerows([row.get(name) for name in names] for row in rows)
-    return out.getvalue()
 
 
 def _write_parquet(path: Path, columns: Columns, rows: Rows) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from planner.describe.training_run import Charges
-from planner.frames import Framed, Record
+from planner.tables import Table, Tabular
 from planner.training.energy import NodePower, energy_kwh
 from planner.training.parts import part
 
@@ -51,7 +51,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeTraining(Framed[str]):
+class WholeTraining(Tabular[str]):
     """A training from its first job to its last: how long, why, and what it takes."""
 
     nodes: int
@@ -87,20 +87,21 @@ class WholeTraining(Framed[str]):
         part(name)
         return next(one.time_s.expected for one in self.parts if one.name == name)
 
-    def records(self, table: str | None = None) -> list[Record]:
-        """The parts as flat rows, with what they count."""
+    def tables(self) -> dict[str, Table]:
+        """Return the parts of the training's time, with what they count."""
         total = self.time.expected
-        return [
+        parts = tuple(
             {
-                "part": one.name,
-                "time_s": one.time_s.expected,
-                "time_s_low": one.time_s.low,
-                "time_s_high": one.time_s.high,
-                "share": one.time_s.expected / total,
-                "meaning": part(one.name).meaning,
+                "part": item.name,
+                "time_s": item.time_s.expected,
+                "time_s_low": item.time_s.low,
+                "time_s_high": item.time_s.high,
+                "share": item.time_s.expected / total,
+                "meaning": part(item.name).meaning,
             }
-            for one in self.parts
-        ]
+            for item in self.parts
+        )
+        return {"parts": Table(parts)}
 
     def as_dict(self) -> dict[str, Any]:
         """The answer as plain data, its totals with it."""

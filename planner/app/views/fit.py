@@ -22,7 +22,7 @@ from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
 from planner.show.figures import candidates, memory, time
-from planner.show.report import estimate_csv
+from planner.tables import Table
 from planner.units import GIB
 
 __all__ = ["TITLE", "page"]
@@ -260,7 +260,7 @@ def _take_away(plan: Plan, job: Job, found: Estimate | None) -> None:
         if plan.ranked:
             st.download_button(
                 "Layouts (CSV)",
-                estimate_csv(plan.listed),
+                Table(tuple(estimate.record() for estimate in plan.listed)).to_csv(),
                 f"{job.file_name}-layouts.csv",
                 "text/csv",
                 key="get_csv",

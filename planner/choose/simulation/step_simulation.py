@@ -27,7 +27,7 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError
-from planner.frames import Shown
+from planner.tables import NotebookView
 
 __all__ = ["MOST_PASSES", "Simulation", "StageMemory", "simulate", "simulate_scenario"]
 
@@ -59,7 +59,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Simulation(Shown):
+class Simulation(NotebookView):
     """One step of a layout, event by event. Ranks of one stage do the same: one stands for all."""
 
     scenario: Scenario = field(repr=False)

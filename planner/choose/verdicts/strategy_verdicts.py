@@ -33,7 +33,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import family
 from planner.describe.layout import Layout
-from planner.frames import Record
+from planner.tables import Record
 from planner.units import counted
 
 __all__ = ["Verdict", "judge_strategies"]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from planner.describe.configurations.switched import without_own
 from planner.errors import CatalogueError
-from planner.frames import Shown
+from planner.tables import NotebookView
 
 __all__ = ["WIDTH_SQUARED", "Changes", "Configuration", "joined"]
 
@@ -21,7 +21,7 @@ of the precision that is trained in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration(Shown):
+class Configuration(NotebookView):
     """What files say of a job: fields of its layout and its workload, and its framework."""
 
     files: tuple[str, ...]

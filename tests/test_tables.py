@@ -1,4 +1,4 @@
-"""Frames: rows as pandas and polars have them, and the CSV of the command line."""
+"""Tables: records as pandas and polars have them, and the CSV of the command line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 import planner
 from planner.errors import PlannerError
-from planner.frames import frame
-from planner.show.report import estimate_csv
+from planner.tables import Table
 
 pandas = pytest.importorskip("pandas", reason="no pandas")
 
@@ -30,7 +29,7 @@ def answer() -> planner.Plan:
 
 
 def test_a_frame_of_estimates_is_their_csv(answer: planner.Plan) -> None:
-    written = pandas.read_csv(io.StringIO(estimate_csv(answer.ranked)), keep_default_na=False)
+    written = pandas.read_csv(io.StringIO(answer.table("ranked").to_csv()), keep_default_na=False)
     found = answer.to_frame()
     assert list(found.columns) == list(written.columns)
     assert len(found) == len(answer.ranked) > 1
@@ -63,7 +62,7 @@ def test_figures_of_a_frame_are_those_of_the_estimate(answer: planner.Plan) -> N
 def test_whole_numbers_beside_a_missing_one_stay_what_they_are(number: int, library: Any) -> None:
     pytest.importorskip(library)
     rows: list[dict[str, Any]] = [{"count": number}, {"count": None}, {"count": 1}, {}]
-    found = frame(rows, library)["count"]
+    found = Table(tuple(rows)).to_frame(library)["count"]
     held = [None if value is None or value is pandas.NA else int(value) for value in found]
     assert held == [number, None, 1, None]
     if library == "pandas":
@@ -146,12 +145,11 @@ def test_a_missing_library_is_said_in_one_sentence(
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(PlannerError, match=f"run pip install {library}$"):
-        frame([{"a": 1}], library)
+        Table(({"a": 1},)).to_frame(library)
 
 
 def test_rows_that_differ_share_their_columns() -> None:
-    rows = [{"a": 1}, {"a": None, "b": 0.5, "c": True}, {"c": None}]
-    found = frame(rows)
+    found = Table(({"a": 1}, {"a": None, "b": 0.5, "c": True}, {"c": None})).to_frame()
     assert list(found.columns) == ["a", "b", "c"]
     assert [str(found[name].dtype) for name in "abc"] == ["Int64", "float64", "boolean"]
-    assert frame([]).empty
+    assert Table(()).to_frame().empty

@@ -1,0 +1,220 @@
+"""Tables: records of results as CSV, frames of pandas or polars, and cells of text.
+
+A result lists its tables in `tables()`. A table that people read has columns, each with a title and
+a format; the terminal and notebooks print the same cells. `planner.show` registers how results look
+with `html`, because this module knows none of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from planner.errors import PlannerError, shorten
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+__all__ = ["Column", "Library", "NotebookView", "Record", "Table", "Tabular", "csv_text", "html"]
+
+Library = Literal["pandas", "polars"]
+"""Libraries of frames."""
+
+Record = dict[str, Any]
+"""One row: numbers, texts and truth values by the name of their column, units in the names."""
+
+T = TypeVar("T", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as people read it: one value of every record, with a title and a format."""
+
+    key: str
+    """The value in a record; the whole record where it is empty."""
+    title: str
+    format: Callable[[Any], str] = str
+    """Write a value, unit included. A missing value is an empty cell."""
+    right: bool = True
+    """Figures stand on the right, texts on the left."""
+    min_width: int = 0
+    """Characters to which a narrow terminal may fold the column; 0: it may not."""
+    style: Callable[[Any], str] | None = None
+    """Name the terminal's style of a value."""
+
+    def cell(self, record: Record) -> str:
+        """Write the cell of a record.
+
+        >>> Column("step_time_s", "step", "{:.1f} s".format).cell({"step_time_s": 2.0})
+        '2.0 s'
+        """
+        value = self.value(record)
+        return "" if value is None else self.format(value)
+
+    def cell_style(self, record: Record) -> str:
+        """Name the terminal's style of the cell of a record; empty for the usual one."""
+        return "" if self.style is None else self.style(self.value(record))
+
+    def value(self, record: Record) -> Any:
+        """Return what the cell of a record is written from."""
+        return record.get(self.key) if self.key else record
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Records, and how people read them."""
+
+    records: tuple[Record, ...]
+    title: str = ""
+    columns: tuple[Column, ...] = ()
+    """Columns for people; CSV and frames have everything that the records have."""
+    total: tuple[str, ...] = ()
+    """Cells of a last row that sums the others up."""
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of everything that any record has, in the order in which they come."""
+        return list(dict.fromkeys(name for record in self.records for name in record))
+
+    def cells(self) -> list[list[str]]:
+        """Write every record, without the total."""
+        return [[column.cell(record) for column in self.columns] for record in self.records]
+
+    def to_csv(self) -> str:
+        """Write the records as CSV; empty where there are none."""
+        return csv_text(self.names, self.records) if self.records else ""
+
+    @overload
+    def to_frame(self, library: Literal["pandas"] = ...) -> pandas.DataFrame: ...
+
+    @overload
+    def to_frame(self, library: Literal["polars"]) -> polars.DataFrame: ...
+
+    def to_frame(self, library: Library = "pandas") -> Any:
+        """Return the records as a frame, with every column that any record has.
+
+        In pandas, integers beside a missing value become `Int64`, or Python's own where one exceeds
+        64 bits: none is rounded. Raises PlannerError where the library is not installed.
+
+        >>> Table(({"dp": 4}, {"dp": 8, "step_time_s": 0.5})).to_frame().shape
+        (2, 2)
+        """
+        names = self.names
+        rows = [{name: record.get(name) for name in names} for record in self.records]
+        if library not in ("pandas", "polars"):
+            raise PlannerError(
+                f"library = {shorten(str(library))!r} makes no frames; use pandas or polars"
+            )
+        try:
+            if library == "polars":
+                import polars
+
+                # every row decides the type of a column
+                return polars.DataFrame(rows, infer_schema_length=None)
+            import pandas
+        except ImportError:
+            raise PlannerError(
+                f"a frame needs {library}, which is not installed; run pip install {library}"
+            ) from None
+        frame = pandas.DataFrame(rows)
+        for name in names:
+            values = [row[name] for row in rows]
+            dtype = _nullable_dtype(values)
+            if dtype is not None:
+                frame[name] = pandas.array(values, dtype=dtype)
+        return frame
+
+
+def _nullable_dtype(values: list[Any]) -> Any:
+    """Return the pandas type that keeps integers and truth values beside a missing one.
+
+    >>> _nullable_dtype([1, None]), _nullable_dtype([1, 2])
+    ('Int64', None)
+    """
+    types = {type(value) for value in values}
+    if types == {bool, type(None)}:
+        return "boolean"
+    if types == {int, type(None)}:
+        fits = all(-(2**63) <= value < 2**63 for value in values if value is not None)
+        return "Int64" if fits else object
+    return None
+
+
+def csv_text(names: Iterable[str], records: Iterable[Record]) -> str:
+    """Write named columns of records as CSV; a missing value is empty.
+
+    >>> csv_text(("model", "fits", "mfu"), [{"model": "m", "fits": True}])
+    'model,fits,mfu\\nm,True,\\n'
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = list(names)
+    writer.writerow(columns)
+    writer.writerows([record.get(name) for name in columns] for record in records)
+    return out.getvalue()
+
+
+class NotebookView:
+    """A result that a notebook shows as HTML instead of its Python text."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+
+class Tabular(NotebookView, Generic[T]):
+    """A result that consists of one or more named tables."""
+
+    __slots__ = ()
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables by name, the main one first."""
+        raise NotImplementedError
+
+    def table(self, name: T | None = None) -> Table:
+        """Return a table by name, the first unless one is named."""
+        tables = self.tables()
+        if name is None:
+            return next(iter(tables.values()))
+        if name not in tables:
+            raise PlannerError(
+                f"table = {shorten(str(name))!r} is not known; use one of {', '.join(tables)}"
+            )
+        return tables[name]
+
+    def records(self, table: T | None = None) -> list[Record]:
+        """Return the rows of a table, of the first unless one is named."""
+        return list(self.table(table).records)
+
+    @overload
+    def to_frame(
+        self, table: T | None = None, *, library: Literal["pandas"] = "pandas"
+    ) -> pandas.DataFrame: ...
+
+    @overload
+    def to_frame(
+        self, table: T | None = None, *, library: Literal["polars"]
+    ) -> polars.DataFrame: ...
+
+    def to_frame(self, table: T | None = None, *, library: Library = "pandas") -> Any:
+        """Return a table, the first unless one is named, as a frame of pandas or polars."""
+        return self.table(table).to_frame(library)
+
+
+@functools.singledispatch
+def html(value: object) -> str:
+    """Write a result or a description as HTML for a notebook, readable on light and dark pages.
+
+    >>> html("<b>")
+    '<pre>&#x27;&lt;b&gt;&#x27;</pre>'
+    """
+    return f"<pre>{escape(repr(value))}</pre>"
