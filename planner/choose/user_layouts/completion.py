@@ -1,13 +1,13 @@
-"""Completing: a layout, a workload and a framework from what files and a user state.
+"""Completion: make a layout, a workload and a framework of what files and a user state.
 
-What the user says counts before what a file says. What follows from the rest (data-parallel
-degree, passes of a step) is worked out; what is neither said nor follows is asked for in one
-sentence, and what contradicts itself is refused.
+The user's values override those of files. What follows from the rest (data-parallel degree, number
+of micro-batches) is computed; a missing value is asked for and a contradiction refused, in one
+sentence each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +23,17 @@ from planner.errors import DescriptionError, LayoutError
 
 __all__ = ["CompletedLayout", "complete_layout"]
 
+Fields = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class CompletedLayout:
-    """A job that can be estimated, and what was taken on the way."""
+    """A layout that can be estimated, and notes on how it was completed."""
 
     layout: Layout
     workload: Workload
     framework: Framework | None
-    """None where nothing names one."""
+    """None if neither the user nor the files name one."""
     notes: tuple[str, ...]
 
 
@@ -45,125 +47,121 @@ def complete_layout(
     workload: Mapping[str, Any] | None = None,
     framework: str | Framework | None = None,
 ) -> CompletedLayout:
-    """The job that files and a user state together.
+    """Complete the layout that files and a user state together.
 
     `layout` and `workload` are the fields that the user states. Raises LayoutError or
     DescriptionError where something is missing or does not fit.
     """
     files = configuration or Configuration((), ())
-    notes = list(files.notes)
-    ours = {**(layout or {}), **(workload or {})}
-    theirs = {**files.usual, **files.layout, **files.workload}
-    stated = {**_without_passes(theirs, ours), **ours}
-    notes += [
-        f"{key} = {ours[key]} as you say, instead of {theirs[key]} of {files.name}"
-        for key in ours
-        if key in theirs and ours[key] != theirs[key]
-    ]
-    _check_open(files, stated, framework, notes)
+    stated, override_notes = _merge(files, {**(layout or {}), **(workload or {})})
+    notes = [*files.notes, *override_notes, *_delegation_notes(files, stated)]
     fields = {key: value for key, value in stated.items() if key in Layout.model_fields}
-    fields = _batch(_degrees(fields, files, machine, nodes, stated), stated, files)
-    shape = Layout.described(_scheduled(fields))
-    job = {key: value for key, value in stated.items() if key in Workload.model_fields}
-    if "sequence_length" not in job and files.files:
+    fields = _with_degrees(fields, files, machine, nodes, stated)
+    shape = Layout.described(_with_schedule(_with_micro_batches(fields, stated, files)))
+    if "sequence_length" not in stated and files.files:
         notes.append(f"sequence length {model.default_sequence_length}, the model's own")
-    job = {"sequence_length": model.default_sequence_length, **job}
-    job.setdefault("global_batch", shape.global_batch)
-    described = Workload.described(job, where="workload")
+    job = _workload(model, shape, stated)
     notes += _shape_notes(files, model)
     name = framework or files.framework or files.usual_framework or None
     chosen = load_framework(name) if isinstance(name, str) else name
     if chosen is not None and "ulysses" not in fields and chosen.context[0] == "ulysses":
         shape = shape.replaced(ulysses=shape.cp)
     if chosen is not None and not framework:
-        changes = {
-            key: value
-            for key, value in files.changes.items()
-            # what no other rank holds is not sent
-            if shape.dp * shape.cp > 1 or not key.startswith("communication.")
-        }
-        chosen, said = _switched(chosen, files.switches, files.name, described, model)
-        chosen, turned = _as_switches(chosen, changes, files.name)
-        chosen, changed = _changed(chosen, changes, described.precision, model)
-        notes += [*said, *turned, *changed]
-    return CompletedLayout(shape, described, chosen, tuple(notes))
+        chosen, setting_notes = _configured_framework(chosen, files, shape, job, model)
+        notes += setting_notes
+    return CompletedLayout(shape, job, chosen, tuple(notes))
 
 
-def _without_passes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """What the files say, without the passes where the user's batch decides them."""
-    known = theirs.keys() | ours.keys()
-    if {"global_batch", "micro_batch"} <= known and {"global_batch", "micro_batch"} & ours.keys():
-        return {key: value for key, value in theirs.items() if key != "grad_accumulation"}
-    return dict(theirs)
+def _merge(files: Configuration, user: Fields) -> tuple[Fields, list[str]]:
+    """The fields of the files with the user's on top, and a note for each that differs."""
+    from_files = {**files.usual, **files.layout, **files.workload}
+    notes = [
+        f"{key} = {value} as you say, instead of {from_files[key]} of {files.name}"
+        for key, value in user.items()
+        if key in from_files and value != from_files[key]
+    ]
+    merged, sizes = {**from_files, **user}, {"global_batch", "micro_batch"}
+    if sizes <= merged.keys() and sizes & user.keys() and "grad_accumulation" not in user:
+        # the user's batch decides the number of micro-batches
+        merged.pop("grad_accumulation", None)
+    return merged, notes
 
 
-def _check_open(
-    files: Configuration,
-    stated: Mapping[str, Any],
-    framework: str | Framework | None,
-    notes: list[str],
-) -> None:
-    """What a file leaves to another must be said; offload alone may be taken as none."""
+def _delegation_notes(files: Configuration, stated: Fields) -> list[str]:
+    """Notes on fields that a file leaves to another; any but offload must be stated."""
+    notes = []
     for field, other in files.left_to.items():
         if field in stated:
             continue
-        if field == "offload":
-            notes.append(f"{files.name} leaves offload and buckets to {other}: give that too")
-            continue
-        raise DescriptionError(
-            f"{files.name} leaves {field} to {other}; give that file too, or state {field}"
-        )
+        if field != "offload":
+            raise DescriptionError(
+                f"{files.name} leaves {field} to {other}; give that file too, or state {field}"
+            )
+        notes.append(f"{files.name} leaves offload and buckets to {other}: give that too")
+    return notes
+
+
+def _workload(model: Model, layout: Layout, stated: Fields) -> Workload:
+    """The workload as stated; its batch and sequence follow from the layout and the model."""
+    fields = {key: value for key, value in stated.items() if key in Workload.model_fields}
+    fields.setdefault("global_batch", layout.global_batch)
+    fields.setdefault("sequence_length", model.default_sequence_length)
+    return Workload.described(fields, where="workload")
 
 
 # --- degrees and batch ------------------------------------------------------------------------
 
 
-def _degrees(
-    fields: dict[str, Any],
-    files: Configuration,
-    machine: Machine,
-    nodes: int | None,
-    stated: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The fields with the data-parallel degree, and the group over which states are sharded."""
+def _with_degrees(
+    fields: Fields, files: Configuration, machine: Machine, nodes: int | None, stated: Fields
+) -> Fields:
+    """The fields with the data-parallel degree and the sharding group."""
     # degrees below one are refused with the layout
     others = max(fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1), 1)
     dp = fields.get("dp")
-    ranks = None if nodes is None else nodes * machine.node.num_devices
-    if files.world and ranks is not None and ranks != files.world:
-        raise LayoutError(
-            f"{files.name} starts {files.world} ranks, but {nodes} nodes of {machine.name} hold "
-            f"{ranks}; use {-(-files.world // machine.node.num_devices)} nodes, or change the file"
-        )
+    if files.world:
+        _check_world(files, machine, nodes, dp, others)
     if nodes is None and files.world:
-        if files.world % others or (dp is not None and dp * others != files.world):
-            raise LayoutError(
-                f"{files.name} starts {files.world} ranks, which dp * tp * pp * cp = "
-                f"{(dp or 1) * others} does not fill; change one of them"
-            )
         dp = files.world // others
     elif nodes is None and dp is None and files.files:
         dp = _dp_of_batch(stated, files)
     else:
         dp = check_division(machine, nodes, dp, others)
-    return {**fields, "dp": dp, **_groups(fields, files, machine, dp)}
+    return {**fields, "dp": dp, **_sharding_group(fields, files, machine, dp)}
 
 
-def _dp_of_batch(stated: Mapping[str, Any], files: Configuration) -> int:
-    """The data-parallel degree that all three sizes of the batch leave."""
+def _check_world(
+    files: Configuration, machine: Machine, nodes: int | None, dp: int | None, others: int
+) -> None:
+    """Raise LayoutError where the ranks that files start fill neither the nodes nor the degrees."""
+    per_node, world = machine.node.num_devices, files.world
+    if nodes is not None and nodes * per_node != world:
+        raise LayoutError(
+            f"{files.name} starts {world} ranks, but {nodes} nodes of {machine.name} hold "
+            f"{nodes * per_node}; use {-(-world // per_node)} nodes, or change the file"
+        )
+    if nodes is None and (world % others or (dp is not None and dp * others != world)):
+        raise LayoutError(
+            f"{files.name} starts {world} ranks, which dp * tp * pp * cp = "
+            f"{(dp or 1) * others} does not fill; change one of them"
+        )
+
+
+def _dp_of_batch(stated: Fields, files: Configuration) -> int:
+    """The data-parallel degree that follows from all three sizes of the batch."""
     sizes = [stated.get(key) for key in ("global_batch", "micro_batch", "grad_accumulation")]
     if None in sizes:
         raise LayoutError(f"{files.name} does not say how many ranks it runs on; give --nodes")
-    whole, micro, passes = (int(size or 0) for size in sizes)
-    if micro < 1 or passes < 1 or whole % (micro * passes):
-        raise LayoutError(_unequal(files, whole, micro, passes, None))
-    return whole // (micro * passes)
+    batch, micro, passes = (int(size or 0) for size in sizes)
+    if micro < 1 or passes < 1 or batch % (micro * passes):
+        raise LayoutError(_batch_message(files, batch, micro, passes, None))
+    return batch // (micro * passes)
 
 
-def _groups(
-    fields: Mapping[str, Any], files: Configuration, machine: Machine, dp: int
+def _sharding_group(
+    fields: Fields, files: Configuration, machine: Machine, dp: int
 ) -> dict[str, int]:
-    """The sharding group of hybrid sharding, from the number of replicas or the node."""
+    """The group of hybrid sharding, from the number of replicas or the node."""
     if "dp_shard" in fields:
         return {}
     if files.shards_per_node:
@@ -178,51 +176,52 @@ def _groups(
     return {"dp_shard": dp // files.replicas}
 
 
-def _batch(
-    fields: dict[str, Any], stated: Mapping[str, Any], files: Configuration
-) -> dict[str, Any]:
-    """The fields with micro-batch and passes; what is missing of the three sizes follows."""
-    whole, dp = stated.get("global_batch"), max(fields["dp"], 1)
+def _with_micro_batches(fields: Fields, stated: Fields, files: Configuration) -> Fields:
+    """The fields with the micro-batch and the micro-batches of a step, computed where open."""
+    batch, dp = stated.get("global_batch"), max(fields["dp"], 1)
     micro, passes = fields.get("micro_batch"), fields.get("grad_accumulation")
-    if micro is None and files.files:
-        if whole is None or passes is None:
-            raise LayoutError(
-                f"{files.name} does not state the sequences of a replica and pass; give "
-                "--micro-batch"
-            )
-        micro, rest = divmod(whole, dp * max(passes, 1))
-        if rest or micro < 1:
-            raise LayoutError(_unequal(files, whole, None, passes, dp))
-    micro = 1 if micro is None else micro
-    if whole is not None and passes is None:
-        passes, rest = divmod(whole, dp * max(micro, 1))
-        if files.files and (rest or passes < 1):
-            raise LayoutError(_unequal(files, whole, micro, None, dp))
-    elif whole is not None and files.files and whole != micro * (passes or 1) * dp:
-        raise LayoutError(_unequal(files, whole, micro, passes, dp))
-    return {**fields, "micro_batch": micro, "grad_accumulation": max(passes or 1, 1)}
+    if micro is None:
+        micro = _micro_batch(files, batch, passes, dp) if files.files else 1
+    at_once = dp * max(micro, 1)
+    accumulation = passes if passes is not None or batch is None else batch // at_once
+    accumulation = max(accumulation or 1, 1)
+    if batch is not None and files.files and batch != at_once * accumulation:
+        raise LayoutError(_batch_message(files, batch, micro, passes, dp))
+    return {**fields, "micro_batch": micro, "grad_accumulation": accumulation}
 
 
-def _unequal(
-    files: Configuration, whole: int, micro: int | None, passes: int | None, dp: int | None
-) -> str:
-    """The refusal of a batch whose sizes do not multiply."""
-    sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
-    said = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
-    if micro and passes and dp and whole % (micro * passes) == 0:
-        remedy = (
-            f"give as many --nodes as dp = {whole // (micro * passes)} needs, or --global-batch"
+def _micro_batch(files: Configuration, batch: int | None, passes: int | None, dp: int) -> int:
+    """The micro-batch that follows from batch, number of micro-batches and replicas."""
+    if batch is None or passes is None:
+        raise LayoutError(
+            f"{files.name} does not state the sequences of a replica and pass; give --micro-batch"
         )
-    elif micro and dp and not passes and whole % micro == 0:
+    micro, rest = divmod(batch, dp * max(passes, 1))
+    if rest or micro < 1:
+        raise LayoutError(_batch_message(files, batch, None, passes, dp))
+    return micro
+
+
+def _batch_message(
+    files: Configuration, batch: int, micro: int | None, passes: int | None, dp: int | None
+) -> str:
+    """Refuse a batch that is not the product of its sizes."""
+    sizes = {"micro-batch": micro, "passes": passes, "dp": dp}
+    product = " * ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
+    if micro and passes and dp and batch % (micro * passes) == 0:
         remedy = (
-            f"use as many --nodes as a dp that divides {whole // micro} needs, or --global-batch"
+            f"give as many --nodes as dp = {batch // (micro * passes)} needs, or --global-batch"
+        )
+    elif micro and dp and not passes and batch % micro == 0:
+        remedy = (
+            f"use as many --nodes as a dp that divides {batch // micro} needs, or --global-batch"
         )
     else:
         remedy = "give --global-batch or --micro-batch so that they multiply"
-    return f"{files.name}: the global batch {whole} is not made by {said}; {remedy}"
+    return f"{files.name}: the global batch {batch} is not made by {product}; {remedy}"
 
 
-def _scheduled(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_schedule(fields: Fields) -> Fields:
     """The fields with the usual schedule of a pipeline."""
     if fields.get("pp", 1) == 1:
         return {"schedule": "none", **fields}
@@ -236,38 +235,57 @@ def _scheduled(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shape_notes(files: Configuration, model: Model) -> list[str]:
-    """Where the files train a model of other sizes."""
-    other = {
-        name: size
+    """A note where the files train a model of other sizes."""
+    sizes = ", ".join(
+        f"{name} = {size} not {getattr(model, name)}"
         for name, size in files.shape.items()
+        # a vocabulary may be padded
         if size != getattr(model, name) and not (name == "vocab_size" and size > model.vocab_size)
-    }
-    if not other:
+    )
+    if not sizes:
         return []
-    sizes = ", ".join(f"{name} = {size} not {getattr(model, name)}" for name, size in other.items())
     return [f"{files.name} is for another model than {model.name} ({sizes}), which is estimated"]
 
 
-def _switched(
-    framework: Framework, switches: Sequence[str], files: str, workload: Workload, model: Model
+def _configured_framework(
+    framework: Framework, files: Configuration, layout: Layout, workload: Workload, model: Model
 ) -> tuple[Framework, list[str]]:
-    """The framework with what files turn on, as far as it has such switches for the workload."""
-    named = {word: word.partition("=")[0] for word in switches}
-    why = {}
-    for word, name in named.items():
-        switch = framework.switches.get(name)
-        unfit = switch.unfit(workload, model) if switch else ""
-        why[word] = (
-            f"it {unfit}" * bool(unfit) if switch else f"{framework.name} has no such switch"
-        )
-    on = [word for word in switches if not why[word]]
-    notes = [f"{word} of {files} is not counted: {why[word]}" for word in switches if why[word]]
-    notes += [f"{files} turns on {word}: {framework.switches[named[word]].does}" for word in on]
-    return (framework.with_switches(*on) if on else framework), notes
+    """The framework with the switches and values that the files set, and notes on them."""
+    changes = {
+        key: value
+        for key, value in files.changes.items()
+        # a single rank sends nothing
+        if layout.dp * layout.cp > 1 or not key.startswith("communication.")
+    }
+    framework, switch_notes = _with_switches(framework, files, workload, model)
+    framework, notes = _changes_as_switches(framework, changes, files.name)
+    switch_notes += notes
+    framework, notes = _with_changes(framework, changes, workload.precision, model)
+    return framework, switch_notes + notes
 
 
-def _as_switches(framework: Framework, changes: Changes, files: str) -> tuple[Framework, list[str]]:
-    """The framework with the switches that say what files change, where there are such."""
+def _with_switches(
+    framework: Framework, files: Configuration, workload: Workload, model: Model
+) -> tuple[Framework, list[str]]:
+    """The framework with the switches that files turn on, if they suit it and the workload."""
+    reasons, names = {}, {word: word.partition("=")[0] for word in files.switches}
+    for word, name in names.items():
+        if (switch := framework.switches.get(name)) is None:
+            reasons[word] = f"{framework.name} has no such switch"
+        elif unfit := switch.unfit(workload, model):
+            reasons[word] = f"it {unfit}"
+    fitting = [word for word in files.switches if word not in reasons]
+    notes = [f"{word} of {files.name} is not counted: {why}" for word, why in reasons.items()]
+    notes += [
+        f"{files.name} turns on {word}: {framework.switches[names[word]].does}" for word in fitting
+    ]
+    return (framework.with_switches(*fitting) if fitting else framework), notes
+
+
+def _changes_as_switches(
+    framework: Framework, changes: Changes, files: str
+) -> tuple[Framework, list[str]]:
+    """The framework with the switches that stand for changed values."""
     different = {
         path: value
         for path, value in changes.items()
@@ -283,31 +301,34 @@ def _as_switches(framework: Framework, changes: Changes, files: str) -> tuple[Fr
     return framework, notes
 
 
-def _changed(
+def _with_changes(
     framework: Framework, changes: Changes, precision: str, model: Model
 ) -> tuple[Framework, list[str]]:
-    """The framework as the files set it, and what that changes."""
-    fields, notes = framework.model_dump(), []
-    states = framework.states(precision)
-    place = framework.states_of(precision)
-    for key, value in changes.items():
-        new = model.hidden_size**2 if value == WIDTH_SQUARED else value
+    """The framework with changed values, and a note for each."""
+    tables, notes = framework.model_dump(), []
+    states, prefix = framework.states(precision), framework.states_of(precision)
+    for key, change in changes.items():
+        value = model.hidden_size**2 if change == WIDTH_SQUARED else change
         if key == "states.accumulated_bytes":
-            kept = states.gradient_bytes + states.unsharded_gradient_bytes
-            if (kept >= 4) != (new == 4):
-                notes.append(f"gradients are counted with {kept:g} bytes, not accumulated in {new}")
+            gradient_bytes = states.gradient_bytes + states.unsharded_gradient_bytes
+            if (gradient_bytes >= 4) != (value == 4):
+                notes.append(
+                    f"gradients are counted with {gradient_bytes:g} bytes, not accumulated in "
+                    f"{value}"
+                )
             continue
-        *path, last = key.replace("states.", f"{place}.").split(".")
-        table = fields
+        *path, name = key.replace("states.", f"{prefix}.").split(".")
+        table = tables
         for part in path:
             table = table[part]
-        # None: it has no such choice
-        if table[last] is not None and table[last] != new:
-            notes.append(f"{framework.name} with {key} = {_plain(new)}, not {_plain(table[last])}")
-            table[last] = new
-    return (type(framework).described(fields) if notes else framework), notes
+        # None: the framework has no such choice
+        if table[name] is not None and table[name] != value:
+            before, after = _plain(table[name]), _plain(value)
+            notes.append(f"{framework.name} with {key} = {after}, not {before}")
+            table[name] = value
+    return (type(framework).described(tables) if notes else framework), notes
 
 
 def _plain(value: object) -> str:
-    said = isinstance(value, bool | str)
-    return str(value).lower() if said else f"{float(str(value)):g}"
+    is_text = isinstance(value, bool | str)
+    return str(value).lower() if is_text else f"{float(str(value)):g}"

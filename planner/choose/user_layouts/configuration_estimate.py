@@ -1,4 +1,4 @@
-"""Configured: the job of a user's own files, estimated, beside what the same framework can do."""
+"""Estimate a user's configuration files, and what the same framework can do better."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ class ConfigurationEstimate:
     """The estimate of a configuration."""
 
     job: CompletedLayout
-    """What was estimated, with notes on how the files were understood."""
+    """The layout as completed, with notes on how the files were understood."""
     estimate: Estimate
     """Memory and step time."""
     better: Estimate | None
-    """The fastest layout of the same framework on the same nodes, where that is faster or the
-    configured one does not fit."""
+    """A faster layout of the same framework on the same nodes, or one that fits; None without."""
 
 
 def estimate_configuration(
@@ -44,71 +43,70 @@ def estimate_configuration(
     framework: str | Framework | None = None,
     experience: Experience = Experience(),
 ) -> ConfigurationEstimate:
-    """Memory and step time of what files configure, and the best that their framework can do.
+    """Estimate the layout that files configure, and the best that their framework can do.
 
-    `layout` and `workload` are fields that the files leave open, or that count before theirs;
-    `experience` corrects the estimates, as in `plan`.
-    Raises PlannerError subclasses where something is missing or does not fit.
+    `layout` and `workload` are fields that complete or override those of the files; `experience`
+    corrects the estimates, as in `plan`. Raises PlannerError subclasses where something is missing
+    or does not fit.
 
     >>> from planner.describe.configurations.reading import read_configuration_text
     >>> config = read_configuration_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization"'
     ...     ': {"stage": 3}, "bf16": {"enabled": true}}', "ds_config.json")
-    >>> found = estimate_configuration("llama-3-8b", "polaris", config, nodes=2)
-    >>> found.estimate.layout.dp, found.estimate.framework
+    >>> result = estimate_configuration("llama-3-8b", "polaris", config, nodes=2)
+    >>> result.estimate.layout.dp, result.estimate.framework
     (8, 'deepspeed')
     """
-    described = model if isinstance(model, Model) else load_model(model)
-    place = machine if isinstance(machine, Machine) else load_machine(machine)
+    model = model if isinstance(model, Model) else load_model(model)
+    machine = machine if isinstance(machine, Machine) else load_machine(machine)
     job = complete_layout(
-        described,
-        place,
+        model,
+        machine,
         configuration,
         nodes=nodes,
         layout=layout,
         workload=workload,
         framework=framework,
     )
-    found = estimate(
-        described,
-        place,
+    configured = estimate(
+        model,
+        machine,
         job.layout,
         workload=job.workload,
         framework=job.framework,
         experience=experience,
     )
-    return ConfigurationEstimate(
-        job, found, faster_layout(described, place, job, found, experience)
-    )
+    better = faster_layout(model, machine, job, configured, experience)
+    return ConfigurationEstimate(job, configured, better)
 
 
 def faster_layout(
     model: Model,
     machine: Machine,
     job: CompletedLayout,
-    found: Estimate,
+    configured: Estimate,
     experience: Experience = Experience(),
 ) -> Estimate | None:
-    """The fastest layout of the same framework for the same job on whole nodes.
+    """Find the fastest layout of the same framework for the same job on whole nodes.
 
-    None where the configured one is as fast and fits, or fills no whole nodes.
+    None if the configured layout is as fast and fits, or does not fill whole nodes.
     """
     nodes, rest = divmod(job.layout.world, machine.node.num_devices)
     if rest:
         return None
-    framework = job.framework or load_framework(found.framework)
+    framework = job.framework or load_framework(configured.framework)
     try:
-        answer = plan(
+        best = plan(
             model,
             machine,
             nodes=nodes,
             workload=job.workload,
-            frameworks=[framework],
+            frameworks=framework,
             top=1,
             experience=experience,
-        )
+        ).best
     except LayoutError:
         return None
-    best = answer.ranked[0] if answer.ranked else None
-    if best is None or best.layout == found.layout:
+    if best is None or best.layout == configured.layout:
         return None
-    return best if not found.fits or best.step_time_s < found.step_time_s else None
+    is_faster = best.step_time_s < configured.step_time_s
+    return best if is_faster or not configured.fits else None

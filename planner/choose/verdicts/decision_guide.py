@@ -1,7 +1,7 @@
-"""Guide: what the field's decision guide says for a job, from its eight cases.
+"""Decision guide: which of its eight cases a job is, and what the guide recommends there.
 
-It is the one taught in courses of HPC centres and stated in DeepSpeed's and Hugging Face's "which
-strategy" pages. Whether the model or its largest layer fits is worked out, not guessed.
+The guide is taught in courses of HPC centres and stated on the "which strategy" pages of DeepSpeed
+and Hugging Face. Whether the model or its largest layer fits one device is computed, not guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _on_device(x: Layouts) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class GuideAdvice:
-    """What the guide recommends in a case: in words, as classic strategies, as layouts."""
+    """The guide's recommendation: in words, as classic strategies, as a condition on layouts."""
 
     text: str
     strategies: tuple[str, ...]
@@ -90,53 +90,53 @@ class GuideCase(Enum):
 
 
 def apply_guide(scenarios: Sequence[Scenario], nodes: int) -> tuple[GuideCase, str]:
-    """What the decision guide says for a job, and that in one sentence with its numbers.
+    """Find the guide's case of a job, and state it in one sentence with its numbers.
 
-    `scenarios`: the same job under every framework at hand; what fits under one of them fits.
+    `scenarios` are the same job in every framework; one in which the model fits suffices.
     """
-    scenario, taken = min(((q, _alone(q)) for q in scenarios), key=_lack)
-    machine = scenario.machine
-    limit = format_bytes(taken.device_limit_bytes)
-    total, states = float(taken.memory_bytes[0]), _state_bytes(taken)
+    pairs = [(scenario, _on_one_device(scenario)) for scenario in scenarios]
+    scenario, footprint = min(pairs, key=lambda pair: float(pair[1].memory_bytes[0]))
+    limit = format_bytes(footprint.device_limit_bytes)
     size = (
-        f"{format_bytes(total)} with micro-batches of one {_one(scenario)}, "
-        f"{format_bytes(states)} of them weights, gradients and optimizer states"
+        f"{format_bytes(float(footprint.memory_bytes[0]))} with micro-batches of one "
+        f"{_sample(scenario)}, {format_bytes(_state_bytes(footprint))} of them weights, gradients "
+        "and optimizer states"
     )
-    one_device = nodes * machine.node.num_devices == 1
-    if taken.fits_device[0]:
-        found = GuideCase.ALONE if one_device else GuideCase.COPIES
-        return found, f"the model fits one device of {limit} ({size}): {found.value.text}"
-    layer, parts = _layer(scenario)
-    if layer > taken.device_limit_bytes:
-        found = GuideCase.ALONE_LAYER if one_device else GuideCase.LAYER
+    is_single = nodes * scenario.machine.node.num_devices == 1
+    if footprint.fits_device[0]:
+        case = GuideCase.ALONE if is_single else GuideCase.COPIES
+        return case, f"the model fits one device of {limit} ({size}): {case.value.text}"
+    layer_bytes, parts = _largest_layer(scenario)
+    if layer_bytes > footprint.device_limit_bytes:
+        case = GuideCase.ALONE_LAYER if is_single else GuideCase.LAYER
         why = f"not even the largest layer fits one device of {limit} ({parts})"
     else:
-        found, where = _spread(machine, nodes)
+        case, where = _case_by_machine(scenario.machine, nodes)
         why = f"the model does not fit one device of {limit} ({size}){where}"
-    return found, f"{why}: {found.value.text}"
+    return case, f"{why}: {case.value.text}"
 
 
-def _one(scenario: Scenario) -> str:
-    """What a batch has several of."""
+def _sample(scenario: Scenario) -> str:
+    """The unit of a batch: a sequence, or another sample."""
     return scenario.workload.batch_unit.removesuffix("s")
 
 
-def _spread(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
+def _case_by_machine(machine: Machine, nodes: int) -> tuple[GuideCase, str]:
     """The case of a model that needs several devices or the host, and what decides it."""
     if nodes > 1:
         rate = machine.node_bytes_per_s / machine.node.num_devices
-        fast = rate >= preferences().guide.fast_network_bytes_per_s.value
-        found = GuideCase.NETWORK_FAST if fast else GuideCase.NETWORK_SLOW
-        which = "fast" if fast else "slow"
-        return found, f", several nodes, {which} network ({format_rate(rate)} per device)"
+        is_fast = rate >= preferences().guide.fast_network_bytes_per_s.value
+        case = GuideCase.NETWORK_FAST if is_fast else GuideCase.NETWORK_SLOW
+        speed = "fast" if is_fast else "slow"
+        return case, f", several nodes, {speed} network ({format_rate(rate)} per device)"
     if machine.node.num_devices == 1:
         return GuideCase.ALONE_SHORT, ""
     wired = machine.node.fabric.wired
     return (GuideCase.NODE_FAST if wired else GuideCase.NODE_SLOW), ", one node"
 
 
-def _alone(scenario: Scenario) -> Footprints:
-    """What one device needs to train the model with micro-batch 1 and full recompute."""
+def _on_one_device(scenario: Scenario) -> Footprints:
+    """Memory to train the model on one device with micro-batch 1 and full recompute."""
     workload = scenario.workload.replaced(global_batch=1)
     recompute: Recompute = "full" if "full" in scenario.framework.recompute else "none"
     stages = scenario.framework.stages(scenario.workload.precision)
@@ -144,22 +144,17 @@ def _alone(scenario: Scenario) -> Footprints:
     return footprints(replace(scenario, workload=workload), Layouts.stack([layout]))
 
 
-def _lack(found: tuple[Scenario, Footprints]) -> float:
-    """How far one device is from enough."""
-    return float(found[1].memory_bytes[0])
-
-
-def _state_bytes(taken: Footprints) -> float:
-    parts = taken.memory_parts_bytes
+def _state_bytes(footprint: Footprints) -> float:
+    parts = footprint.memory_parts_bytes
     return sum(float(parts[name][0]) for name in ("weights", "gradients", "optimizer_states"))
 
 
-def _layer(scenario: Scenario) -> tuple[float, str]:
-    """What the largest layer needs at the least while it is computed, whatever the others do.
+def _largest_layer(scenario: Scenario) -> tuple[float, str]:
+    """Memory of the largest layer while it is computed, at least, and its parts in words [B].
 
-    Counted: its weights and the gradient of its largest matrix that is trained, in the compute
+    Counted: its weights and the gradient of its largest trainable matrix, in the compute
     precision, and its activations for one sequence with full recompute. Left out: gradients that
-    are given away matrix by matrix; the optimizer, which can be anywhere.
+    leave the device matrix by matrix; the optimizer, which can be anywhere.
     """
     stages = Stages.every(scenario, Layout(recompute="full"))
     largest = max(stages.blocks, key=lambda b: b.num_params if b.kind == "layer" else 0)
@@ -171,6 +166,6 @@ def _layer(scenario: Scenario) -> tuple[float, str]:
     activations = float(np.max(layer.kept + layer.working))
     parts = (
         f"{format_bytes(weights)} of weights, {format_bytes(gradient)} for the gradient of its "
-        f"largest matrix, {format_bytes(activations)} of activations of one {_one(scenario)}"
+        f"largest matrix, {format_bytes(activations)} of activations of one {_sample(scenario)}"
     )
     return weights + gradient + activations, parts

@@ -1,4 +1,4 @@
-"""Changes: by how much a layout does not fit, and the cheapest change with which it does."""
+"""Fixes: by how much a layout does not fit, and the cheapest change that makes it fit."""
 
 from __future__ import annotations
 
@@ -26,114 +26,95 @@ __all__ = [
 ]
 
 
-def _pairs(taken: Footprints) -> tuple[tuple[Float, float], ...]:
-    """What is taken of device, host and disk, and what there is of each."""
-    return (
-        (taken.memory_bytes, taken.device_limit_bytes),
-        (taken.host_memory_bytes, taken.host_limit_bytes),
-        (taken.disk_bytes, taken.disk_limit_bytes),
-    )
-
-
-def closest_to_fitting(found: Candidates) -> tuple[float, Footprints]:
-    """The layout that exceeds its limits least: by which part of them, and what it takes.
-
-    Device, host and disk count alike, each by its part of what there is.
-    """
-    taken = found.footprints
-    index = int(np.argmin(taken.excess))
-    return float(taken.excess[index]), taken.take(np.array([index]))
+def closest_to_fitting(candidates: Candidates) -> tuple[float, Footprints]:
+    """The share by which the closest layout exceeds device, host or disk, and its footprint."""
+    footprints = candidates.footprints
+    index = int(np.argmin(footprints.excess))
+    return float(footprints.excess[index]), footprints.take(np.array([index]))
 
 
 def memory_margin(estimate: Estimate, limit_bytes: float) -> str:
-    """What a layout that fits takes and leaves."""
+    """Used and free memory of a layout that fits, in words."""
     total = estimate.memory_bytes["total"]
     return f"{format_bytes(total)} per rank, {format_bytes(limit_bytes - total)} free"
 
 
-def shortage_sentence(estimate: Estimate, one: Footprints) -> str:
-    """What does not suffice for a layout, by how much, and the largest part of it."""
-    device, host, disk = ((float(used[0]), room) for used, room in _pairs(one))
-    if device[0] > device[1]:
-        return _said(*device, "per rank", "the device has", estimate.memory_bytes)
-    if host[0] > host[1]:
-        return _said(*host, "of host memory per node", "it has", estimate.host_memory_bytes)
-    return _said(*disk, "on the node's disk", "it holds", {})
+def shortage_sentence(estimate: Estimate, footprint: Footprints) -> str:
+    """Name the memory that a layout exceeds, by how much, and its largest part."""
+    device, host = float(footprint.memory_bytes[0]), float(footprint.host_memory_bytes[0])
+    if device > (limit := footprint.device_limit_bytes):
+        return _shortage(device, limit, "per rank", "the device has", estimate.memory_bytes)
+    if host > (limit := footprint.host_limit_bytes):
+        where = "of host memory per node"
+        return _shortage(host, limit, where, "it has", estimate.host_memory_bytes)
+    disk, limit = float(footprint.disk_bytes[0]), footprint.disk_limit_bytes
+    return _shortage(disk, limit, "on the node's disk", "it holds", {})
+
+
+def _shortage(used: float, limit: float, where: str, owner: str, parts: dict[str, float]) -> str:
+    text = f"needs {format_bytes(used)} {where}, {format_bytes(used - limit)} more than {owner}"
+    parts = {name: value for name, value in parts.items() if name != "total"}
+    if not parts:
+        return text
+    largest = max(parts, key=lambda name: parts[name])
+    return f"{text}; {part(largest).label}: {format_bytes(parts[largest])}"
 
 
 def shortage_summary(estimate: Estimate, machine: Machine) -> str:
-    """What does not suffice for a layout that does not fit, in few words."""
+    """Name the memory that a layout exceeds and by how much, in few words."""
     total, limit = estimate.memory_bytes["total"], machine.device.memory_bytes.value
     if total > limit:
         over = format_bytes(total - limit)
         return f"{over} too much per device on stage {estimate.worst_stage}"
-    host, room = estimate.host_memory_bytes["total"], machine.node.host_memory_bytes.value
-    if host > room:
-        return f"{format_bytes(host - room)} too much host memory per node"
+    host, limit = estimate.host_memory_bytes["total"], machine.node.host_memory_bytes.value
+    if host > limit:
+        return f"{format_bytes(host - limit)} too much host memory per node"
     return "the node's disk is too small for what is offloaded to it"
 
 
-def _said(used: float, room: float, where: str, owner: str, parts: dict[str, float]) -> str:
-    text = f"needs {format_bytes(used)} {where}, {format_bytes(used - room)} more than {owner}"
-    inner = {name: value for name, value in parts.items() if name != "total"}
-    if not inner:
-        return text
-    largest = max(inner, key=lambda name: inner[name])
-    return f"{text}; {part(largest).label}: {format_bytes(inner[largest])}"
+# --- changes --------------------------------------------------------------------------------------
 
 
-def cheapest_change(estimate: Estimate, found: Mapping[str, Candidates]) -> str:
-    """The fitting layout that is least to change to from one that does not fit, in words.
+def cheapest_change(estimate: Estimate, candidates: Mapping[str, Candidates]) -> str:
+    """Describe the change to a fitting layout that costs least; empty where nothing fits.
 
-    Counted: what differs, by what it costs to change; the effort of what comes out; a step twice as
-    long as one flag. Empty where nothing fits.
+    Counted: what differs, by its cost in `preferences.toml`; the effort of the new layout; a step
+    twice as long as one flag.
     """
-    best: tuple[float, float, str] | None = None
-    for source in found.values():
-        fitting = source.estimates
-        if not len(fitting):
+    changes: list[tuple[float, float, str]] = []
+    for source in candidates.values():
+        estimates = source.estimates
+        if not len(estimates):
             continue
-        cost = _change_effort(estimate, source)
-        time = fitting.step_time_s
-        cost = cost + np.log2(time / min(time.min(), estimate.step_time_s))
-        pick = int(np.lexsort((time, cost))[0])
-        text = _difference(estimate, fitting[pick])
-        candidate = (float(cost[pick]), float(time[pick]), text)
-        best = candidate if best is None or candidate < best else best
-    return best[2] if best else ""
+        cost, time_s = _change_effort(estimate, source), estimates.step_time_s
+        cost = cost + np.log2(time_s / min(time_s.min(), estimate.step_time_s))
+        index = int(np.lexsort((time_s, cost))[0])
+        text = _difference(estimate, estimates[index])
+        changes.append((float(cost[index]), float(time_s[index]), text))
+    return min(changes)[2] if changes else ""
 
 
-def _change_effort(estimate: Estimate, source: Candidates) -> Float:
+def _change_effort(estimate: Estimate, candidates: Candidates) -> Float:
     """Effort of every layout that fits, and of changing to it."""
     efforts = {name: effort.value for name, effort in preferences().change.items()}
-    other_framework = source.scenario.framework.name != estimate.framework
-    fixed, wires = efforts.pop("framework") * other_framework, efforts.pop("tp_beyond_wires")
-    layouts, wanted = source.estimates.layouts, Layouts.of(estimate.layout)
-    total = setup_effort(layouts) + fixed
+    beyond_wires, framework = efforts.pop("tp_beyond_wires"), efforts.pop("framework")
+    layouts, old = candidates.estimates.layouts, Layouts.of(estimate.layout)
+    is_other = candidates.scenario.framework.name != estimate.framework
+    total = setup_effort(layouts) + framework * is_other
     for column, effort in efforts.items():
-        total = total + effort * (getattr(layouts, column) != getattr(wanted, column))
-    return total + wires * (layouts.tp > source.scenario.machine.wired_devices)
+        total = total + effort * (getattr(layouts, column) != getattr(old, column))
+    return total + beyond_wires * (layouts.tp > candidates.scenario.machine.wired_devices)
 
 
 _NAMED = (
-    "zero_stage",
-    "dp_shard",
-    "reshard",
-    "tp",
-    "pp",
-    "cp",
-    "ulysses",
-    "ep",
-    "etp",
-    "recompute",
-    "micro_batch",
-    "offload",
-    "tiles",
+    *("zero_stage", "dp_shard", "reshard", "tp", "pp", "cp", "ulysses", "ep", "etp"),
+    *("recompute", "micro_batch", "offload", "tiles"),
 )
+"""Columns that a change names, in this order."""
 
 
 def _difference(old: Estimate, new: Estimate) -> str:
-    """What changes from one estimate's layout to the other's, in words."""
+    """Describe the change from one estimate's layout to the other's."""
     changes = []
     for name in _NAMED:
         before, after = getattr(old.layout, name), getattr(new.layout, name)

@@ -1,6 +1,6 @@
-"""Advice: the field's guide beside the answer, where they differ and by what, and rules of thumb.
+"""Plan notes: the field's guide beside the answer, and what its figures count.
 
-Every reason is read off the estimates and the verdicts; nothing is said that they do not show.
+Every reason is read off the estimates and verdicts.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ __all__ = ["learning_rate_note", "plan_notes", "preference_notes", "utilisation_
 
 
 def plan_notes(
-    scenarios: Sequence[Scenario], nodes: int, answer: Estimate | None, verdicts: Sequence[Verdict]
+    scenarios: Sequence[Scenario], nodes: int, best: Estimate | None, verdicts: Sequence[Verdict]
 ) -> list[str]:
-    """The guide, the answer beside it, where they differ and why, and what its MFU counts."""
-    advice, said = apply_guide(scenarios, nodes)
-    lines = [f"The field's guide: {said}."]
-    if answer is None:
-        return lines
-    parts = sorted(answer.step_time_parts_s.items(), key=lambda item: -item[1])
-    cost = ", ".join(
-        f"{part(name).label} {100 * value / answer.step_time_s:.0f} %"
+    """State the guide's advice, the recommended layout, why they differ, and what MFU counts."""
+    case, advice = apply_guide(scenarios, nodes)
+    notes = [f"The field's guide: {advice}."]
+    if best is None:
+        return notes
+    parts = sorted(best.step_time_parts_s.items(), key=lambda item: -item[1])
+    shares = ", ".join(
+        f"{part(name).label} {100 * value / best.step_time_s:.0f} %"
         for name, value in parts[:4]
-        if value > 0.005 * answer.step_time_s
+        if value > 0.005 * best.step_time_s
     )
-    lines.append(f"The estimate: {_kind(answer.layout)} is recommended; its step is {cost}.")
-    scenario = next(q for q in scenarios if q.framework.name == answer.framework)
+    notes.append(f"The estimate: {_strategy(best.layout)} is recommended; its step is {shares}.")
+    scenario = next(each for each in scenarios if each.framework.name == best.framework)
     return [
-        *lines,
-        *_difference(advice, answer, verdicts),
-        *_outside(scenario, answer.layout),
-        *utilisation_notes(scenario, answer),
+        *notes,
+        *_guide_difference(case, best, verdicts),
+        *_wire_notes(scenario, best.layout),
+        *utilisation_notes(scenario, best),
         *evidence_notes(scenario, nodes),
     ]
 
@@ -63,7 +63,26 @@ def preference_notes() -> list[str]:
     return [f"Preferences of {shorten_path(path)}: {', '.join(changes)}."]
 
 
-def _kind(layout: Layout) -> str:
+def evidence_notes(scenario: Scenario, nodes: int) -> list[str]:
+    """Name the network that is estimated if there are several, and the machine's measured runs."""
+    machine, notes = scenario.machine, []
+    if machine.networks and machine.network is not None and nodes > 1:
+        others = " or ".join(f"--network {network.name}" for network in machine.networks)
+        remark = f" ({machine.network.note})" if machine.network.note else ""
+        notes.append(
+            f"Between nodes {scenario.framework.name} is estimated on the network "
+            f"{machine.network.name!r}: {machine.network.topology}{remark}. Its job script sets "
+            f"that up; {others} takes another."
+        )
+    if machine.evidence:
+        notes.append(f"Measured runs behind estimates for {machine.name}: {machine.evidence}")
+    return notes
+
+
+# --- the guide and the answer ---------------------------------------------------------------------
+
+
+def _strategy(layout: Layout) -> str:
     """The strategy of a layout in the guide's words."""
     axes = [name.upper() for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
     if layout.dp > 1:
@@ -73,57 +92,61 @@ def _kind(layout: Layout) -> str:
     return text + (f" with offload ({layout.offload})" if layout.offload != "none" else "")
 
 
-def _difference(advice: GuideCase, answer: Estimate, verdicts: Sequence[Verdict]) -> list[str]:
-    """Where the answer is none that the guide names: what the guide's own would do."""
-    case = advice.value
+def _guide_difference(case: GuideCase, best: Estimate, verdicts: Sequence[Verdict]) -> list[str]:
+    """Compare the guide's own layout with the recommended one; nothing if they agree."""
+    advice, layouts = case.value, Layouts.of(best.layout)
     fits = {v.name: v.estimate for v in verdicts if v.fits and v.estimate is not None}
-    layouts = Layouts.of(answer.layout)
-    if np.all(case.holds(layouts) & (layouts.piped | (case.before not in fits))):
+    if np.all(advice.holds(layouts) & (layouts.piped | (advice.before not in fits))):
         return []
-    named = [verdict for verdict in verdicts if verdict.name in case.strategies]
+    named = [verdict for verdict in verdicts if verdict.name in advice.strategies]
     fitting = [fits[v.name] for v in named if v.name in fits]
     if not fitting:
         return [f"They differ: {_misfit(named)}."]
-    theirs = fits.get(case.before) or min(fitting, key=lambda estimate: estimate.step_time_s)
-    ratio = theirs.step_time_s / answer.step_time_s
-    shape = f"{theirs.layout} [{theirs.framework}]"
-    time = f"{format_seconds(theirs.step_time_s)} per step"
-    same_time = preferences().guide.same_time.value
-    risk = theirs.out_of_memory_probability
-    if ratio <= 1 + same_time and risk > max(preferences().risk, answer.out_of_memory_probability):
-        often = f"with a probability of {100 * risk:.0f} %"
-        return [f"They differ: the guide's {shape} takes {time} but runs out of memory {often}."]
-    if ratio < 1 / (1 + same_time):
-        return [f"They differ: the guide's {shape} takes {time}."]
-    if ratio <= 1 + same_time:
-        return [f"They differ in taste only: the guide's {shape} takes {time}."]
-    extra = {
-        name: value - answer.step_time_parts_s[name]
-        for name, value in theirs.step_time_parts_s.items()
-    }
-    most = max(extra, key=lambda name: extra[name])
+    guided = fits.get(advice.before) or min(fitting, key=lambda estimate: estimate.step_time_s)
+    policy, risk = preferences(), guided.out_of_memory_probability
+    slowdown, same = guided.step_time_s / best.step_time_s, 1 + policy.guide.same_time.value
+    result = (
+        f"the guide's {guided.layout} [{guided.framework}] takes "
+        f"{format_seconds(guided.step_time_s)} per step"
+    )
+    if slowdown <= same and risk > max(policy.risk, best.out_of_memory_probability):
+        return [
+            f"They differ: {result} but runs out of memory with a probability of "
+            f"{100 * risk:.0f} %."
+        ]
+    if slowdown < 1 / same:
+        return [f"They differ: {result}."]
+    if slowdown <= same:
+        return [f"They differ in taste only: {result}."]
     return [
-        f"They differ: the guide's {shape} takes {time}, {100 * (ratio - 1):.0f} % more; most of "
-        f"it is {part(most).label}, {format_seconds(theirs.step_time_parts_s[most])} and not "
-        f"{format_seconds(answer.step_time_parts_s[most])}."
+        f"They differ: {result}, {100 * (slowdown - 1):.0f} % more; {_largest_loss(guided, best)}."
     ]
 
 
+def _largest_loss(slower: Estimate, best: Estimate) -> str:
+    """Name the part of the step in which a slower layout loses most."""
+    parts = slower.step_time_parts_s
+    name = max(parts, key=lambda name: parts[name] - best.step_time_parts_s[name])
+    return (
+        f"most of it is {part(name).label}, {format_seconds(parts[name])} and not "
+        f"{format_seconds(best.step_time_parts_s[name])}"
+    )
+
+
 def _misfit(named: Sequence[Verdict]) -> str:
-    """Why none of what the guide names is there."""
+    """Say why none of the guide's strategies is possible."""
     names = either(verdict.name for verdict in named)
-    judged = [(v.estimate.memory_bytes["total"], v) for v in named if v.estimate is not None]
-    if not judged:
-        return f"{names} is not to be had: {named[0].why.removeprefix('no legal layout: ')}"
-    _, closest = min(judged, key=lambda pair: pair[0])
+    legal = [(v.estimate.memory_bytes["total"], v) for v in named if v.estimate is not None]
+    if not legal:
+        return f"{names} is impossible: {named[0].why.removeprefix('no legal layout: ')}"
+    _, closest = min(legal, key=lambda pair: pair[0])
     return f"of {names} none fits; closest is {closest.name}, which {closest.why}"
 
 
-def _outside(scenario: Scenario, layout: Layout) -> list[str]:
-    """Tensor parallelism that leaves the node, which the guide never takes."""
-    machine = scenario.machine
-    per_node = machine.node.num_devices
-    if layout.tp <= machine.wired_devices or per_node == 1:
+def _wire_notes(scenario: Scenario, layout: Layout) -> list[str]:
+    """A warning about tensor parallelism beyond wired devices, which the guide never takes."""
+    per_node = scenario.machine.node.num_devices
+    if layout.tp <= scenario.machine.wired_devices or per_node == 1:
         return []
     return [
         f"tp = {layout.tp} leaves the node of {per_node}: check this against a run, "
@@ -131,79 +154,78 @@ def _outside(scenario: Scenario, layout: Layout) -> list[str]:
     ]
 
 
-def evidence_notes(scenario: Scenario, nodes: int) -> list[str]:
-    """Which network the estimate is for, where there are several, and what was ever measured."""
-    machine, lines = scenario.machine, []
-    if machine.networks and machine.network is not None and nodes > 1:
-        others = " or ".join(f"--network {network.name}" for network in machine.networks)
-        said = f" ({machine.network.note})" if machine.network.note else ""
-        lines.append(
-            f"Between nodes {scenario.framework.name} is estimated on the network "
-            f"{machine.network.name!r}: {machine.network.topology}{said}. Its job script sets that "
-            f"up; {others} takes another."
-        )
-    if machine.evidence:
-        lines.append(f"Measured runs behind estimates for {machine.name}: {machine.evidence}")
-    return lines
+# --- what figures count ---------------------------------------------------------------------------
 
 
-def utilisation_notes(scenario: Scenario, answer: Estimate) -> list[str]:
-    """What a utilisation counts, where that makes it look too good, and what the step's time leaves
-    out; what is asked for and does nothing."""
-    workload, machine = scenario.workload, scenario.machine
-    kept = float(kept_share(workload, Layouts.of(answer.layout))) if scenario.model.experts else 1.0
-    lines = unused_option_notes(scenario, answer.layout)
-    if kept < 1:
-        lines.append(
+def utilisation_notes(scenario: Scenario, estimate: Estimate) -> list[str]:
+    """State what MFU and step time leave out, and which options have no effect."""
+    workload, notes = scenario.workload, unused_option_notes(scenario, estimate.layout)
+    share = 1.0
+    if scenario.model.experts:
+        share = float(kept_share(workload, Layouts.of(estimate.layout)))
+    if share < 1:
+        notes.append(
             f"With expert_capacity = {workload.expert_capacity:g} at least "
-            f"{100 * (1 - kept):.3g} % of the tokens routed to experts are dropped: MFU does not "
+            f"{100 * (1 - share):.3g} % of the tokens routed to experts are dropped: MFU does not "
             "count them, and what is trained changes."
         )
     if OPTIMIZERS[workload.optimizer].paged:
-        lines.append(
-            f"The moments of {workload.optimizer} count in host memory; what their pages take to "
-            "move, where the device has no room for them, is left out of the step's time."
+        notes.append(
+            f"The moments of {workload.optimizer} count in host memory; moving their pages, where "
+            "the device has no room for them, is left out of the step's time."
         )
-    base = machine.peak(workload.base_precision)
     if workload.precision != workload.base_precision:
-        peak = machine.peak(workload.precision)
-        lines.append(
-            f"MFU {100 * answer.mfu:.1f} % is of the {workload.base_precision} peak "
-            f"({format_rate(base, 'FLOP/s')}); of the {workload.precision} peak "
-            f"({format_rate(peak, 'FLOP/s')}) it is {100 * answer.mfu * base / peak:.1f} %."
+        base, peak = (
+            scenario.machine.peak(each) for each in (workload.base_precision, workload.precision)
         )
-    blocks, tokens = blocks_of(scenario), workload.tokens_per_step
+        notes.append(
+            f"MFU {100 * estimate.mfu:.1f} % is of the {workload.base_precision} peak "
+            f"({format_rate(base, 'FLOP/s')}); of the {workload.precision} peak "
+            f"({format_rate(peak, 'FLOP/s')}) it is {100 * estimate.mfu * base / peak:.1f} %."
+        )
+    tokens = workload.tokens_per_step
     computed = workload.sequence_length * workload.global_batch
     if tokens < computed:
-        lines.append(
+        notes.append(
             f"Tokens/s and MFU count the tokens of documents, {100 * tokens / computed:.0f} % of "
             "those that are computed: the others are padding."
         )
-    counted, seen = (
+    return notes + _attention_notes(scenario, estimate, share)
+
+
+def _attention_notes(scenario: Scenario, estimate: Estimate, share: float) -> list[str]:
+    """The utilisation without masked attention, if attention is much of the operations.
+
+    `share` of the tokens routed to experts are computed.
+    """
+    workload, blocks = scenario.workload, blocks_of(scenario)
+    counted, unmasked = (
         sum(
-            3.0 * block.count * float(sequence_flop(one, tokens, workload, skips_masked=masked))
+            3.0
+            * block.count
+            * float(sequence_flop(each, workload.tokens_per_step, workload, skips_masked=masked))
             for block in blocks
-            for one in block.attentions
+            for each in block.attentions
         )
         for masked in (False, True)
     )
-    total = float(model_flop(blocks, workload, kept))
+    total = float(model_flop(blocks, workload, share))
+    much = preferences().guide.attention_share.value * total
+    if counted <= much or unmasked >= counted:
+        return []
+    mfu = estimate.mfu * (1 - (counted - unmasked) / total)
     squares = "every document" if workload.documents else "the sequence"
-    much = preferences().guide.attention_share.value
-    if counted > much * total and seen < counted:
-        fewer = answer.mfu * (1 - (counted - seen) / total)
-        lines.append(
-            f"MFU counts attention over the whole square of {squares}, "
-            f"{100 * counted / total:.0f} % of the operations; without what the causal mask leaves "
-            f"out it is {100 * fewer:.1f} %."
-        )
-    return lines
+    return [
+        f"MFU counts attention over the whole square of {squares}, "
+        f"{100 * counted / total:.0f} % of the operations; without what the causal mask leaves "
+        f"out it is {100 * mfu:.1f} %."
+    ]
 
 
 def learning_rate_note(
     global_batch: int, reference_batch: int = 256, unit: str = "sequences"
 ) -> str:
-    """How the learning rate is usually scaled from a reference batch, with warm-up.
+    """State how the learning rate is usually scaled from a reference batch, with warm-up.
 
     Linear: Goyal et al. 2017, arXiv:1706.02677 (SGD). Square root: Krizhevsky 2014,
     arXiv:1404.5997; the usual choice for Adam (You et al. 2019, arXiv:1904.00962).

@@ -1,68 +1,62 @@
-"""Enough: more nodes, or a larger batch, searched for a job that does not fit as it is.
-
-Both are searched, not extrapolated: what is found are legal layouts, evaluated as any other.
-"""
+"""Scale up: search more nodes, or a batch that all devices share, where nothing fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner.choose.preferences import preferences
 from planner.choose.search import enumerate_layouts
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.scenario import Scenario
+from planner.describe.framework.framework import Framework
 from planner.describe.layout import RECOMPUTE
 
 __all__ = ["double_nodes", "even_batch"]
 
-Taken = dict[str, Footprints]
-"""What layouts take, by framework."""
+Scenarios = dict[str, Scenario]
+"""A job by framework."""
 
 
-def double_nodes(scenarios: dict[str, Scenario], nodes: int) -> Iterator[tuple[int, Taken]]:
-    """Layouts on two, four, ... 64 times the nodes, as far as the machine has them.
+def double_nodes(scenarios: Scenarios, nodes: int) -> Iterator[tuple[int, dict[str, Footprints]]]:
+    """Yield the footprints on two, four, ... 64 times the nodes, as far as the machine has them.
 
-    They recompute as much as they can: that takes the least memory.
+    Layouts recompute as much as their framework can, which takes the least memory.
     """
-    leanest = {
-        name: replace(
-            scenario,
-            framework=scenario.framework.replaced(
-                recompute=[max(scenario.framework.recompute, key=RECOMPUTE.index)]
-            ),
-        )
-        for name, scenario in scenarios.items()
-    }
-    first = next(iter(scenarios.values()))
+    leanest = _with_frameworks(
+        scenarios, lambda f: f.replaced(recompute=[max(f.recompute, key=RECOMPUTE.index)])
+    )
+    machine = next(iter(scenarios.values())).machine
     doublings = int(preferences().offers.node_doublings.value)
     for count in (nodes * 2**power for power in range(1, doublings + 1)):
-        if count <= first.machine.num_nodes.value:
-            yield count, _taken(leanest, count)
+        if count <= machine.num_nodes.value:
+            yield count, _footprints(leanest, count)
 
 
-def even_batch(scenarios: dict[str, Scenario], nodes: int) -> tuple[int, Taken]:
-    """The next batch that all devices share evenly, and data-parallel layouts for it."""
+def even_batch(scenarios: Scenarios, nodes: int) -> tuple[int, dict[str, Footprints]]:
+    """The next batch that all devices share evenly, and footprints of data parallelism with it."""
     first = next(iter(scenarios.values()))
     world, batch = nodes * first.machine.node.num_devices, first.workload.global_batch
-    wanted = -(-batch // world) * world
-    if wanted == batch:
-        return wanted, {}
-    workload = first.workload.replaced(global_batch=wanted)
-    alone = {
-        name: replace(
-            scenario,
-            workload=workload,
-            framework=scenario.framework.replaced(axes=[]),
-        )
-        for name, scenario in scenarios.items()
+    even = -(-batch // world) * world
+    if even == batch:
+        return even, {}
+    workload = first.workload.replaced(global_batch=even)
+    data_parallel = _with_frameworks(scenarios, lambda f: f.replaced(axes=[]))
+    changed = {name: replace(each, workload=workload) for name, each in data_parallel.items()}
+    return even, _footprints(changed, nodes)
+
+
+def _with_frameworks(scenarios: Scenarios, change: Callable[[Framework], Framework]) -> Scenarios:
+    """The scenarios with changed frameworks."""
+    return {
+        name: replace(each, framework=change(each.framework)) for name, each in scenarios.items()
     }
-    return wanted, _taken(alone, nodes)
 
 
-def _taken(scenarios: dict[str, Scenario], nodes: int) -> Taken:
-    taken = {}
+def _footprints(scenarios: Scenarios, nodes: int) -> dict[str, Footprints]:
+    """Footprints of all layouts on some nodes, by framework."""
+    by_framework = {}
     for name, scenario in scenarios.items():
         layouts, _ = enumerate_layouts(scenario, nodes * scenario.machine.node.num_devices)
-        taken[name] = footprints(scenario, layouts)
-    return taken
+        by_framework[name] = footprints(scenario, layouts)
+    return by_framework

@@ -1,12 +1,11 @@
-"""Judging: every classic strategy's fate, with the reason that the estimate or the rules give.
+"""Strategy verdicts: whether each classic strategy fits, why not, and what would make it fit.
 
-For what runs out of memory the verdict names the largest part, the excess and the cheapest change
-that makes it fit; for what has no legal layout, the obstacle.
+A strategy that runs out of memory is shown with the excess, the largest part of its memory and the
+cheapest change that makes it fit; one without a legal layout with the rule that forbids it.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -41,213 +40,208 @@ __all__ = ["Verdict", "judge_strategies"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A classic strategy's fate: the layout to run, or what is too much and what helps."""
+    """Whether a classic strategy fits: with its layout to run, or what is missing and helps."""
 
     name: str
     fits: bool
     why: str
     fix: str
     estimate: Estimate | None
-    """The one to run where any fits, else the one closest to fitting; None where none is legal."""
+    """The layout to run if any fits, else the one closest to fitting; None if none is legal."""
     nodes: int | None = None
-    """Where nothing fits: nodes on which it does, with this batch; None where none was found."""
+    """If nothing fits: nodes on which it does, with this batch; None if there are none."""
     batch: int | None = None
-    """Where it has no legal layout: the batch with which it has one that fits, on these nodes."""
+    """If no layout is legal: the batch with which one is and fits, on these nodes."""
 
     def record(self) -> Record:
         """The verdict as one flat row, with that of its estimate."""
-        said = {"strategy": self.name, "fits": self.fits, "why": self.why, "fix": self.fix}
+        row = {"strategy": self.name, "fits": self.fits, "why": self.why, "fix": self.fix}
         elsewhere = {"enough_nodes": self.nodes, "possible_batch": self.batch}
-        found = {} if self.estimate is None else self.estimate.record()
-        return {**said, **elsewhere, **{k: v for k, v in found.items() if k not in said}}
+        estimated = {} if self.estimate is None else self.estimate.record()
+        return {**row, **elsewhere, **{k: v for k, v in estimated.items() if k not in row}}
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    """What verdicts are taken from: what was found over all devices and on one, per framework."""
+class _Searched:
+    """The candidates of a job by framework, on all devices and on one."""
 
     scenarios: dict[str, Scenario]
-    found: dict[str, Candidates]
+    candidates: dict[str, Candidates]
     world: int
     chosen: bool
-    alone: dict[str, Candidates]
+    """Whether the user named the frameworks."""
+    on_one_device: dict[str, Candidates]
+    """Searched on demand."""
     tolerance: float | None
 
-    def of(self, strategy: Strategy) -> dict[str, Candidates]:
-        """What was found on the devices that a strategy uses."""
-        if self.world > 1 and strategy.single:
-            for name, scenario in self.scenarios.items():
-                if name not in self.alone:
-                    self.alone[name] = search(scenario, 1)
-            return self.alone
-        return self.found
+    def for_strategy(self, strategy: Strategy) -> dict[str, Candidates]:
+        """The candidates on the devices that a strategy uses."""
+        if self.world == 1 or not strategy.single:
+            return self.candidates
+        for name, scenario in self.scenarios.items():
+            if name not in self.on_one_device:
+                self.on_one_device[name] = search(scenario, 1)
+        return self.on_one_device
 
 
 def judge_strategies(
-    found: dict[str, Candidates],
+    candidates: dict[str, Candidates],
     scenarios: dict[str, Scenario],
     nodes: int,
     chosen: bool = False,
     tolerance: float | None = None,
 ) -> list[Verdict]:
-    """The verdict on every classic strategy, from the candidates already evaluated.
+    """Judge every classic strategy by the candidates of a job.
 
-    `chosen`: whether the frameworks were named by the user; `tolerance`: as of `recommend`, which
-    picks the layout of a strategy too. Where nothing at all fits, more nodes
-    are searched; where only the batch is in the way, the next one that is not.
+    `chosen`: whether the user named the frameworks; `tolerance` is that of `recommend`, which
+    picks the layout of a strategy. If nothing fits at all, more nodes are searched; if only the
+    batch has no legal layout, the next batch that all devices share.
     """
     first = next(iter(scenarios.values()))
-    bench = _Bench(scenarios, found, nodes * first.machine.node.num_devices, chosen, {}, tolerance)
-    verdicts = list(_judged(bench))
-    if not any(len(source.estimates) for source in found.values()):
+    world = nodes * first.machine.node.num_devices
+    searched = _Searched(scenarios, candidates, world, chosen, {}, tolerance)
+    verdicts = list(_verdicts(searched))
+    if not any(len(part.estimates) for part in candidates.values()):
         if chosen:
-            verdicts = _with_others(verdicts, first, nodes)
-        verdicts = _on_more_nodes(verdicts, scenarios, nodes)
-    return _with_a_batch(verdicts, scenarios, nodes)
+            verdicts = _with_other_frameworks(verdicts, first, nodes)
+        verdicts = _with_more_nodes(verdicts, scenarios, nodes)
+    return _with_even_batch(verdicts, scenarios, nodes)
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A strategy's layouts, and the one that is shown of them where any fits."""
-
-    strategy: Strategy
-    members: list[Candidates]
-    best: Estimate | None
-
-    @classmethod
-    def of(cls, strategy: Strategy, bench: _Bench) -> _Case:
-        """The case of a strategy."""
-        members = list(_members(strategy, bench))
-        return cls(strategy, members, _shown(members, bench.tolerance) if members else None)
-
-    @functools.cached_property
-    def closest(self) -> tuple[Footprints, Scenario]:
-        """The layout that exceeds its limits least."""
-        found = [(*closest_to_fitting(kind), kind.scenario) for kind in self.members]
-        _, one, scenario = min(found, key=lambda each: each[0])
-        return one, scenario
-
-
-def _judged(bench: _Bench) -> Iterator[Verdict]:
-    """The verdict on each strategy, those that do not fit estimated together."""
-    cases = [_Case.of(strategy, bench) for strategy in CLASSIC]
-    short = [case.closest for case in cases if case.members and case.best is None]
-    estimates = iter(_estimated(short))
-    for case in cases:
-        name = case.strategy.name
-        if not case.members:
-            why = explain_infeasibility(case.strategy, bench.scenarios, bench.world, bench.chosen)
-            yield Verdict(name, False, f"no legal layout: {why}", "", None)
-        elif case.best is not None:
-            why = memory_margin(case.best, case.members[0].footprints.device_limit_bytes)
-            yield Verdict(name, True, why, "", case.best)
-        else:
+def _verdicts(searched: _Searched) -> Iterator[Verdict]:
+    """The verdict on each strategy; layouts that do not fit are estimated together."""
+    layouts = [list(_strategy_candidates(strategy, searched)) for strategy in CLASSIC]
+    best = [_best(parts, searched.tolerance) for parts in layouts]
+    closest = [
+        _closest(parts) if parts and estimate is None else None
+        for parts, estimate in zip(layouts, best, strict=True)
+    ]
+    estimates = iter(_estimates([pair for pair in closest if pair is not None]))
+    for strategy, parts, estimate, pair in zip(CLASSIC, layouts, best, closest, strict=True):
+        if estimate is not None:
+            why = memory_margin(estimate, parts[0].footprints.device_limit_bytes)
+            yield Verdict(strategy.name, True, why, "", estimate)
+        elif pair is not None:
             estimate = next(estimates)
-            fix = cheapest_change(estimate, bench.of(case.strategy))
-            yield Verdict(name, False, shortage_sentence(estimate, case.closest[0]), fix, estimate)
+            fix = cheapest_change(estimate, searched.for_strategy(strategy))
+            yield Verdict(strategy.name, False, shortage_sentence(estimate, pair[0]), fix, estimate)
+        else:
+            why = explain_infeasibility(
+                strategy, searched.scenarios, searched.world, searched.chosen
+            )
+            yield Verdict(strategy.name, False, f"no legal layout: {why}", "", None)
 
 
-def _estimated(some: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
+def _closest(parts: list[Candidates]) -> tuple[Footprints, Scenario]:
+    """The layout that exceeds its limits least, and its scenario."""
+    closest = [(*closest_to_fitting(part), part.scenario) for part in parts]
+    _, footprint, scenario = min(closest, key=lambda each: each[0])
+    return footprint, scenario
+
+
+def _estimates(layouts: list[tuple[Footprints, Scenario]]) -> list[Estimate]:
     """Estimates of single layouts, those of one scenario at once."""
-    found: dict[int, Estimate] = {}
-    for scenario in {id(scenario): scenario for _, scenario in some}.values():
-        rows = [row for row, (_, asked) in enumerate(some) if asked is scenario]
-        times = timed(scenario, Footprints.joined([some[row][0] for row in rows]))
-        found |= {row: times[number] for number, row in enumerate(rows)}
-    return [found[row] for row in range(len(some))]
+    estimates: dict[int, Estimate] = {}
+    for scenario in {id(scenario): scenario for _, scenario in layouts}.values():
+        rows = [row for row, (_, each) in enumerate(layouts) if each is scenario]
+        times = timed(scenario, Footprints.joined([layouts[row][0] for row in rows]))
+        estimates |= {row: times[number] for number, row in enumerate(rows)}
+    return [estimates[row] for row in range(len(layouts))]
 
 
-def _shown(members: list[Candidates], tolerance: float | None) -> Estimate | None:
-    """The layout to run of a strategy; its fastest where safety costs much time."""
-    one = recommend(members, tolerance)
-    if one is None:
+def _best(parts: list[Candidates], tolerance: float | None) -> Estimate | None:
+    """The recommended layout of a strategy; its fastest if that is much faster."""
+    recommended = recommend(parts, tolerance)
+    if recommended is None:
         return None
-    firsts = [kind.estimates[int(i)] for kind in members for i in rank_fastest(kind.estimates, 1)]
-    fastest = min(firsts, key=lambda e: e.step_time_s)
-    slowdown = preferences().recommendation.strategy_slowdown.value
-    return one if one.step_time_s <= (1 + slowdown) * fastest.step_time_s else fastest
+    firsts = [part.estimates[int(i)] for part in parts for i in rank_fastest(part.estimates, 1)]
+    fastest = min(firsts, key=lambda estimate: estimate.step_time_s)
+    limit_s = (1 + preferences().recommendation.strategy_slowdown.value) * fastest.step_time_s
+    return recommended if recommended.step_time_s <= limit_s else fastest
 
 
-def _members(strategy: Strategy, bench: _Bench) -> Iterator[Candidates]:
-    """What was found of the strategy's layouts, per framework that is at hand and has any."""
-    found = bench.of(strategy)
-    for name in strategy_frameworks(strategy, bench.scenarios, bench.chosen):
-        kind = found[name].only(strategy.holds)
-        if strategy.of_sharded is not None and not len(kind.footprints):
-            kind = _made(strategy.of_sharded, strategy, found[name])
-        if len(kind.footprints):
-            yield kind
+def _strategy_candidates(strategy: Strategy, searched: _Searched) -> Iterator[Candidates]:
+    """A strategy's candidates in every framework that has any."""
+    candidates = searched.for_strategy(strategy)
+    for name in strategy_frameworks(strategy, searched.scenarios, searched.chosen):
+        part = candidates[name].only(strategy.holds)
+        if strategy.of_sharded is not None and not len(part.footprints):
+            part = _derived(strategy.of_sharded, strategy, candidates[name])
+        if len(part.footprints):
+            yield part
 
 
-def _made(
-    change: Callable[[Scenario, Layouts], Layouts], strategy: Strategy, found: Candidates
+def _derived(
+    change: Callable[[Scenario, Layouts], Layouts], strategy: Strategy, candidates: Candidates
 ) -> Candidates:
-    """A strategy's layouts made of those with sharded weights, where the search tries none.
+    """A strategy's layouts, derived from sharded weights if the search tries none.
 
-    Of the fastest that fits, or of the one that exceeds its limits least.
+    Derived from the fastest that fits, or from the one that exceeds its limits least.
     """
-    scenario = found.scenario
-    sharded = found.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
+    scenario = candidates.scenario
+    sharded = candidates.only(lambda x: x.shards_weights & (x.tp * x.pp * x.cp * x.ep == 1))
     if len(sharded.estimates):
-        some = sharded.estimates.layouts.take(rank_fastest(sharded.estimates, 1))
+        layouts = sharded.estimates.layouts.take(rank_fastest(sharded.estimates, 1))
     elif len(sharded.footprints):
-        some = closest_to_fitting(sharded)[1].layouts
+        layouts = closest_to_fitting(sharded)[1].layouts
     else:
         return sharded
-    changed = change(scenario, some)
-    allowed, _ = legal(scenario, changed, set(Layout.model_fields))
-    some = changed.take(np.flatnonzero(allowed & strategy.holds(changed)))
-    taken, estimates = fitting(scenario, some)
-    return replace(found, footprints=taken, estimates=estimates)
+    changed = change(scenario, layouts)
+    is_legal, _ = legal(scenario, changed, set(Layout.model_fields))
+    layouts = changed.take(np.flatnonzero(is_legal & strategy.holds(changed)))
+    footprints, estimates = fitting(scenario, layouts)
+    return replace(candidates, footprints=footprints, estimates=estimates)
 
 
-def _with_others(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
-    """The verdicts with what fits in frameworks that were not asked for."""
+# --- what would help ------------------------------------------------------------------------------
+
+
+def _with_other_frameworks(verdicts: list[Verdict], first: Scenario, nodes: int) -> list[Verdict]:
+    """The verdicts with the layout that fits in a framework that the user did not name."""
     job = JobSpec(first.model, first.machine, nodes=nodes, workload=first.workload)
-    found = search_job(job).by_framework
-    scenarios = {name: part.scenario for name, part in found.items()}
-    world = nodes * first.machine.node.num_devices
-    others = _judged(_Bench(scenarios, found, world, False, {}, None))
+    candidates = search_job(job).by_framework
+    scenarios = {name: part.scenario for name, part in candidates.items()}
+    others = _verdicts(_Searched(scenarios, candidates, job.num_devices, False, {}, None))
     return [
-        replace(mine, fix=f"with {theirs.estimate.framework}: {theirs.estimate.layout}")
-        if theirs.fits and theirs.estimate is not None
-        else mine
-        for mine, theirs in zip(verdicts, others, strict=True)
+        replace(verdict, fix=f"with {other.estimate.framework}: {other.estimate.layout}")
+        if other.fits and other.estimate is not None
+        else verdict
+        for verdict, other in zip(verdicts, others, strict=True)
     ]
 
 
-def _on_more_nodes(
+def _with_more_nodes(
     verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
 ) -> list[Verdict]:
     """The verdicts with the first doubling of the nodes on which any of them fits."""
-    for count, found in double_nodes(scenarios, nodes):
-        able = [_fits_in(strategy, found) and not strategy.single for strategy in CLASSIC]
-        if any(able):
+    for count, footprints in double_nodes(scenarios, nodes):
+        fits = [_fits_in(strategy, footprints) and not strategy.single for strategy in CLASSIC]
+        if any(fits):
             fix = counted(count, "node")
             return [
-                replace(verdict, fix=fix, nodes=count) if fits else verdict
-                for verdict, fits in zip(verdicts, able, strict=True)
+                replace(verdict, fix=fix, nodes=count) if helps else verdict
+                for verdict, helps in zip(verdicts, fits, strict=True)
             ]
     return verdicts
 
 
-def _with_a_batch(
+def _with_even_batch(
     verdicts: list[Verdict], scenarios: dict[str, Scenario], nodes: int
 ) -> list[Verdict]:
     """The verdicts without a legal layout with the batch that gives them one that fits."""
-    lacking = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
-    if not any(lacking):
+    open_verdicts = [verdict.estimate is None and not verdict.nodes for verdict in verdicts]
+    if not any(open_verdicts):
         return verdicts
-    batch, found = even_batch(scenarios, nodes)
+    batch, footprints = even_batch(scenarios, nodes)
     return [
         replace(verdict, fix=f"batch {batch:,}", batch=batch)
-        if lacks and found and _fits_in(strategy, found)
+        if is_open and footprints and _fits_in(strategy, footprints)
         else verdict
-        for verdict, strategy, lacks in zip(verdicts, CLASSIC, lacking, strict=True)
+        for verdict, strategy, is_open in zip(verdicts, CLASSIC, open_verdicts, strict=True)
     ]
 
 
-def _fits_in(strategy: Strategy, found: dict[str, Footprints]) -> bool:
-    """Whether any of the strategy's layouts fits."""
-    sets = [some for name, some in found.items() if family(name) in strategy.frameworks]
-    return any(bool(np.any(some.fits & strategy.holds(some.layouts))) for some in sets if len(some))
+def _fits_in(strategy: Strategy, footprints: dict[str, Footprints]) -> bool:
+    """Whether any of the strategy's layouts fits, by framework."""
+    parts = [part for name, part in footprints.items() if family(name) in strategy.frameworks]
+    return any(np.any(part.fits & strategy.holds(part.layouts)) for part in parts if len(part))

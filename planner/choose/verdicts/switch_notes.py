@@ -1,6 +1,6 @@
-"""Switching: what a framework's users could turn on to make a job fit, or to spare recompute.
+"""Switch notes: framework switches that would make a job fit, or spare recompute or offload.
 
-It is said and never chosen: what a switch does to training is for people to judge.
+They are suggested and never chosen: people judge what a switch does to training.
 """
 
 from __future__ import annotations
@@ -25,124 +25,133 @@ from planner.units import format_bytes, format_seconds
 
 __all__ = ["switch_notes"]
 
-_NEAREST = 200
-"""Layouts of a framework that are tried with a switch: those that lack the least memory."""
+_MAX_LAYOUTS = 200
+"""Layouts of a framework to try with a switch: those that lack the least memory."""
 
 
-def switch_notes(found: Mapping[str, Candidates], answer: Estimate | None) -> list[str]:
-    """A sentence on the switch that makes a job fit, or that spares recompute and offload, or the
-    turning of a convolutional network's memory order.
+class _Trial(NamedTuple):
+    """The effect of more switches on a scenario."""
 
-    Counted: every switch that saves memory, alone; then as many of a framework as go together,
-    without those that prove not to be needed; the fastest of what fits with it. Tried where nothing
-    fits; with the recommended framework where it recomputes all layers or offloads.
-    """
-    if answer is not None and not _costly(Layouts.of(answer.layout)):
-        return _turned(found, answer)
-    parts = [part for name, part in found.items() if answer is None or name == answer.framework]
-    nearest = [(part.scenario, _nearest(part, answer is not None)) for part in parts]
-    for together in (False, True) if answer is None else (False,):
-        tried = [
-            one
-            for scenario, layouts in nearest
-            if len(layouts)
-            for words in _choices(scenario, together)
-            for one in _tried(scenario, layouts, words)
-        ]
-        if tried:
-            best = min(tried, key=lambda one: (_risky(one.fastest), one.fastest.step_time_s))
-            return _said(_with_fewer(best) if together else best, answer)
-    return []
-
-
-class _Tried(NamedTuple):
-    """What comes of some switches more."""
-
-    words: tuple[str, ...]
+    switches: tuple[str, ...]
     framework: Framework
-    """It with them."""
+    """The framework with the switches."""
     fastest: Estimate
-    """The fastest of what fits with them."""
+    """The fastest layout that fits with them."""
     scenario: Scenario
     """The scenario without them."""
     layouts: Layouts
-    """What was tried."""
+    """The layouts tried."""
 
 
-def _costly(layouts: Layouts) -> Mask:
+def switch_notes(candidates: Mapping[str, Candidates], best: Estimate | None) -> list[str]:
+    """One sentence on switches that make a job fit, or that spare recompute and offload.
+
+    Tried if nothing fits, or with the recommended framework if it recomputes all layers or
+    offloads: every switch that saves memory, alone; if nothing fits, then as many as go together,
+    less those that prove unnecessary. The fastest result counts. For convolutional networks, the
+    switch of their memory order is tried instead.
+    """
+    if best is not None and not _is_costly(Layouts.of(best.layout)):
+        return _memory_order_notes(candidates, best)
+    parts = [part for name, part in candidates.items() if best is None or name == best.framework]
+    nearest = [(part.scenario, _nearest(part, sparing=best is not None)) for part in parts]
+    for together in (False, True) if best is None else (False,):
+        trials = [
+            trial
+            for scenario, layouts in nearest
+            if len(layouts)
+            for switches in _switch_choices(scenario, together)
+            for trial in _try(scenario, layouts, switches)
+        ]
+        if trials:
+            trial = min(trials, key=lambda t: (_is_risky(t.fastest), t.fastest.step_time_s))
+            return _trial_notes(_with_fewer_switches(trial) if together else trial, best)
+    return []
+
+
+def _is_costly(layouts: Layouts) -> Mask:
+    """Layouts that recompute whole layers or offload."""
     return layouts.recomputes_layers | ~layouts.keeps_states
 
 
-def _choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]:
-    """Each switch that saves memory, behind those that it needs; or as many as go together."""
+def _is_risky(estimate: Estimate) -> bool:
+    return estimate.out_of_memory_probability > preferences().risk
+
+
+# --- which switches -------------------------------------------------------------------------------
+
+
+def _switch_choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]:
+    """Each switch that saves memory, with those that it needs; or as many as go together."""
     framework, device = scenario.framework, scenario.machine.device
     on = {word.partition("=")[0] for word in framework.switched}
-    alone = []
+    single = []
     for name, switch in framework.switches.items():
-        fits = not switch.refuses(device) and not switch.unfit(scenario.workload, scenario.model)
-        named = switch.saves_memory and bool(switch.takes) == bool(switch.usual)
-        if fits and named and name not in on:
+        suits = not switch.refuses(device) and not switch.unfit(scenario.workload, scenario.model)
+        has_value = bool(switch.takes) == bool(switch.usual)
+        if suits and switch.saves_memory and has_value and name not in on:
             needed = [need for need in switch.needs if need not in on]
-            alone.append((*needed, f"{name}={switch.usual}" if switch.takes else name))
-    return _together(framework, alone) if together else alone
+            single.append((*needed, f"{name}={switch.usual}" if switch.takes else name))
+    return _compatible_sets(framework, single) if together else single
 
 
-def _together(framework: Framework, alone: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Sets of switches that go together and to which none of the others can be added."""
-    order = dict.fromkeys(word for words in alone for word in words)
+def _compatible_sets(framework: Framework, single: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Sets of switches that go together and to which no other can be added."""
+    order = dict.fromkeys(word for switches in single for word in switches)
     sets = []
-    for first in alone:
+    for first in single:
         chosen = first
-        for words in alone:
-            more = tuple(dict.fromkeys((*chosen, *words)))
-            chosen = chosen if _with(framework, more) is None else more
+        for switches in single:
+            extended = tuple(dict.fromkeys((*chosen, *switches)))
+            chosen = chosen if _switched(framework, extended) is None else extended
         sets.append(tuple(word for word in order if word in chosen))
     return list(dict.fromkeys(sets))
 
 
-def _with(framework: Framework, words: tuple[str, ...]) -> Framework | None:
-    """A framework with some of its switches more; None where they do not go together."""
+def _switched(framework: Framework, switches: tuple[str, ...]) -> Framework | None:
+    """The framework with more switches on; None if they do not go together."""
     try:
-        return framework.with_switches(*words)
+        return framework.with_switches(*switches)
     except PlannerError:
         return None
 
 
-def _tried(scenario: Scenario, layouts: Layouts, words: tuple[str, ...]) -> Iterator[_Tried]:
-    """What comes of some switches more; nothing where nothing fits with them."""
-    if (framework := _with(scenario.framework, words)) is None:
+def _with_fewer_switches(trial: _Trial) -> _Trial:
+    """The trial without switches that a layout as safe does not need to fit."""
+    for word in trial.switches:
+        fewer = tuple(other for other in trial.switches if other != word)
+        for smaller in _try(trial.scenario, trial.layouts, fewer):
+            if _is_risky(smaller.fastest) <= _is_risky(trial.fastest):
+                return _with_fewer_switches(smaller)
+    return trial
+
+
+# --- which layouts --------------------------------------------------------------------------------
+
+
+def _try(scenario: Scenario, layouts: Layouts, switches: tuple[str, ...]) -> Iterator[_Trial]:
+    """The trial of more switches; nothing if no layout fits with them."""
+    if (framework := _switched(scenario.framework, switches)) is None:
         return
     for fastest in _fastest(replace(scenario, framework=framework), layouts):
-        yield _Tried(words, framework, fastest, scenario, layouts)
+        yield _Trial(switches, framework, fastest, scenario, layouts)
 
 
-def _with_fewer(best: _Tried) -> _Tried:
-    """It without the switches that are not needed for anything to fit as safely."""
-    for word in best.words:
-        fewer = tuple(other for other in best.words if other != word)
-        for one in _tried(best.scenario, best.layouts, fewer):
-            if _risky(one.fastest) <= _risky(best.fastest):
-                return _with_fewer(one)
-    return best
-
-
-def _nearest(part: Candidates, spares: bool) -> Layouts:
-    """Layouts that do not fit, least memory missing first; without recompute and offload where
-    these are to be spared."""
-    taken = part.footprints
-    over = np.maximum(taken.memory_bytes / max(taken.device_limit_bytes, 1.0) - 1, 0.0)
+def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
+    """Layouts that do not fit, least memory missing first; only cheap ones if `sparing`."""
+    footprints = candidates.footprints
+    limit = max(footprints.device_limit_bytes, 1.0)
+    over = np.maximum(footprints.memory_bytes / limit - 1, 0.0)
     shortage = preferences().offers.switch_shortage.value
-    tried = ~taken.fits & taken.fits_host & (over < shortage)
-    if spares:
-        tried = tried & ~_costly(taken.layouts)
-    places = np.flatnonzero(tried)
-    nearest = places[np.argsort(over[places], kind="stable")][:_NEAREST]
-    return taken.layouts.take(nearest)
+    is_near = ~footprints.fits & footprints.fits_host & (over < shortage)
+    if sparing:
+        is_near = is_near & ~_is_costly(footprints.layouts)
+    rows = np.flatnonzero(is_near)
+    return footprints.layouts.take(rows[np.argsort(over[rows], kind="stable")][:_MAX_LAYOUTS])
 
 
 def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
-    """The fastest of some layouts that are legal and fit, safe ones before others; none where none
-    fits."""
+    """The fastest legal layout that fits, safe ones first; nothing if none fits."""
     layouts = layouts.take(np.flatnonzero(legal(scenario, layouts, set(Layout.model_fields))[0]))
     if not len(layouts):
         return
@@ -153,44 +162,40 @@ def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
     yield estimates[int(np.lexsort((estimates.step_time_s, risky))[0])]
 
 
-def _risky(one: Estimate) -> bool:
-    return one.out_of_memory_probability > preferences().risk
+# --- sentences ------------------------------------------------------------------------------------
 
 
-def _said(best: _Tried, answer: Estimate | None) -> list[str]:
-    """What is gained, by which switch, in one sentence."""
-    one, on = best.fastest, best.framework.on_by_name
-    does = "; ".join(on[word].does for word in best.words)
-    what = (
-        f"{one.layout} takes {format_seconds(one.step_time_s)} per step and "
-        f"{format_bytes(one.memory_bytes['total'])} per device"
+def _trial_notes(trial: _Trial, best: Estimate | None) -> list[str]:
+    """Say what the switches gain; nothing if that is too little or risky."""
+    fastest, switches = trial.fastest, trial.framework.on_by_name
+    effect = "; ".join(switches[word].does for word in trial.switches)
+    result = (
+        f"{fastest.layout} takes {format_seconds(fastest.step_time_s)} per step and "
+        f"{format_bytes(fastest.memory_bytes['total'])} per device"
     )
-    if answer is None:
-        return [f"It would fit with -f {one.framework} ({does}): {what}."]
-    if one.step_time_s * preferences().offers.switch_gain.value > answer.step_time_s or _risky(one):
+    if best is None:
+        return [f"It would fit with -f {fastest.framework} ({effect}): {result}."]
+    gain = preferences().offers.switch_gain.value
+    if fastest.step_time_s * gain > best.step_time_s or _is_risky(fastest):
         return []
-    return [f"Without {_spared(answer.layout)}, -f {one.framework} ({does}) fits: {what}."]
+    spared = [best.layout.recomputed] if best.layout.recompute == "full" else []
+    spared += ["offload"] if best.layout.offload != "none" else []
+    return [f"Without {' and '.join(spared)}, -f {fastest.framework} ({effect}) fits: {result}."]
 
 
-def _turned(found: Mapping[str, Candidates], answer: Estimate) -> list[str]:
-    """How long the answer's own layout takes of a convolutional network where no memory order is
-    turned around its products."""
-    part = found.get(answer.framework)
+def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) -> list[str]:
+    """Say what the recommended layout of a convolutional network gains by channels-last memory."""
+    part = candidates.get(best.framework)
     if part is None or part.scenario.model.convolutional is None:
         return []
-    scenario, layouts = part.scenario, Layouts.stack([answer.layout])
+    scenario, layouts = part.scenario, Layouts.stack([best.layout])
     for name, switch in scenario.framework.switches.items():
-        fits = not switch.refuses(scenario.machine.device) and not switch.unfit(scenario.workload)
-        if not (fits and "kernels.channels_last" in switch.dotted):
+        suits = not switch.refuses(scenario.machine.device) and not switch.unfit(scenario.workload)
+        if not (suits and "kernels.channels_last" in switch.dotted):
             continue
-        for one in _tried(scenario, layouts, (name,)):
-            took = one.fastest.step_time_s
-            if took * preferences().offers.switch_gain.value < answer.step_time_s:
-                said = f"With -f {one.framework.name} ({switch.does}) {answer.layout} takes"
-                return [f"{said} {format_seconds(took)} per step."]
+        for trial in _try(scenario, layouts, (name,)):
+            time_s = trial.fastest.step_time_s
+            if time_s * preferences().offers.switch_gain.value < best.step_time_s:
+                switched = f"With -f {trial.framework.name} ({switch.does}) {best.layout}"
+                return [f"{switched} takes {format_seconds(time_s)} per step."]
     return []
-
-
-def _spared(layout: Layout) -> str:
-    spared = [layout.recomputed] if layout.recompute == "full" else []
-    return " and ".join([*spared, *(["offload"] if layout.offload != "none" else [])])

@@ -1,4 +1,4 @@
-"""Idle: what of a job or a layout is asked for and does nothing there, in a sentence each."""
+"""Unused options: one sentence for everything in a job or layout that has no effect there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OVERLAP = "communication.overlap_experts"
 
 
 def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
-    """All of it."""
+    """Name the options of recompute, experts and ramp that have no effect."""
     return [
         *unused_recompute(scenario, layout),
-        *_layers(scenario, layout),
-        *_exchange(scenario, layout),
+        *_unused_layer_counts(scenario, layout),
+        *_unused_expert_options(scenario, layout),
         *unused_ramp(scenario.workload),
     ]
 
@@ -31,15 +31,12 @@ def unused_option_notes(scenario: Scenario, layout: Layout) -> list[str]:
 def unused_recompute(scenario: Scenario, layout: Layout) -> list[str]:
     """Selective recompute that repeats attention and frees nothing.
 
-    >>> from planner import Workload, load_framework, load_machine, load_model
-    >>> model, machine = load_model("gpt2"), load_machine("polaris")
-    >>> job = Scenario(model, machine, Workload(), load_framework("megatron-lm"))
-    >>> unused_recompute(job, Layout(recompute="selective"))[0][:38]
-    'Selective recompute is none in memory:'
+    >>> unused_recompute(scenario, Layout(recompute="selective"))[0][:37]
+    'Selective recompute saves no memory: '
     """
     if layout.recompute_modules:
-        items = [item for block in blocks_of(scenario) for item in block.saved]
-        freed = {name for item in items for name in item.again_with}
+        saved = [item for block in blocks_of(scenario) for item in block.saved]
+        freed = {name for item in saved for name in item.again_with}
         unused = [name for name in layout.recompute_modules if name not in freed]
         if not unused:
             return []
@@ -48,16 +45,15 @@ def unused_recompute(scenario: Scenario, layout: Layout) -> list[str]:
         ]
     if layout.recompute != "selective" or not selective_frees_nothing(scenario):
         return []
-    also = scenario.framework.recompute_modules
-    other = ", or name modules (--recompute-modules)" if also else ""
+    modules = ", or name modules (--recompute-modules)"
     return [
-        f"Selective recompute is none in memory: {FREES_NOTHING}. It only repeats them in time: "
-        f"leave it out{other}."
+        f"Selective recompute saves no memory: {FREES_NOTHING}. It only takes time: leave it out"
+        f"{modules if scenario.framework.recompute_modules else ''}."
     ]
 
 
-def _layers(scenario: Scenario, layout: Layout) -> list[str]:
-    """Recompute by layers with more of them than there are."""
+def _unused_layer_counts(scenario: Scenario, layout: Layout) -> list[str]:
+    """Recompute of more layers than a chunk has."""
     if max(layout.recompute_layers, layout.recompute_every) <= 1:
         return []
     most = int(np.max(chunk_layers(scenario, layout)))
@@ -74,28 +70,27 @@ def _layers(scenario: Scenario, layout: Layout) -> list[str]:
     return []
 
 
-def _exchange(scenario: Scenario, layout: Layout) -> list[str]:
-    """Switches and imbalance of tokens that stay where they are, or do not overlap."""
-    framework, one = scenario.framework, Layouts.of(layout)
-    on = {word: switch for word, switch in framework.on_by_name.items() if switch.of_experts}
+def _unused_expert_options(scenario: Scenario, layout: Layout) -> list[str]:
+    """Switches and imbalance of an expert exchange that does not happen or overlap."""
+    framework, imbalance = scenario.framework, scenario.workload.expert_imbalance
+    switches = {word: each for word, each in framework.on_by_name.items() if each.of_experts}
     if layout.ep == 1:
-        uneven = scenario.workload.expert_imbalance
-        unused = [f"switch {word}" for word in on]
-        unused += [f"expert_imbalance = {uneven:g}"] if uneven > 1 else []
+        unused = [f"switch {word}" for word in switches]
+        unused += [f"expert_imbalance = {imbalance:g}"] if imbalance > 1 else []
         return [f"With ep = 1 no token leaves its rank: {name} does nothing." for name in unused]
-    if np.all(one.merges_passes(framework)):
+    if np.all(Layouts.of(layout).merges_passes(framework)):
         return []
     return [
         f"Switch {word} does nothing in this layout: passes are merged only with several "
         "micro-batches, without a pipeline or with an interleaved one, and without recompute of "
         "whole layers or of moe."
-        for word, switch in on.items()
+        for word, switch in switches.items()
         if switch.dotted.get(_OVERLAP)
     ]
 
 
 def unused_ramp(workload: Workload) -> list[str]:
-    """A ramp of which the step or the training sees nothing.
+    """A batch-size ramp that ends after the training, or changes no figure of a step.
 
     >>> job = Workload(global_batch=64, ramp="10B:16", tokens=2e9)
     >>> unused_ramp(job)[0]
@@ -106,8 +101,8 @@ def unused_ramp(workload: Workload) -> list[str]:
     end, tokens = parse_ramp(workload.ramp)[-1][0], workload.all_tokens
     if not tokens:
         return [
-            "The ramp changes how long a whole training takes, and no tokens are asked for: all "
-            "figures are of a step with the global batch."
+            "The ramp changes how long a whole training takes, and no tokens are given: all "
+            "figures are of a step with the full global batch."
         ]
     if end < tokens:
         return []

@@ -58,7 +58,7 @@ def test_short_sequences_in_bf16_need_no_word() -> None:
 def test_moving_pages_is_said_to_be_left_out(optimizer: str, said: int) -> None:
     asked = scenario("llama-3-8b", "ddp", optimizer=optimizer)
     answer = estimate_layouts(asked, Layouts.of(Layout(dp=8, grad_accumulation=8)))[0]
-    found = [note for note in utilisation_notes(asked, answer) if "pages take to move" in note]
+    found = [note for note in utilisation_notes(asked, answer) if "moving their pages" in note]
     assert len(found) == said
     assert all(note.startswith(f"The moments of {optimizer} count in host") for note in found)
 

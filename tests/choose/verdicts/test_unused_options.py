@@ -47,7 +47,7 @@ OVERLAP = "megatron-lm+overlap-experts"
             "no chunk has more than 32 layers",
         ),
         ("megatron-lm", EXPERTS, {"ramp": "1B:64", "tokens": 2e9}, ""),
-        ("megatron-lm", EXPERTS, {"ramp": "1B:64"}, "no tokens are asked for"),
+        ("megatron-lm", EXPERTS, {"ramp": "1B:64"}, "no tokens are given"),
         ("megatron-lm", EXPERTS, {"ramp": "10B:64", "tokens": 2e9}, "global batch of 256"),
     ],
 )
