@@ -29,9 +29,10 @@ from planner.cost.arrays import Mask
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import RECOMPUTE
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.emitters import emit_estimate
@@ -79,7 +80,7 @@ class Job:
         return cls(
             row["id"],
             load_model(str(own) if own.suffix == ".toml" else row["model"]),
-            overridden(load_machine(row["machine"]), tuple(row["set"])),
+            override_fields(load_machine(row["machine"]), tuple(row["set"])),
             row["nodes"],
             Workload(sequence_length=row["seq_length"], **workload),
             row["framework"],

@@ -78,7 +78,7 @@ def _scenarios(chance: random.Random, only: Collection[str] = ()) -> Iterator[tu
         lacks = framework.code.lacks(model, workload)
         if lacks and chance.random() < 0.9:
             continue
-        part = framework if lacks else framework.written(model, workload)
+        part = framework if lacks else framework.limit_to_files(model, workload)
         yield Scenario(model, machine, workload, part), nodes
 
 

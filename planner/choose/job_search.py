@@ -111,7 +111,7 @@ def _writable_scenarios(job: JobSpec) -> dict[str, Scenario]:
             continue
         builds = framework.code.builds(model, workload) is not None
         unlimited = job.frameworks and framework.code.models and not builds
-        part = framework if unlimited else framework.written(model, workload)
+        part = framework if unlimited else framework.limit_to_files(model, workload)
         scenarios[framework.name] = job.scenario(part)
     if job.frameworks:
         return scenarios
@@ -144,7 +144,10 @@ def unwritable_layout_notes(scenarios: Mapping[str, Scenario], best: Estimate | 
     if framework.code.lacks(model, workload):
         return []  # `framework_notes` has said so of the whole framework
     try:
-        check(replace(scenario, framework=framework.written(model, workload)), best.layout)
+        check(
+            replace(scenario, framework=framework.limit_to_files(model, workload)),
+            best.layout,
+        )
     except LayoutError as error:
         return [
             f"No files can be written for the recommended layout: {error}. `planner emit` names "

@@ -135,7 +135,7 @@ def _worth(
 def _runnable(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
     """The scenarios as far as their layouts can be written; all where none can."""
     parts = [
-        replace(q, framework=q.framework.written(q.model, q.workload))
+        replace(q, framework=q.framework.limit_to_files(q.model, q.workload))
         for q in scenarios.values()
         if not q.framework.code.lacks(q.model, q.workload)
     ]

@@ -23,7 +23,7 @@ from planner.describe.catalogue import (
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import split_name
 from planner.describe.model.model import Model
-from planner.describe.model.traced_file import spelled as is_module_file
+from planner.describe.model.traced_file import is_python_file
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import DescriptionError, UnknownNameError, shorten
 from planner.units import format_bytes, format_count
@@ -130,14 +130,14 @@ def datasets_command(as_json: AsJson = False) -> int:
 def _kind_of_file(name: str) -> str | None:
     """What a path describes, by its form; None where the name is no path."""
     # unlike Path.is_dir this takes any text
-    if is_module_file(name):
+    if is_python_file(name):
         return "model"
     if name.endswith(".json") or (os.path.isdir(name) and name not in names("machine")):
         return "model"
     if "/" in name and not name.endswith(".toml"):
-        from planner.describe.model.huggingface.hub import spelled
+        from planner.describe.model.huggingface.hub import parse_hub_name
 
-        return "model" if spelled(name) else None
+        return "model" if parse_hub_name(name) else None
     if not name.endswith(".toml"):
         return None
     content = read_toml(Path(name))

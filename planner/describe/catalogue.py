@@ -7,9 +7,7 @@ hub. The two folders at the top of the repository ship inside the wheel as `plan
 from __future__ import annotations
 
 import functools
-import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,33 +17,26 @@ from planner.describe.dataset import Dataset
 from planner.describe.files import read_toml
 from planner.describe.framework.switches import merged, split_name
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
 from planner.describe.model.model import Model
-from planner.describe.model.traced_file import spelled as is_module_file
-from planner.describe.model.traced_file import traced_fields
+from planner.describe.model.traced_file import is_python_file, traced_fields
 from planner.errors import DescriptionError, UnknownNameError, shorten
-from planner.units import format_bytes, parse_places, parse_quantity
 
 if TYPE_CHECKING:
     from planner.describe.framework.framework import Framework
 
 __all__ = [
-    "MOST_FREE",
     "catalogue_name",
-    "leaving_free",
     "load_dataset",
     "load_framework",
     "load_machine",
     "load_model",
     "names",
-    "overridden",
-    "part_of_node",
     "read_toml",
 ]
 
 D = TypeVar("D", bound=Description)
 
-MOST_FREE = 90
-"""Percent of the devices' memory that may be left free."""
 
 _OF_ITS_OWN = ("name", "like", "title", "labels", "source", "notes", "configuration", "searched")
 """What a framework that is like another states itself."""
@@ -118,7 +109,7 @@ def load_model(name: str, *, run: bool = True) -> Model:
     8030261248
     """
     is_path = _is_path("model", name)
-    if is_module_file(name):
+    if is_python_file(name):
         return Model.described(traced_fields(name, run=run), where=shorten(name))
     path = Path(os.path.expanduser(name))
     is_folder = os.path.isdir(path) and name != ""
@@ -126,7 +117,7 @@ def load_model(name: str, *, run: bool = True) -> Model:
         from planner.describe.model.huggingface import hub
 
         # asked this way a text that no path can be is no error
-        if hub.spelled(name) and not os.path.exists(path):
+        if hub.parse_hub_name(name) and not os.path.exists(path):
             return hub.load_from_hub(name)
         if is_folder:
             path = path / "config.json"
@@ -157,8 +148,10 @@ def load_machine(
         # other names stand inside the files, and reading them all takes time
         known = name in names("machine")
         machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
-    machine = leaving_free(overridden(machine, overrides) if overrides else machine, free_percent)
-    return machine if devices is None else part_of_node(machine, devices)
+    machine = reserve_memory(
+        override_fields(machine, overrides) if overrides else machine, free_percent
+    )
+    return machine if devices is None else take_devices(machine, devices)
 
 
 @functools.cache
@@ -229,148 +222,3 @@ def _completed(fields: dict[str, Any]) -> dict[str, Any]:
         raise UnknownNameError("framework", like, names("framework"))
     whole = _completed(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
     return merged({k: v for k, v in whole.items() if k not in _OF_ITS_OWN}, fields)
-
-
-def leaving_free(machine: Machine, percent: float) -> Machine:
-    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
-
-    >>> leaving_free(load_machine("polaris"), 10).device.memory_bytes.source
-    'the user leaves 10 % of 39.50 GiB free'
-    """
-    if not percent:
-        return machine
-    if not 0 < percent <= MOST_FREE:
-        raise DescriptionError(
-            f"free_percent = {percent:g} must lie between 0 and {MOST_FREE}; give the percent of "
-            "every device's memory that is to be left free"
-        )
-    whole = machine.device.memory_bytes.value
-    fields = machine.model_dump()
-    fields["device"]["memory_bytes"] = {
-        "value": whole * (1 - percent / 100),
-        "kind": "assumed",
-        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
-    }
-    return Machine.described(fields, where="memory left free")
-
-
-_SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s", "power_watts")
-_DEVICES_ASKED = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
-
-
-def part_of_node(machine: Machine, devices: int) -> Machine:
-    """A machine of one node with the first devices of one of `machine`, for jobs on fewer.
-
-    Where the batch system gives parts of nodes (Slurm without --exclusive, Kubernetes) the job has
-    that part of cores, memory and disk too, else the whole node.
-
-    >>> half = part_of_node(load_machine("vsc-5"), 1)
-    >>> half.num_devices, half.node.num_cores.value, half.scheduler.launch.directives
-    (1, 64.0, ('--gres=gpu:1',))
-    """
-    whole = machine.node.num_devices
-    if not 1 <= devices <= whole:
-        raise DescriptionError(
-            f"{devices} devices are no part of a node of {machine.name}, which has {whole}; "
-            f"give 1 to {whole}, or nodes"
-        )
-    if devices == whole and machine.num_nodes.value == 1:
-        return machine
-    fields = machine.model_dump()
-    node, said = fields["node"], f"{devices} of {whole} devices of a node of {machine.name}"
-    fields["num_nodes"] = {"value": 1, "kind": "assumed", "source": f"the job is on {said}"}
-    node["num_devices"] = devices
-    node["devices_per_card"] = min(node["devices_per_card"], devices)
-    nics = sorted(set(node["nic_of_device"][:devices]))
-    node["nic_of_device"] = [nics.index(nic) for nic in node["nic_of_device"][:devices]]
-    node["num_nics"] = len(nics) if node["nic_of_device"] else node["num_nics"]
-    wires = node["fabric"]["wires"]
-    node["fabric"]["wires"] = [wire for wire in wires if max(wire["devices"]) < devices]
-    launch = fields["scheduler"]["launch"]
-    if launch:
-        launch["directives"] = [
-            _DEVICES_ASKED.sub(rf"\g<1>{devices}", asked) for asked in launch["directives"]
-        ]
-    asked = launch["directives"] if launch else []
-    if machine.scheduler.kind in ("slurm", "kubernetes") and "--exclusive" not in asked:
-        _share(fields, devices / whole, said)
-    return Machine.described(fields, where="part of a node")
-
-
-def _share(fields: dict[str, Any], share: float, said: str) -> None:
-    """Leave a part of what all jobs of a node share."""
-    node = fields["node"]
-    shared = [node[name] for name in _SHARED if node[name]]
-    for quantity in [*shared, *(node["local_disk"] or {}).values()]:
-        quantity["value"] *= share
-        quantity |= {"kind": "assumed", "source": f"the part of {said}; {quantity['source']}"}
-    launch = fields["scheduler"]["launch"]
-    if launch and launch["cpus"]:
-        launch["cpus"] = max(int(launch["cpus"] * share), 1)
-
-
-def overridden(machine: Machine, overrides: tuple[str, ...]) -> Machine:
-    """A copy of `machine` with `section.field=value` replaced; values take units.
-
-    `network=NAME` is the network of that name, for every framework.
-    An overridden quantity or curve becomes `assumed` with the source "set by the user". Entries of
-    a list go by their places: `node.fabric.wires.0-3,6.bytes_per_s=60GB/s`.
-    """
-    fields = machine.model_dump()
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key.strip():
-            raise DescriptionError(
-                f"override {shorten(override)!r} is not of the form section.field=value; "
-                "write for example device.memory_bytes=80GB"
-            )
-        if key.strip() == "network":
-            chosen = Machine.described(fields, where="override").on_network(text.strip())
-            fields = chosen.model_dump()
-            continue
-        _override(fields, key.strip(), text.strip())
-    return Machine.described(fields, where="override")
-
-
-def _override(fields: dict[str, Any], key: str, text: str) -> None:
-    *path, last = key.split(".")
-    tables: list[Any] = [fields]
-    for part in path:
-        tables = [inner for table in tables for inner in _inside(table, part, key)]
-    for table in tables:
-        _check_field(table, last, key)
-        _replace(table, last, key, text)
-
-
-def _inside(table: Any, part: str, key: str) -> list[Any]:
-    """What an override's next word names: a section, or of a list one entry or several."""
-    if isinstance(table, (list, tuple)):
-        return [table[place] for place in parse_places(part, len(table))]
-    _check_field(table, part, key)
-    return [table[part]]
-
-
-def _check_field(table: Any, name: str, key: str) -> None:
-    if not isinstance(table, dict) or name not in table:
-        known = table if isinstance(table, dict) else []
-        raise UnknownNameError("field", key, known, "`planner show` lists them")
-
-
-def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
-    """Write an override's value; what has a source gets that of the user."""
-    old, stated = table[last], {"kind": "assumed", "source": "set by the user"}
-    if old is None or (isinstance(old, dict) and set(old) == {"value", *stated}):
-        table[last] = {"value": parse_quantity(text), **stated}
-    elif isinstance(old, dict):
-        raise DescriptionError(
-            f"{key} is a section, not a value; name a field in it: {', '.join(sorted(old))}"
-        )
-    elif isinstance(old, str):
-        table[last] = text
-    else:
-        try:
-            table[last] = json.loads(text)
-        except (ValueError, RecursionError):
-            table[last] = parse_quantity(text)
-        if set(stated) <= set(table):
-            table |= stated

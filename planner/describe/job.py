@@ -10,18 +10,16 @@ from typing import Any, Self
 from pydantic import Field
 
 from planner.describe.base import Description
-from planner.describe.catalogue import (
-    MOST_FREE,
-    load_framework,
-    load_machine,
-    load_model,
-    overridden,
-    part_of_node,
-)
-from planner.describe.catalogue import leaving_free as leave_memory_free
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import (
+    MAX_FREE_PERCENT,
+    override_fields,
+    reserve_memory,
+    take_devices,
+)
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import LayoutError, PlannerError, shorten
@@ -47,7 +45,7 @@ class JobDescription(Description):
     """Network of the machine, where software makes several of its wires; `planner show MACHINE` lists them."""  # noqa: E501
     set: tuple[str, ...] = ()
     """Override of the profile: device.memory_bytes=80GB (repeatable)."""
-    leave_free: float = Field(default=0.0, ge=0, le=MOST_FREE)
+    leave_free: float = Field(default=0.0, ge=0, le=MAX_FREE_PERCENT)
     """Percent of every device's memory that the layout must not need."""
     frameworks: tuple[Any, ...] = ()
     """Frameworks to search, with switches; the usual ones where none is named."""
@@ -87,8 +85,8 @@ class JobDescription(Description):
                 f"--devices {self.devices} is a part of one node, but --nodes says {self.nodes}; "
                 "leave one out"
             )
-        machine = leave_memory_free(self.load_whole_machine(), self.leave_free)
-        return machine if self.devices is None else part_of_node(machine, self.devices)
+        machine = reserve_memory(self.load_whole_machine(), self.leave_free)
+        return machine if self.devices is None else take_devices(machine, self.devices)
 
     def load_whole_machine(self) -> Machine:
         """Load the machine with its overrides, all its memory and all devices of a node."""
@@ -99,7 +97,7 @@ class JobDescription(Description):
             machine = self.machine
         else:
             return load_machine(self.machine, overrides)
-        return overridden(machine, overrides) if overrides else machine
+        return override_fields(machine, overrides) if overrides else machine
 
     def load_frameworks(self) -> tuple[Framework, ...]:
         """Load the frameworks that are named."""

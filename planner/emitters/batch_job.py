@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimate
 from planner.cost.scenario import Scenario
-from planner.describe.catalogue import load_machine, load_model, names, part_of_node
+from planner.describe.catalogue import load_machine, load_model, names
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
-from planner.describe.model.huggingface.hub import is_of_hub
+from planner.describe.machine.variants import take_devices
+from planner.describe.model.huggingface.hub import is_from_hub
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import shorten
@@ -106,7 +107,7 @@ class BatchJob:
     @property
     def model_is_catalogued(self) -> bool:
         """Whether the model's name suffices to find it again."""
-        if is_of_hub(self.model):
+        if is_from_hub(self.model):
             return True
         return self.model.name in names("model") and load_model(self.model.name) == self.model
 
@@ -118,7 +119,7 @@ class BatchJob:
             return False
         whole = load_machine(name).network_of(self.framework.family)
         return self.machine == whole or (
-            devices <= whole.node.num_devices and self.machine == part_of_node(whole, devices)
+            devices <= whole.node.num_devices and self.machine == take_devices(whole, devices)
         )
 
     @property

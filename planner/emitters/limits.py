@@ -132,7 +132,7 @@ def check_job(job: BatchJob, says: Says) -> None:
     What the framework's description says of its code is what the search keeps to.
     """
     framework, name = job.framework, shorten(job.framework.name)
-    unsaid = framework.code.unsaid(job.workload)
+    unsaid = framework.code.unsupported_setting(job.workload)
     if unsaid:
         raise EmitError(f"{name}: {unsaid}")
     lacks = framework.code.lacks(job.model, job.workload)
@@ -141,19 +141,19 @@ def check_job(job: BatchJob, says: Says) -> None:
             f"model {job.model.name[:60]!r} is not written for {name}: {lacks}; use a framework "
             "that can, such as deepspeed or accelerate, which run the model's own code"
         )
-    if framework.untold:
-        raise not_written(f"switch {framework.untold[0]}", name, "the framework without it")
+    if framework.unwritable:
+        raise not_written(f"switch {framework.unwritable[0]}", name, "the framework without it")
     says.check(job.layout, name)
     if job.workload.ramp and not says.ramp:
         raise not_written(f"ramp = {shorten(job.workload.ramp)}", name, "none")
-    part = framework.written(job.model, job.workload)
+    part = framework.limit_to_files(job.model, job.workload)
     if job.layout.world == 1:
         # one rank shards nothing, whatever its stage is called
         part = part.model_copy(update={"zero_stages": framework.zero_stages})
     try:
         check(Scenario(job.model, job.machine, job.workload, part), job.layout)
     except LayoutError as error:
-        odd = framework.code.odd(job.model, job.workload.sequence_length)
+        odd = framework.code.unsupported_model(job.model, job.workload.sequence_length)
         why = f" ({odd})" if odd and odd not in str(error) else ""
         raise EmitError(f"{job.layout} is not written for {name}{why}: {error}") from None
 

@@ -86,8 +86,8 @@ def switched_on(recipe: Recipe, framework: Framework) -> Recipe:
     A line of a switch goes into the file that it names (`FILE: LINE`), else into the first one;
     what no file takes is left to the user's program, in a sentence.
     """
-    for word, switch in framework.on_by_name.items():
-        for line in () if recipe.tells else switch.told(word):
+    for word, switch in framework.active_switches.items():
+        for line in () if recipe.tells else switch.fill_arguments(word):
             recipe = _told(recipe, word, switch, line)
     return replace(recipe, environment={**recipe.environment, **framework.environment})
 

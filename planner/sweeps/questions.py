@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from planner.describe.base import Description
-from planner.describe.catalogue import (
-    leaving_free,
-    load_framework,
-    load_machine,
-    load_model,
-    overridden,
-    part_of_node,
-)
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.framework.framework import Framework
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.sweeps.columns import cell
@@ -145,8 +139,8 @@ def _machine(
     """A machine by name or as it is described, with what is changed of it."""
     if isinstance(given, str):
         return load_machine(given, overrides, free, devices)
-    machine = leaving_free(overridden(given, overrides) if overrides else given, free)
-    return machine if devices is None else part_of_node(machine, devices)
+    machine = reserve_memory(override_fields(given, overrides) if overrides else given, free)
+    return machine if devices is None else take_devices(machine, devices)
 
 
 def _said_of_machine(

@@ -25,9 +25,10 @@ from planner.app.views.log import _object
 from planner.app.views.scaling import node_counts
 from planner.app.views.trust import _scored, _text
 from planner.cli import main
-from planner.describe.catalogue import load_machine, load_model, overridden
+from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
@@ -724,7 +725,7 @@ def test_machines_names_numbers_as_they_are_set() -> None:
     machine = load_machine("polaris")
     for name in names:
         if not name.startswith("network efficiency by nodes") and "[" not in name:
-            overridden(machine, (f"{name}={_value_of(machine, name)!r}",))
+            override_fields(machine, (f"{name}={_value_of(machine, name)!r}",))
 
 
 def _value_of(machine: Machine, name: str) -> float:

@@ -15,8 +15,9 @@ from planner.cost.estimate import timed
 from planner.cost.memory.footprint import Footprints, footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.describe.catalogue import load_machine, load_model, overridden
+from planner.describe.catalogue import load_machine, load_model
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, divisors
+from planner.describe.machine.variants import override_fields
 from planner.describe.workload import Workload
 from tests.descriptions import searched
 
@@ -96,7 +97,9 @@ def every_layout(scenario: Scenario, world: int) -> Layouts:
     keep(mask)
     # states that one replica shares with nobody are held whole, unless the host holds them
     layouts = Layouts.broadcast(**columns)
-    least = layouts.zero_stage == min(scenario.framework.stages(scenario.workload.precision))
+    least = layouts.zero_stage == min(
+        scenario.framework.zero_stages_for(scenario.workload.precision)
+    )
     return layouts.take(np.flatnonzero((layouts.num_replicas > 1) | least | ~layouts.keeps_states))
 
 
@@ -114,7 +117,7 @@ def best(found: Candidates) -> float:
 @pytest.mark.parametrize("name", WORLDS)
 def test_nothing_legal_is_faster_than_what_is_found(name: str) -> None:
     model, place, changed, nodes, batch, tokens, frameworks = WORLDS[name]
-    machine = overridden(load_machine(place), (changed,) if changed else ())
+    machine = override_fields(load_machine(place), (changed,) if changed else ())
     job = Workload(global_batch=batch, sequence_length=tokens)
     world = nodes * machine.node.num_devices
     found = searched(load_model(model), machine, nodes, job, frameworks)

@@ -17,8 +17,9 @@ from planner.cost.memory.footprint import footprints
 from planner.cost.operators.backward import FREES_NOTHING
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts, module_bits
-from planner.describe.catalogue import load_framework, load_machine, load_model, overridden
+from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import RECOMPUTE, Layout
+from planner.describe.machine.variants import override_fields
 from planner.describe.workload import Workload
 
 RISK = preferences().risk
@@ -35,7 +36,7 @@ WORLDS = {
 
 def scenario_of(name: str, **job: object) -> Scenario:
     model, layers, room, framework, batch = WORLDS[name]
-    machine = overridden(load_machine("polaris"), [f"device.memory_bytes={room}"])
+    machine = override_fields(load_machine("polaris"), [f"device.memory_bytes={room}"])
     workload = Workload(sequence_length=2048, global_batch=batch).replaced(**job)
     shape = load_model(model)
     experts = shape.experts.replaced(num_experts=16) if shape.experts else None

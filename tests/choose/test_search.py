@@ -222,7 +222,7 @@ def test_a_v_is_searched_only_where_it_can_be_run() -> None:
     # as many or as few micro-batches as there are
     assert np.any(turned.grad_accumulation % turned.pp)
     assert dropped["schedule does not go with recompute or ZeRO stage"] > len(turned)
-    written = replace(q, framework=q.framework.written(q.model, q.workload))
+    written = replace(q, framework=q.framework.limit_to_files(q.model, q.workload))
     assert not np.any(enumerate_layouts(written, 16)[0].v_shaped)
     assert not np.any(
         enumerate_layouts(replace(q, framework=load_framework("nanotron")), 16)[0].v_shaped

@@ -14,19 +14,17 @@ import pytest
 from planner.describe.base import Description
 from planner.describe.catalogue import (
     folder,
-    leaving_free,
     load_framework,
     load_machine,
     load_model,
     names,
-    overridden,
-    part_of_node,
     read_toml,
 )
 from planner.describe.files import write_atomically
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import Layout
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields, reserve_memory, take_devices
 from planner.describe.model.model import Model
 from planner.errors import (
     CatalogueError,
@@ -311,14 +309,14 @@ def test_memory_can_be_left_free() -> None:
     kept = load_machine("polaris", ("device.memory_bytes=80GB",), 25)
     assert kept.device.memory_bytes.value == pytest.approx(60e9)
     assert "25 %" in kept.device.memory_bytes.source
-    assert leaving_free(whole, 0) is whole
+    assert reserve_memory(whole, 0) is whole
 
 
 @pytest.mark.parametrize("name", sorted(names("machine")))
 def test_every_machine_has_parts_of_a_node(name: str) -> None:
     whole = load_machine(name)
     for devices in {1, whole.node.num_devices // 2 or 1, whole.node.num_devices}:
-        part = part_of_node(whole, devices)
+        part = take_devices(whole, devices)
         assert part.num_devices == devices
         assert part.device == whole.device
         # no interface without a device, and no more than the devices had
@@ -357,7 +355,7 @@ def test_no_more_is_left_free_than_there_is(percent: float) -> None:
 def test_override_of_an_absent_quantity() -> None:
     machine = load_machine("laptop")
     assert machine.node.nic_bytes_per_s is None
-    changed = overridden(machine, ("node.nic_bytes_per_s=25GB/s",))
+    changed = override_fields(machine, ("node.nic_bytes_per_s=25GB/s",))
     assert changed.node.nic_bytes_per_s is not None
     assert changed.node.nic_bytes_per_s.value == 25e9
 

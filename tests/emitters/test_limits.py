@@ -117,7 +117,7 @@ def test_torchtitan_shards_over_context_and_experts(layout: Layout) -> None:
 def test_torchtitan_is_asked_only_for_what_it_can_hold() -> None:
     """The search keeps to the same, with smaller groups too."""
     asked = scenario("qwen3-30b-a3b", "fsdp2", "perlmutter")
-    part = asked.framework.written(asked.model, asked.workload)
+    part = asked.framework.limit_to_files(asked.model, asked.workload)
     found = list(search(replace(asked, framework=part), 16).footprints.layouts)
     assert any(x.ep > 1 and x.dp_shard not in (0, x.dp) for x in found)
     for x in found:

@@ -34,7 +34,7 @@ def files(name: str, switch: str) -> Files:
     devices = 8 if switch in MACHINES else 4
     known = framework.switches[switch].precisions
     precision = "bf16" if "bf16" in known else known[0]
-    stages = [s for s in framework.stages(precision) if s < 3 or "bucket" not in switch]
+    stages = [s for s in framework.zero_stages_for(precision) if s < 3 or "bucket" not in switch]
     layout = Layout(dp=devices, zero_stage=max(stages))
     if framework.communication.overlap_tensor_in_node:
         layout = layout.replaced(dp=devices // 2, tp=2, sequence_parallel=True)
@@ -52,7 +52,7 @@ def test_files_say_what_is_on(name: str, switch: str) -> None:
     readme = found.pop("README.md")
     assert all(f"- `{word}`: " in readme for word in framework.switched)
     text = "\n".join(found.values())
-    for line in framework.told:
+    for line in framework.switch_arguments:
         key = line.partition(": ")[2] or line
         key = key.partition(" ")[0].rpartition(".")[2]
         assert key in text, line

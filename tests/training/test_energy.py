@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.describe.catalogue import load_machine, names, part_of_node
+from planner.describe.catalogue import load_machine, names
+from planner.describe.machine.variants import take_devices
 from planner.training.energy import energy_kwh, node_power
 
 
@@ -46,7 +47,7 @@ def test_every_machine_has_a_power_or_none(name: str) -> None:
 
 
 def test_half_a_node_draws_half() -> None:
-    whole, half = load_machine("vsc-5"), part_of_node(load_machine("vsc-5"), 1)
+    whole, half = load_machine("vsc-5"), take_devices(load_machine("vsc-5"), 1)
     both = [node_power(machine) for machine in (whole, half)]
     assert both[0] is not None
     assert both[1] is not None

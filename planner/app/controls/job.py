@@ -19,18 +19,20 @@ from planner.app.controls.switches import SWITCHES, switched
 from planner.choose.preferences import preferences
 from planner.cost.scenario.experience import Experience
 from planner.describe.catalogue import (
-    MOST_FREE,
     aliases,
-    leaving_free,
     load_framework,
     load_machine,
     load_model,
     names,
-    overridden,
-    part_of_node,
 )
 from planner.describe.machine import Machine
-from planner.describe.model.huggingface.hub import spelled
+from planner.describe.machine.variants import (
+    MAX_FREE_PERCENT,
+    override_fields,
+    reserve_memory,
+    take_devices,
+)
+from planner.describe.model.huggingface.hub import parse_hub_name
 from planner.describe.model.model import Model
 from planner.describe.workload import (
     PRECISIONS,
@@ -123,13 +125,15 @@ def read(reading: Reading) -> Asked:
     """The job that wishes describe."""
     model: Model = _described(reading, "model", "llama-3-8b")
     machine: Machine = _described(reading, "machine", "polaris")
-    machine = reading.checked("set", lambda text: overridden(machine, tuple(text.splitlines())))
+    machine = reading.checked(
+        "set", lambda text: override_fields(machine, tuple(text.splitlines()))
+    )
     machine = _networked(reading, machine)
-    free = reading.number("free", 0, MOST_FREE, 0)
-    machine = leaving_free(machine, free)
+    free = reading.number("free", 0, MAX_FREE_PERCENT, 0)
+    machine = reserve_memory(machine, free)
     devices = reading.number("devices", 0, machine.node.num_devices, 0)
     if devices:
-        machine = part_of_node(machine, devices)
+        machine = take_devices(machine, devices)
     most = int(machine.num_nodes.value)
     nodes = reading.number("nodes", 1, most, min(_NODES, most))
     fields = {name: _field(reading, name, model, machine) for name in Workload.model_fields}
@@ -195,7 +199,7 @@ def _meant(typed: str, wishes: Wishes) -> str:
     if packed:
         with contextlib.suppress(PlannerError):
             labels = {link.unpack_own(packed).name: YOURS, **labels}
-    if typed == YOURS or typed in labels.values() or spelled(typed):
+    if typed == YOURS or typed in labels.values() or parse_hub_name(typed):
         return typed
     text = typed.lower()
     near = [name for name in labels if text in name.lower()]
@@ -205,9 +209,9 @@ def _meant(typed: str, wishes: Wishes) -> str:
 
 def moved(job: Job, machine: Machine) -> tuple[Job, str]:
     """The same job on at least as many devices of another machine, and what had to change."""
-    machine = leaving_free(machine, job.free)
+    machine = reserve_memory(machine, job.free)
     if 0 < job.devices < machine.node.num_devices:
-        machine = part_of_node(machine, job.devices)
+        machine = take_devices(machine, job.devices)
     nodes = -(-job.num_devices // machine.node.num_devices)
     workload, said = job.workload, ""
     possible = precisions(machine)
@@ -259,7 +263,7 @@ def _described(reading: Reading, kind: str, usual: str) -> Any:
     wishes, load = reading.wishes, load_model if kind == "model" else load_machine
     if kind == "machine" and wishes.get(kind, "").lower() in aliases():
         wishes[kind] = aliases()[wishes[kind].lower()]
-    if kind == "model" and spelled(wishes.get(kind, "")):
+    if kind == "model" and parse_hub_name(wishes.get(kind, "")):
         name = reading.text(kind, usual)
         try:
             return hub_model(name)

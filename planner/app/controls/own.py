@@ -12,7 +12,7 @@ from planner.app.controls.job import OWN, YOURS, Job
 from planner.app.link import Own
 from planner.app.markdown import escape
 from planner.describe.catalogue import folder
-from planner.describe.model.huggingface.hub import config_of, spelled
+from planner.describe.model.huggingface.hub import fetch_config, parse_hub_name
 from planner.emitters.batch_job import slug
 from planner.errors import PlannerError
 from planner.units import format_count
@@ -107,8 +107,8 @@ def _remove(kind: str) -> None:
 def _catalogued(kind: str) -> Own:
     """The catalogue's own file, or that of the hub, as a start for changes."""
     name = str(st.session_state[kind])
-    if kind == "model" and spelled(name):
-        return link.read_own(config_of(name).read_bytes(), f"{slug(name)}-changed.json")
+    if kind == "model" and parse_hub_name(name):
+        return link.read_own(fetch_config(name).read_bytes(), f"{slug(name)}-changed.json")
     data = (folder(kind) / f"{name}.toml").read_bytes()
     return link.read_own(data, f"{name}-changed.toml")
 

@@ -25,7 +25,8 @@ from planner.app.controls.job import (
 from planner.app.controls.own import changes, owned
 from planner.app.controls.switches import SWITCHES, help_of, offered
 from planner.app.markdown import escape
-from planner.describe.catalogue import MOST_FREE, names
+from planner.describe.catalogue import names
+from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import Workload
 from planner.units import format_bytes, format_count
 
@@ -177,7 +178,7 @@ def _details(asked: Asked) -> None:
     free.number_input(
         "Leave free [%]",
         min_value=0,
-        max_value=MOST_FREE,
+        max_value=MAX_FREE_PERCENT,
         step=5,
         key="free",
         help="How much of every device's memory no layout may need: room for what the estimate "

@@ -39,7 +39,7 @@ def _offered(
 ) -> Iterator[tuple[str, str]]:
     for framework in frameworks:
         for name, switch in load_framework(framework).switches.items():
-            unfit = workload is not None and switch.unfit(workload, model)
+            unfit = workload is not None and switch.refuses_workload(workload, model)
             if not (switch.refuses(machine.device) or unfit):
                 value = f"={switch.usual}" if switch.takes else ""
                 yield f"{framework}+{name}{value}", switch.does

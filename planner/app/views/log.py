@@ -13,7 +13,7 @@ import streamlit as st
 from planner.app.controls.job import Job
 from planner.app.markdown import escape
 from planner.describe.catalogue import load_machine, names
-from planner.describe.model.huggingface.hub import is_of_hub
+from planner.describe.model.huggingface.hub import is_from_hub
 from planner.errors import CatalogueError, PlannerError
 from planner.evidence.logs.compare import compare
 from planner.evidence.logs.job import read_job
@@ -40,7 +40,7 @@ def log(job: Job | None) -> None:
     every = names("machine")
     usual = job.machine.name if job and job.machine.name in every else "polaris"
     machine = columns[0].selectbox("Machine", every, index=every.index(usual), key="log_on")
-    asked = {job.model.name: job.model} if job and is_of_hub(job.model) else {}
+    asked = {job.model.name: job.model} if job and is_from_hub(job.model) else {}
     options = (_AS_LOGGED, *asked, *names("model"))
     model = columns[1].selectbox("Model", options, key="log_model")
     layout = columns[2].text_input(

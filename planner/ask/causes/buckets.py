@@ -61,7 +61,7 @@ def buckets(
     world = nodes * asked.per_node
     found: dict[tuple[int, float], Estimate] = {}
     for size in sorted({own, *(size for size in _SIZES if size < own)}, reverse=True):
-        for stage in framework.stages(asked.workload.precision):
+        for stage in framework.zero_stages_for(asked.workload.precision):
             found[stage, size] = _estimate(asked, _with(framework, size), world, stage)
     return asked.answer(
         "buckets",

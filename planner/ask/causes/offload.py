@@ -19,8 +19,8 @@ from planner.cost.estimate import Estimate, estimate_layouts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.base import Quantity
-from planner.describe.catalogue import overridden
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields
 from planner.describe.model.model import Model
 from planner.units import format_rate, format_seconds
 
@@ -114,7 +114,7 @@ def _row(scenario: Scenario, best: Estimate, way: _Way, share: float) -> Row | N
     def step_s(factor: float) -> float:
         rates = (min(max(factor * fact.value, _SLOWEST), _ENDLESS) for fact in facts)
         changes = tuple(f"{p}={rate!r}" for p, rate in zip(way.paths, rates, strict=True))
-        other = replace(scenario, machine=overridden(scenario.machine, changes))
+        other = replace(scenario, machine=override_fields(scenario.machine, changes))
         return estimate_layouts(other, Layouts.stack([best.layout]))[0].step_time_s
 
     least = step_s(_ENDLESS)

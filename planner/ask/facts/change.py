@@ -12,9 +12,10 @@ from planner.ask.option import Nodes, Option, checked
 from planner.ask.point import Point, no_point, on_nodes
 from planner.choose.job import frameworks_for
 from planner.cost.parts import part
-from planner.describe.catalogue import load_framework, overridden
+from planner.describe.catalogue import load_framework
 from planner.describe.framework.switches import family
 from planner.describe.machine import Machine
+from planner.describe.machine.variants import override_fields
 from planner.describe.model.model import Model
 from planner.errors import PlannerError, shorten
 from planner.units import counted, format_seconds
@@ -72,7 +73,7 @@ def change(
     [True]
     """
     asked = asked_of(model, machine, job)
-    owned = [(shorten(text), overridden(asked.machine, (text,))) for text in also]
+    owned = [(shorten(text), override_fields(asked.machine, (text,))) for text in also]
     now = asked.on(nodes)
     changes = [_Change("machine", name, asked.at(machine=place), nodes) for name, place in owned]
     changes += _changes(asked, nodes, now)
@@ -112,10 +113,10 @@ def _changes(asked: Asked, nodes: int, now: Point) -> Iterator[_Change]:
     across = nodes > 1 and place.node.num_nics > 0
     for name, paths in _FASTER.items():
         if (across or not name.startswith("network")) and (changes := _doubled(place, paths)):
-            yield _Change("machine", name, asked.at(machine=overridden(place, changes)), nodes)
+            yield _Change("machine", name, asked.at(machine=override_fields(place, changes)), nodes)
     if across and place.network is not None:
         half = place.network.latency_s.value / 2
-        slower = overridden(place, (f"network.latency_s={half!r}",))
+        slower = override_fields(place, (f"network.latency_s={half!r}",))
         yield _Change("machine", "half the latency of the network", asked.at(machine=slower), nodes)
     if 2 * nodes <= place.num_nodes.value:
         yield _Change("job", f"{counted(2 * nodes, 'node')}", asked, 2 * nodes)
@@ -156,10 +157,12 @@ def _software(asked: Asked, nodes: int, now: Point) -> Iterator[_Change]:
     here = next((f for f in asked.frameworks if getattr(f, "name", f) == mine), mine)
     framework = load_framework(here) if isinstance(here, str) else here
     for word, switch in framework.switches.items():
-        if word in framework.on_by_name or (switch.takes and not switch.usual):
+        if word in framework.active_switches or (switch.takes and not switch.usual):
             continue
         said = f"{word}={switch.usual}" if switch.takes else word
-        if switch.refuses(asked.machine.device) or switch.unfit(asked.workload, asked.model):
+        if switch.refuses(asked.machine.device) or switch.refuses_workload(
+            asked.workload, asked.model
+        ):
             continue
         try:
             on = framework.with_switches(said)

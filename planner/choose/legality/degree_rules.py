@@ -34,7 +34,7 @@ def _for_model(q: Scenario) -> str:
     code = q.framework.code
     if not code.models:
         return ""
-    odd = code.odd(q.model, q.workload.sequence_length)
+    odd = code.unsupported_model(q.model, q.workload.sequence_length)
     return f" for {q.model.name}" + (f" ({odd})" if odd else "")
 
 

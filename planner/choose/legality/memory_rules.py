@@ -43,7 +43,7 @@ def _by_layers_message(q: Scenario, x: Layout) -> str:
 
 
 def _modules(q: Scenario, x: Layouts) -> Mask:
-    known = q.framework.modules(q.workload.precision)
+    known = q.framework.modules_for(q.workload.precision)
     refused = tuple(name for name in RECOMPUTE_MODULES if name not in known)
     named = x.recompute_modules > 0
     return ~named | (x.recomputes_selectively & ~x.recomputes_module(refused))
@@ -61,7 +61,7 @@ def _modules_message(q: Scenario, x: Layout) -> str:
             "modules are named for selective recompute; use that"
         )
     precision = q.workload.precision
-    known = q.framework.modules(precision)
+    known = q.framework.modules_for(precision)
     in_precision = "" if known == q.framework.recompute_modules else f" in {precision}"
     return (
         f"recompute_modules = {'+'.join(x.recompute_modules)}: {q.framework.name} repeats "
@@ -175,7 +175,7 @@ def _offload_message(q: Scenario, x: Layout) -> str:
 
 def _offload_stages(q: Scenario, x: Layout) -> list[int]:
     """ZeRO stages of the framework at which it offloads as the layout does."""
-    stages = q.framework.stages(q.workload.precision)
+    stages = q.framework.zero_stages_for(q.workload.precision)
     held = _offloads(q, Layouts.stack([x.replaced(zero_stage=stage) for stage in stages]))
     return [stage for stage, holds in zip(stages, held, strict=True) if holds]
 

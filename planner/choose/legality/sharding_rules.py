@@ -41,13 +41,13 @@ def _batch_message(q: Scenario, x: Layout) -> str:
 
 
 def _zero(q: Scenario, x: Layouts) -> Mask:
-    stages = among(x.zero_stage, q.framework.stages(q.workload.precision))
+    stages = among(x.zero_stage, q.framework.zero_stages_for(q.workload.precision))
     piped = among(x.zero_stage, q.framework.zero_stages_with_pipeline)
     return stages & (piped | ~x.piped)
 
 
 def _zero_message(q: Scenario, x: Layout) -> str:
-    allowed = q.framework.stages(q.workload.precision)
+    allowed = q.framework.zero_stages_for(q.workload.precision)
     if x.zero_stage not in allowed:
         return (
             f"ZeRO stage {x.zero_stage} is not offered by {q.framework.name} in "

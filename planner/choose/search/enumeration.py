@@ -118,7 +118,7 @@ def _sharding(grid: Grid) -> None:
     else:
         grid.filter(~alone | (columns["sequence_parallel"] == 0))
     grid.apply("sequence_parallel")
-    stages = framework.stages(grid.scenario.workload.precision)
+    stages = framework.zero_stages_for(grid.scenario.workload.precision)
     grid.cross("zero_stage", list(stages))
     grid.apply("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))

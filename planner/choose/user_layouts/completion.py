@@ -272,7 +272,7 @@ def _with_switches(
     for word, name in names.items():
         if (switch := framework.switches.get(name)) is None:
             reasons[word] = f"{framework.name} has no such switch"
-        elif unfit := switch.unfit(workload, model):
+        elif unfit := switch.refuses_workload(workload, model):
             reasons[word] = f"it {unfit}"
     fitting = [word for word in files.switches if word not in reasons]
     notes = [f"{word} of {files.name} is not counted: {why}" for word, why in reasons.items()]
@@ -293,8 +293,8 @@ def _changes_as_switches(
     }
     notes = []
     for name, switch in framework.switches.items():
-        word = switch.saying(name, different, changes)
-        if word and name not in framework.on_by_name:
+        word = switch.word_for(name, different, changes)
+        if word and name not in framework.active_switches:
             framework = framework.with_switches(word)
             notes.append(f"{files} turns on {word}: {switch.does}")
             different = {p: v for p, v in different.items() if framework.trait(p) != v}

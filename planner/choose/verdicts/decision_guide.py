@@ -139,7 +139,7 @@ def _on_one_device(scenario: Scenario) -> Footprints:
     """Memory to train the model on one device with micro-batch 1 and full recompute."""
     workload = scenario.workload.replaced(global_batch=1)
     recompute: Recompute = "full" if "full" in scenario.framework.recompute else "none"
-    stages = scenario.framework.stages(scenario.workload.precision)
+    stages = scenario.framework.zero_stages_for(scenario.workload.precision)
     layout = Layout(recompute=recompute, zero_stage=min(stages))
     return footprints(replace(scenario, workload=workload), Layouts.stack([layout]))
 

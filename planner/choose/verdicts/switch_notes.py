@@ -87,7 +87,9 @@ def _switch_choices(scenario: Scenario, together: bool) -> list[tuple[str, ...]]
     on = {word.partition("=")[0] for word in framework.switched}
     single = []
     for name, switch in framework.switches.items():
-        suits = not switch.refuses(device) and not switch.unfit(scenario.workload, scenario.model)
+        suits = not switch.refuses(device) and not switch.refuses_workload(
+            scenario.workload, scenario.model
+        )
         has_value = bool(switch.takes) == bool(switch.usual)
         if suits and switch.saves_memory and has_value and name not in on:
             needed = [need for need in switch.needs if need not in on]
@@ -167,7 +169,7 @@ def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
 
 def _trial_notes(trial: _Trial, best: Estimate | None) -> list[str]:
     """Say what the switches gain; nothing if that is too little or risky."""
-    fastest, switches = trial.fastest, trial.framework.on_by_name
+    fastest, switches = trial.fastest, trial.framework.active_switches
     effect = "; ".join(switches[word].does for word in trial.switches)
     result = (
         f"{fastest.layout} takes {format_seconds(fastest.step_time_s)} per step and "
@@ -190,7 +192,9 @@ def _memory_order_notes(candidates: Mapping[str, Candidates], best: Estimate) ->
         return []
     scenario, layouts = part.scenario, Layouts.stack([best.layout])
     for name, switch in scenario.framework.switches.items():
-        suits = not switch.refuses(scenario.machine.device) and not switch.unfit(scenario.workload)
+        suits = not switch.refuses(scenario.machine.device) and not switch.refuses_workload(
+            scenario.workload
+        )
         if not (suits and "kernels.channels_last" in switch.dotted):
             continue
         for trial in _try(scenario, layouts, (name,)):

@@ -73,7 +73,7 @@ def _unused_layer_counts(scenario: Scenario, layout: Layout) -> list[str]:
 def _unused_expert_options(scenario: Scenario, layout: Layout) -> list[str]:
     """Switches and imbalance of an expert exchange that does not happen or overlap."""
     framework, imbalance = scenario.framework, scenario.workload.expert_imbalance
-    switches = {word: each for word, each in framework.on_by_name.items() if each.of_experts}
+    switches = {word: each for word, each in framework.active_switches.items() if each.of_experts}
     if layout.ep == 1:
         unused = [f"switch {word}" for word in switches]
         unused += [f"expert_imbalance = {imbalance:g}"] if imbalance > 1 else []

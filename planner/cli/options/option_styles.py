@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 
-from planner.describe.catalogue import MOST_FREE, load_framework, names
+from planner.describe.catalogue import load_framework, names
 from planner.describe.framework.switches import split_name
+from planner.describe.machine.variants import MAX_FREE_PERCENT
 from planner.describe.workload import parse_tokens, read_documents
 from planner.errors import PlannerError
 
@@ -95,7 +96,7 @@ STYLES = {
     "nodes": OptionStyle(("--nodes", "-n")),
     "set": OptionStyle(("--set",), convert=tuple),
     "network": OptionStyle(settings={"metavar": "NAME", "show_default": "the framework's own"}),
-    "leave_free": OptionStyle(settings={"metavar": "PERCENT", "min": 0, "max": MOST_FREE}),
+    "leave_free": OptionStyle(settings={"metavar": "PERCENT", "min": 0, "max": MAX_FREE_PERCENT}),
     "devices": OptionStyle(settings={"min": 1}),
     "frameworks": OptionStyle(
         ("--framework", "-f"),

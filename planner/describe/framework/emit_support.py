@@ -52,7 +52,7 @@ class EmitSupport(Description):
 
     def lacks(self, model: Model, workload: Workload) -> str:
         """Why a job cannot be written at all; empty where it can."""
-        if unsaid := self.unsaid(workload):
+        if unsaid := self.unsupported_setting(workload):
             return unsaid
         if self.other_models != "none" or not self.models:
             return ""
@@ -60,9 +60,9 @@ class EmitSupport(Description):
             return "its code trains no adapters and freezes no parts"
         if mixes := self._mixes(workload):
             return mixes
-        return self.odd(model, workload.sequence_length)
+        return self.unsupported_model(model, workload.sequence_length)
 
-    def unsaid(self, workload: Workload) -> str:
+    def unsupported_setting(self, workload: Workload) -> str:
         """What of a workload its files cannot ask for; empty where they can all."""
         if workload.precision not in self.precisions:
             return f"precision {workload.precision} is not written; use {either(self.precisions)}"
@@ -85,7 +85,7 @@ class EmitSupport(Description):
             return f"documents of one sequence (document_lengths) attend to each other there{fused}"
         return ""
 
-    def odd(self, model: Model, sequence_length: int) -> str:
+    def unsupported_model(self, model: Model, sequence_length: int) -> str:
         """What sets a model apart from all that its code builds; empty where nothing does."""
         reasons = [decoders.lacks(model, sequence_length) for decoders in self.models]
         return "" if not reasons or "" in reasons else f"its code builds no model that {reasons[0]}"

@@ -190,7 +190,7 @@ class Framework(Description):
         >>> compiled.name, compiled.kernels.fused_norm
         ('fsdp2+compile', True)
         """
-        plain = {**self.model_dump(), "name": self.name.removesuffix(self._said)}
+        plain = {**self.model_dump(), "name": self.name.removesuffix(self._switch_suffix)}
         changed = switched(plain, (*self.switched, *words))
         return type(self).described(changed, where=shorten(changed["name"]))
 
@@ -226,10 +226,10 @@ class Framework(Description):
                 f"{self.name} does not run on {machine.device.name} {where}; it is for "
                 f"{', '.join(self.devices)}: use another framework"
             )
-        for word, switch in self.on_by_name.items():
+        for word, switch in self.active_switches.items():
             if why := switch.refuses(machine.device):
                 return f"switch {word} of {self.family} {why} {where}; leave it out"
-            if workload is not None and (why := switch.unfit(workload, model)):
+            if workload is not None and (why := switch.refuses_workload(workload, model)):
                 return f"switch {word} of {self.family} {why}; leave it out"
         if workload is not None and workload.pad_experts and not self.code.pads_experts:
             return (
@@ -249,27 +249,29 @@ class Framework(Description):
         return functools.reduce(getattr, path.split("."), self)
 
     @property
-    def on_by_name(self) -> dict[str, Switch]:
+    def active_switches(self) -> dict[str, Switch]:
         """Its switches that are on, by how they were named."""
         return {word: self.switches[word.partition("=")[0]] for word in self.switched}
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def switch_arguments(self) -> tuple[str, ...]:
         """What its files are told for the switches that are on, in the recipe's own words."""
-        return tuple(line for word, one in self.on_by_name.items() for line in one.told(word))
+        return tuple(
+            line for word, one in self.active_switches.items() for line in one.fill_arguments(word)
+        )
 
     @property
-    def untold(self) -> tuple[str, ...]:
+    def unwritable(self) -> tuple[str, ...]:
         """Switches that are on and that its files cannot be told."""
-        return tuple(word for word, one in self.on_by_name.items() if one.arguments is None)
+        return tuple(word for word, one in self.active_switches.items() if one.arguments is None)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the job's environment for the switches that are on."""
-        return {k: v for one in self.on_by_name.values() for k, v in one.environment.items()}
+        return {k: v for one in self.active_switches.values() for k, v in one.environment.items()}
 
     @property
-    def _said(self) -> str:
+    def _switch_suffix(self) -> str:
         return "".join(f"+{word}" for word in self.switched)
 
     def on(self, runtime: Runtime) -> Framework:
@@ -286,39 +288,40 @@ class Framework(Description):
         changes = lacking[0].model_dump(exclude={"runtimes"}, exclude_none=True)
         return self.model_copy(update={"kernels": self.kernels.replaced(**changes)})
 
-    def modules(self, precision: str) -> tuple[Module, ...]:
+    def modules_for(self, precision: str) -> tuple[Module, ...]:
         """Modules that selective recompute can be told to repeat in a training precision.
 
         >>> from planner.describe.catalogue import load_framework
         >>> megatron = load_framework("megatron-lm")
-        >>> set(megatron.modules("bf16")) - set(megatron.modules("fp8")) == {"moe_act", "layernorm"}
-        True
+        >>> sorted(set(megatron.modules_for("bf16")) - set(megatron.modules_for("fp8")))
+        ['layernorm', 'moe_act']
         """
         refused = self.recompute_modules_not_fp8 if precision == "fp8" else ()
         return tuple(name for name in self.recompute_modules if name not in refused)
 
-    def stages(self, precision: str) -> tuple[int, ...]:
+    def zero_stages_for(self, precision: str) -> tuple[int, ...]:
         """ZeRO stages that it offers in a training precision, with the switches that are on.
 
         >>> from planner.describe.catalogue import load_framework
-        >>> [load_framework(name).stages("bf16") for name in ("megatron-lm",
+        >>> [load_framework(name).zero_stages_for("bf16") for name in ("megatron-lm",
         ...                                                   "megatron-lm+precision-aware")]
         [(0, 1), (1,)]
         """
         plain = precision in self.unsharded_precisions
-        on = [switch.zero_stages for switch in self.on_by_name.values()]
+        on = [switch.zero_stages for switch in self.active_switches.values()]
         return tuple(
             stage
             for stage in self.zero_stages
             if (stage or plain) and all(stage in stages for stages in on)
         )
 
-    def written(self, model: Model, workload: Workload) -> Framework:
+    def limit_to_files(self, model: Model, workload: Workload) -> Framework:
         """The part of it whose layouts can be written for a job.
 
         >>> from planner.describe.catalogue import load_framework, load_model
         >>> fsdp2 = load_framework("fsdp2")
-        >>> [fsdp2.written(load_model(name), Workload()).axes for name in ("llama-3-8b", "gpt2")]
+        >>> models = [load_model(name) for name in ("llama-3-8b", "gpt2")]
+        >>> [fsdp2.limit_to_files(model, Workload()).axes for model in models]
         [('tp', 'pp', 'cp'), ()]
         """
         code = self.code

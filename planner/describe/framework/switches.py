@@ -102,10 +102,10 @@ class Switch(Description):
         fits = device.is_of(self.devices) and device.runtime in self.runtimes
         return "" if fits else f"does nothing on {device.name}{known}"
 
-    def unfit(self, workload: Workload, model: Model | None = None) -> str:
+    def refuses_workload(self, workload: Workload, model: Model | None = None) -> str:
         """Why it is not for a workload, or not for its model; empty where it is.
 
-        >>> Switch(does="narrows sums", source="here", precisions=("bf16",)).unfit(
+        >>> Switch(does="narrows sums", source="here", precisions=("bf16",)).refuses_workload(
         ...     Workload(precision="fp16"))
         'is for precision bf16, not fp16'
         """
@@ -125,7 +125,7 @@ class Switch(Description):
                 return f"is for feed-forwards with {either(self.feed_forwards)}, not {found}"
         return ""
 
-    def saying(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+    def word_for(self, name: str, different: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
         """Its word where it says just what a file states otherwise; empty where it does not.
 
         `different` are the stated traits, dotted, that the framework has otherwise.
@@ -133,7 +133,7 @@ class Switch(Description):
         >>> quiet = Switch(does="waits for it", source="here",
         ...                changes={"communication": {"overlap_gradients": False}})
         >>> stated = {"communication.overlap_gradients": False}
-        >>> quiet.saying("no-overlap", stated, stated), quiet.saying("no-overlap", {}, stated)
+        >>> quiet.word_for("no-overlap", stated, stated), quiet.word_for("no-overlap", {}, stated)
         ('no-overlap', '')
         """
         changes = self.dotted
@@ -145,12 +145,12 @@ class Switch(Description):
         value = values.pop() if len(values) == 1 else None
         return f"{name}={value:.0f}" if isinstance(value, (int, float)) else ""
 
-    def told(self, word: str) -> tuple[str, ...]:
+    def fill_arguments(self, word: str) -> tuple[str, ...]:
         """What files are told for it as a user named it, with its value as a plain number.
 
         >>> bucket = Switch(does="sets a bucket", source="here", takes="buffers.x",
         ...                 arguments=["--bucket {value}"])
-        >>> bucket.told("bucket=5e7")
+        >>> bucket.fill_arguments("bucket=5e7")
         ('--bucket 50000000',)
         """
         value = _number(*word.split("=", 1)) if self.takes else ""

@@ -17,7 +17,7 @@ from typing import Any
 
 from planner.errors import DescriptionError, shorten, shorten_path
 
-__all__ = ["WORKER", "spelled", "traced_fields"]
+__all__ = ["WORKER", "is_python_file", "traced_fields"]
 
 WORKER = ("-m", "planner.validate.trace.worker")
 """What traces: a process that reads a request and writes an answer, each a line of JSON."""
@@ -25,10 +25,10 @@ _SPELLED = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]*))?", re.DOTALL
 _LIMIT_S = 900.0
 
 
-def spelled(name: str) -> bool:
+def is_python_file(name: str) -> bool:
     """Whether a text names a Python file, with or without one of its functions.
 
-    >>> spelled("net.py:build"), spelled("./nets/net.py"), spelled("gpt2")
+    >>> is_python_file("net.py:build"), is_python_file("./nets/net.py"), is_python_file("gpt2")
     (True, True, False)
     """
     return _SPELLED.fullmatch(name) is not None

@@ -37,7 +37,7 @@ def _files(files: Iterable[File]) -> str:
 
 
 def _switches(job: BatchJob) -> str:
-    on = job.framework.on_by_name.items()
+    on = job.framework.active_switches.items()
     rows = [f"- `{word}`: {switch.does}" for word, switch in on]
     return "\n\n".join(["## Switched on", "\n".join(rows)]) if rows else ""
 

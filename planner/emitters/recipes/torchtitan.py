@@ -277,7 +277,7 @@ def _settings(job: BatchJob) -> list[str]:
         "parallelism": _parallelism(job, _HEAD),
         "checkpoint": _checkpoint(job),
     }
-    told = assigned(tables, job.framework.told)
+    told = assigned(tables, job.framework.switch_arguments)
     tables = {name: table for name, table in told.items() if name != _COMPILE}
     lines = [
         f"{section}.{key} = {_literal(value)}"
@@ -291,7 +291,7 @@ def _settings(job: BatchJob) -> list[str]:
 
 def _compile(job: BatchJob) -> dict[str, Any]:
     """What is compiled, as the switches that are on say."""
-    found = assigned({_COMPILE: {"enable": False}}, job.framework.told)[_COMPILE]
+    found = assigned({_COMPILE: {"enable": False}}, job.framework.switch_arguments)[_COMPILE]
     return dict(found)
 
 
@@ -344,7 +344,7 @@ def _old_files(job: BatchJob, flavor: str) -> list[File]:
         _COMPILE: {"enable": False},
         "activation_checkpoint": checkpointing,
     }
-    tables = assigned(tables, job.framework.told)
+    tables = assigned(tables, job.framework.switch_arguments)
     if _ASYNC in tables[_COMPILE]:
         # the older release has it among the degrees
         tables["parallelism"][_ASYNC] = tables[_COMPILE].pop(_ASYNC)

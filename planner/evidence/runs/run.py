@@ -251,7 +251,7 @@ def _precision(cells: Cells, of: _Setting, zero_stage: int | None) -> Reading[st
         return stated(said)
     has_bf16 = "bf16" in of.place.machine.device.peak_flop_per_s
     precision = usual(of.software).precision or ("bf16" if has_bf16 else "fp16")
-    if zero_stage is not None and zero_stage not in of.framework.stages(precision):
+    if zero_stage is not None and zero_stage not in of.framework.zero_stages_for(precision):
         sentence = f"precision missing: fp16, as {precision} goes not with ZeRO-{zero_stage}"
         return assumed("fp16", sentence)
     return assumed(precision, f"precision missing: {precision}")

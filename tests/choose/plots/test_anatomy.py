@@ -40,7 +40,7 @@ def layout_of(framework: Framework, **degrees: int) -> Layout:
     spread = Layout(dp=4, grad_accumulation=32, recompute="full", **degrees)
     split = spread.tp > 1 and framework.sequence_parallel != "never"
     stages = framework.zero_stages_with_pipeline if spread.pp > 1 else framework.zero_stages
-    stage = min(set(stages) & set(framework.stages("bf16")))
+    stage = min(set(stages) & set(framework.zero_stages_for("bf16")))
     return spread.replaced(sequence_parallel=split, zero_stage=stage)
 
 

@@ -153,7 +153,7 @@ def test_an_optimizer_in_backward_takes_one_micro_batch() -> None:
 def test_what_is_all_reduced_is_not_freed_by_fsdp() -> None:
     """Traced: buffers of all-reduces stay until backward ends, so that nothing is saved."""
     framework = load_framework("fsdp2+optimizer-in-backward")
-    assert (framework.stages("bf16"), framework.hybrid_stages) == ((2, 3), ())
+    assert (framework.zero_stages_for("bf16"), framework.hybrid_stages) == ((2, 3), ())
 
 
 def test_formats_that_exclude_each_other() -> None:

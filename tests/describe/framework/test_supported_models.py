@@ -45,10 +45,10 @@ def test_what_sets_a_model_apart_from_a_llama(
 ) -> None:
     megatron = load_framework("megatron-lm").code
     llama = load_model("llama-3-8b")
-    assert LLAMA.lacks(llama, 4096) == megatron.odd(llama, 4096) == ""
+    assert LLAMA.lacks(llama, 4096) == megatron.unsupported_model(llama, 4096) == ""
     changed = llama.replaced(**changes)
     assert words in LLAMA.lacks(changed, 4096)
-    assert bool(megatron.odd(changed, 4096)) == megatron_too
+    assert bool(megatron.unsupported_model(changed, 4096)) == megatron_too
 
 
 def test_a_window_as_long_as_the_sequence_is_none() -> None:

@@ -54,8 +54,8 @@ def test_values_may_be_written_with_a_plus(value: str) -> None:
     assert found.switched == ("liger", f"bucket={value}", "no-overlap")
     assert found.buffers.reduce_bucket_elements == 2e8
     assert load_framework(found.name) == found
-    assert found.switches["bucket"].told(f"bucket={value}") == (
-        load_framework("deepspeed").switches["bucket"].told("bucket=2e8")
+    assert found.switches["bucket"].fill_arguments(f"bucket={value}") == (
+        load_framework("deepspeed").switches["bucket"].fill_arguments("bucket=2e8")
     )
 
 
@@ -113,7 +113,7 @@ def test_own_files_inherit_switches_and_add_some(tmp_path: Path) -> None:
     assert found.name == "my+own+compile+ours"
     assert found.kernels.fused_norm
     assert not found.communication.overlap_gradients
-    assert found.untold == ("ours",)
+    assert found.unwritable == ("ours",)
 
 
 @pytest.mark.parametrize(

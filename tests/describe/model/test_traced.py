@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.describe.catalogue import load_model
-from planner.describe.model.traced_file import spelled
+from planner.describe.model.traced_file import is_python_file
 from planner.describe.model.traced_module import Traced
 from planner.describe.model.weight_blocks import weight_blocks
 from planner.errors import PlannerError
@@ -51,9 +51,9 @@ def test_blocks_begin_and_end(roles: list[str]) -> None:
 
 
 def test_what_names_a_python_file() -> None:
-    assert spelled("net.py:build")
-    assert spelled("/some/where/net.py")
-    assert not any(map(spelled, ("net.toml", "org/name", "net.py:a/b", "gpt2")))
+    assert is_python_file("net.py:build")
+    assert is_python_file("/some/where/net.py")
+    assert not any(map(is_python_file, ("net.toml", "org/name", "net.py:a/b", "gpt2")))
 
 
 @pytest.mark.parametrize(

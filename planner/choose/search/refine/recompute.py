@@ -191,7 +191,7 @@ def _sets_of_modules(scenario: Scenario) -> list[int]:
             for item in block.saved
             if name in item.again_with
         )
-        for name in scenario.framework.modules(scenario.workload.precision)
+        for name in scenario.framework.modules_for(scenario.workload.precision)
         # fused attention keeps no scores
         if name != "core_attn" or scenario.workload.attention != "flash"
     }

@@ -17,7 +17,7 @@ from planner.describe.model.huggingface.config import read_config
 from planner.describe.model.model import Model
 from planner.errors import CatalogueError, shorten
 
-__all__ = ["HUB", "config_of", "is_of_hub", "load_from_hub", "spelled"]
+__all__ = ["HUB", "fetch_config", "is_from_hub", "load_from_hub", "parse_hub_name"]
 
 HUB = "Hugging Face hub"
 """How the source of a model begins that was read from there."""
@@ -32,11 +32,11 @@ _BUSY = (429, 500, 502, 503, 504)
 _REMEDY = "name a model of the catalogue or the path of a config.json"
 
 
-def spelled(name: str) -> tuple[str, str | None] | None:
+def parse_hub_name(name: str) -> tuple[str, str | None] | None:
     """Repository and revision of a name such as org/name or org/name@revision; None for another.
 
-    >>> spelled("org/name@v1.0"), spelled("org/name"), spelled("./name"), spelled("a/b/c")
-    (('org/name', 'v1.0'), ('org/name', None), None, None)
+    >>> [parse_hub_name(name) for name in ("org/name@v1.0", "org/name", "./name", "a/b/c")]
+    [('org/name', 'v1.0'), ('org/name', None), None, None]
     """
     found = _NAME.fullmatch(name)
     if found is None or found[1].endswith((".json", ".toml")):
@@ -44,14 +44,14 @@ def spelled(name: str) -> tuple[str, str | None] | None:
     return found[1], found[2]
 
 
-def is_of_hub(model: Model) -> bool:
+def is_from_hub(model: Model) -> bool:
     """Whether a model was read from the hub, where its name suffices to find it again."""
-    return model.source.startswith(HUB) and spelled(model.name) is not None
+    return model.source.startswith(HUB) and parse_hub_name(model.name) is not None
 
 
 def load_from_hub(name: str) -> Model:
     """The model of a name on the hub; CatalogueError in one sentence where it cannot be had."""
-    path = config_of(name)
+    path = fetch_config(name)
     commit = path.parent.name
     try:
         json.loads(path.read_bytes())
@@ -64,12 +64,12 @@ def load_from_hub(name: str) -> Model:
 
 
 @functools.lru_cache(maxsize=64)
-def config_of(name: str) -> Path:
+def fetch_config(name: str) -> Path:
     """The file config.json of a name on the hub, in the cache of `huggingface_hub`.
 
     Asked once a process. CatalogueError where it cannot be had.
     """
-    repository, revision = spelled(name) or (name, None)
+    repository, revision = parse_hub_name(name) or (name, None)
     try:
         from huggingface_hub import constants, errors
     except ImportError:

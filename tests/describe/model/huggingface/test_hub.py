@@ -37,9 +37,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.chdir(tmp_path)
-        reader.config_of.cache_clear()
+        reader.fetch_config.cache_clear()
         yield found
-        reader.config_of.cache_clear()
+        reader.fetch_config.cache_clear()
 
 
 def _refused(name: str) -> str:
@@ -84,7 +84,7 @@ def test_a_process_asks_once_and_the_next_reads_the_cache(hub: Hub) -> None:
     asked = len(hub.asked)
     assert load_model("here/small") == first
     assert len(hub.asked) == asked
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     assert load_model("here/small") == first
     assert [method for method, _, _ in hub.asked[asked:]] == ["HEAD", "HEAD"]
 
@@ -93,7 +93,7 @@ def test_the_cache_answers_where_the_hub_does_not(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = load_model("here/small")
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     hub.status = 503
     assert load_model("here/small") == first
     assert "answers 503" in _refused("there/small")
@@ -101,7 +101,7 @@ def test_the_cache_answers_where_the_hub_does_not(
     template = nowhere + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", nowhere)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     assert load_model("here/small") == first
     said = _refused("there/small")
     assert "neither a file here nor in the cache" in said
@@ -117,20 +117,20 @@ def test_a_broken_cache_says_what_to_delete(
     content = blob.read_bytes()
     for broken in (content[:40], b"", b"\xff\xfe", b"[" * 100_000):
         blob.write_bytes(broken)
-        reader.config_of.cache_clear()
+        reader.fetch_config.cache_clear()
         said = _refused("here/small")
         assert said.startswith("config.json of here/small is not valid JSON (")
         assert said.endswith(f"kept here; delete {kept} to fetch it again")
     kept.unlink()
     blob.unlink()
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     assert load_model("here/small") == first
     # the file that says which commit a branch is, read only where the hub is not asked
     [branch] = tmp_path.rglob("refs/main")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for text in (b"\xff\xfe", b"../../../elsewhere"):
         branch.write_bytes(text)
-        reader.config_of.cache_clear()
+        reader.fetch_config.cache_clear()
         said = _refused("here/small")
         assert "what the cache holds of here/small cannot be read" in said
         assert f"delete its folder in {tmp_path / 'hub'} to fetch it again" in said
@@ -139,7 +139,7 @@ def test_a_broken_cache_says_what_to_delete(
 def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_model("here/small")
     asked = len(hub.asked)
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert load_model("here/small") == first
     assert "HF_HUB_OFFLINE forbids to ask" in _refused("there/small")
@@ -154,7 +154,7 @@ def test_a_gated_model_is_read_with_the_token(hub: Hub, monkeypatch: pytest.Monk
     assert hub.asked[-1][2] == f"Bearer {TOKEN}"
     # what is in the cache needs no token
     monkeypatch.delenv("HF_TOKEN")
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     assert load_model("here/gated").num_params == LLAMA_PARAMS
 
 
@@ -209,7 +209,7 @@ def test_without_the_library_one_sentence_says_what_to_install(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(builtins, "__import__", without)
-    reader.config_of.cache_clear()
+    reader.fetch_config.cache_clear()
     said = _refused("org/name")
     assert "pip install 'parallelism-planner[hub]'" in said
     assert "no file here" in said

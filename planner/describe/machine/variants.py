@@ -1,0 +1,161 @@
+"""Machine variants: a machine with other figures, with less free memory, or a part of one node."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from planner.describe.machine.machine import Machine
+from planner.errors import DescriptionError, UnknownNameError, shorten
+from planner.units import format_bytes, parse_places, parse_quantity
+
+__all__ = ["MAX_FREE_PERCENT", "override_fields", "reserve_memory", "take_devices"]
+
+MAX_FREE_PERCENT = 90
+"""Percent of the devices' memory that may be left free."""
+
+
+def reserve_memory(machine: Machine, percent: float) -> Machine:
+    """A copy of `machine` without a part of its devices' memory, which nothing may then use.
+
+    >>> reserve_memory(load_machine("polaris"), 10).device.memory_bytes.source
+    'the user leaves 10 % of 39.50 GiB free'
+    """
+    if not percent:
+        return machine
+    if not 0 < percent <= MAX_FREE_PERCENT:
+        raise DescriptionError(
+            f"free_percent = {percent:g} must lie between 0 and {MAX_FREE_PERCENT}; give the "
+            "percent of every device's memory that is to be left free"
+        )
+    whole = machine.device.memory_bytes.value
+    fields = machine.model_dump()
+    fields["device"]["memory_bytes"] = {
+        "value": whole * (1 - percent / 100),
+        "kind": "assumed",
+        "source": f"the user leaves {percent:g} % of {format_bytes(whole)} free",
+    }
+    return Machine.described(fields, where="memory left free")
+
+
+_SHARED = ("num_cores", "host_memory_bytes", "host_memory_bytes_per_s", "power_watts")
+_DEVICES_ASKED = re.compile(r"(--gres=gpu:(?:\w+:)?|--gpus-per-node=|--gpus=)(\d+)")
+
+
+def take_devices(machine: Machine, devices: int) -> Machine:
+    """A machine of one node with the first devices of one of `machine`, for jobs on fewer.
+
+    Where the batch system gives parts of nodes (Slurm without --exclusive, Kubernetes) the job has
+    that part of cores, memory and disk too, else the whole node.
+
+    >>> half = take_devices(load_machine("vsc-5"), 1)
+    >>> half.num_devices, half.node.num_cores.value, half.scheduler.launch.directives
+    (1, 64.0, ('--gres=gpu:1',))
+    """
+    whole = machine.node.num_devices
+    if not 1 <= devices <= whole:
+        raise DescriptionError(
+            f"{devices} devices are no part of a node of {machine.name}, which has {whole}; "
+            f"give 1 to {whole}, or nodes"
+        )
+    if devices == whole and machine.num_nodes.value == 1:
+        return machine
+    fields = machine.model_dump()
+    node, said = fields["node"], f"{devices} of {whole} devices of a node of {machine.name}"
+    fields["num_nodes"] = {"value": 1, "kind": "assumed", "source": f"the job is on {said}"}
+    node["num_devices"] = devices
+    node["devices_per_card"] = min(node["devices_per_card"], devices)
+    nics = sorted(set(node["nic_of_device"][:devices]))
+    node["nic_of_device"] = [nics.index(nic) for nic in node["nic_of_device"][:devices]]
+    node["num_nics"] = len(nics) if node["nic_of_device"] else node["num_nics"]
+    wires = node["fabric"]["wires"]
+    node["fabric"]["wires"] = [wire for wire in wires if max(wire["devices"]) < devices]
+    launch = fields["scheduler"]["launch"]
+    if launch:
+        launch["directives"] = [
+            _DEVICES_ASKED.sub(rf"\g<1>{devices}", asked) for asked in launch["directives"]
+        ]
+    asked = launch["directives"] if launch else []
+    if machine.scheduler.kind in ("slurm", "kubernetes") and "--exclusive" not in asked:
+        _share(fields, devices / whole, said)
+    return Machine.described(fields, where="part of a node")
+
+
+def _share(fields: dict[str, Any], share: float, said: str) -> None:
+    """Leave a part of what all jobs of a node share."""
+    node = fields["node"]
+    shared = [node[name] for name in _SHARED if node[name]]
+    for quantity in [*shared, *(node["local_disk"] or {}).values()]:
+        quantity["value"] *= share
+        quantity |= {"kind": "assumed", "source": f"the part of {said}; {quantity['source']}"}
+    launch = fields["scheduler"]["launch"]
+    if launch and launch["cpus"]:
+        launch["cpus"] = max(int(launch["cpus"] * share), 1)
+
+
+def override_fields(machine: Machine, overrides: tuple[str, ...]) -> Machine:
+    """A copy of `machine` with `section.field=value` replaced; values take units.
+
+    `network=NAME` is the network of that name, for every framework.
+    An overridden quantity or curve becomes `assumed` with the source "set by the user". Entries of
+    a list go by their places: `node.fabric.wires.0-3,6.bytes_per_s=60GB/s`.
+    """
+    fields = machine.model_dump()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise DescriptionError(
+                f"override {shorten(override)!r} is not of the form section.field=value; "
+                "write for example device.memory_bytes=80GB"
+            )
+        if key.strip() == "network":
+            chosen = Machine.described(fields, where="override").on_network(text.strip())
+            fields = chosen.model_dump()
+            continue
+        _override(fields, key.strip(), text.strip())
+    return Machine.described(fields, where="override")
+
+
+def _override(fields: dict[str, Any], key: str, text: str) -> None:
+    *path, last = key.split(".")
+    tables: list[Any] = [fields]
+    for part in path:
+        tables = [inner for table in tables for inner in _inside(table, part, key)]
+    for table in tables:
+        _check_field(table, last, key)
+        _replace(table, last, key, text)
+
+
+def _inside(table: Any, part: str, key: str) -> list[Any]:
+    """What an override's next word names: a section, or of a list one entry or several."""
+    if isinstance(table, (list, tuple)):
+        return [table[place] for place in parse_places(part, len(table))]
+    _check_field(table, part, key)
+    return [table[part]]
+
+
+def _check_field(table: Any, name: str, key: str) -> None:
+    if not isinstance(table, dict) or name not in table:
+        known = table if isinstance(table, dict) else []
+        raise UnknownNameError("field", key, known, "`planner show` lists them")
+
+
+def _replace(table: dict[str, Any], last: str, key: str, text: str) -> None:
+    """Write an override's value; what has a source gets that of the user."""
+    old, stated = table[last], {"kind": "assumed", "source": "set by the user"}
+    if old is None or (isinstance(old, dict) and set(old) == {"value", *stated}):
+        table[last] = {"value": parse_quantity(text), **stated}
+    elif isinstance(old, dict):
+        raise DescriptionError(
+            f"{key} is a section, not a value; name a field in it: {', '.join(sorted(old))}"
+        )
+    elif isinstance(old, str):
+        table[last] = text
+    else:
+        try:
+            table[last] = json.loads(text)
+        except (ValueError, RecursionError):
+            table[last] = parse_quantity(text)
+        if set(stated) <= set(table):
+            table |= stated
