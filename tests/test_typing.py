@@ -47,7 +47,7 @@ import planner
 answer = planner.plan("gpt2", "polaris", nodes=1)
 answer.to_frame("everything")
 answer.to_frame(library="arrow")
-planner.figures.rank_map(answer, axis="sideways")
+answer.records("everything")
 planner.figure
 planner.plan("gpt2", "polaris", node=1)
 """

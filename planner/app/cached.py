@@ -23,7 +23,7 @@ from planner.describe.training_run import Training
 from planner.emitters import emit_estimate
 from planner.emitters.folder import zip_bytes
 from planner.errors import PlannerError
-from planner.show.figures.time import ScalePoint
+from planner.show.scaling import ScalePoint
 from planner.training.answer import WholeTraining
 
 __all__ = [
@@ -160,13 +160,4 @@ def scale_point(job: Job) -> ScalePoint:
         )
     except PlannerError as error:
         return ScalePoint(job.nodes, None, 0.0, 0.0, error.plain)
-    best = answer.best
-    if best is None:
-        return ScalePoint(job.nodes, None, 0.0, 0.0, "nothing fits")
-    return ScalePoint(
-        job.nodes,
-        best.step_time_s,
-        best.tokens_per_s,
-        answer.node_hours(best),
-        f"{best.layout} [{best.framework}]",
-    )
+    return ScalePoint.of(answer)

@@ -31,16 +31,16 @@ from planner.evidence.runs.table import runs_from_text
 from planner.show.figures import (
     accuracy,
     candidates,
-    collectives,
-    compare,
-    layout,
-    machines,
-    memory,
+    collective_times,
+    memory_bars,
+    node_topology,
     palette,
-    pipeline,
-    time,
+    rank_layout,
+    step_timeline,
+    time_bars,
 )
 from planner.show.figures.frame import Drawing, log_ticks, plain
+from planner.show.scaling import ScalePoint, above_one
 from planner.units import GIB, format_seconds
 from tests.descriptions import scenario
 
@@ -74,7 +74,7 @@ def _bars(drawing: Drawing) -> dict[str, dict[str, float]]:
 
 def test_strategy_bars_add_up_and_mark_what_is_out_of_memory(plan: Plan) -> None:
     machine = load_machine("polaris")
-    drawing = memory.strategy_bars(plan.strategies, machine)
+    drawing = memory_bars.strategy_bars(plan.strategies, machine)
     _check(drawing)
     table = _bars(drawing)
     marks = {a.y: a.text for a in drawing.figure.layout.annotations if isinstance(a.y, str)}
@@ -107,7 +107,7 @@ def test_hues_stand_on_white_and_on_black() -> None:
 
 def test_waterfall_is_gapless_and_ends_at_the_step(plan: Plan) -> None:
     assert plan.best is not None
-    drawing = time.waterfall(plan.best)
+    drawing = time_bars.waterfall(plan.best)
     _check(drawing)
     bars = [t for t in drawing.figure.data if t.y[0] != "step"]
     end = 0.0
@@ -189,7 +189,7 @@ def test_nothing_legal_is_drawn_as_such() -> None:
 @pytest.mark.parametrize("name", names("machine"))
 def test_topology_of_every_machine(name: str) -> None:
     machine = load_machine(name)
-    drawing = machines.topology(machine)
+    drawing = node_topology.topology(machine)
     _check(drawing)
     shown = {text for t in drawing.figure.data if t.mode == "markers+text" for text in t.hovertext}
     assert len([t for t in shown if t.startswith("device")]) == machine.node.num_devices
@@ -199,7 +199,7 @@ def test_ranks_partition_the_world() -> None:
     spread = Layout(tp=2, dp=4, pp=2, cp=2)
     places = {tuple(rank_axes(spread, rank).values()) for rank in range(spread.world)}
     assert len(places) == spread.world == 32
-    drawing = layout.rank_map(spread, load_machine("polaris"), "pp")
+    drawing = rank_layout.rank_map(spread, load_machine("polaris"), "pp")
     _check(drawing)
     cells = [word for row in drawing.figure.data[0].text for word in row]
     assert cells.count("pp 0") == cells.count("pp 1") == 16
@@ -207,7 +207,7 @@ def test_ranks_partition_the_world() -> None:
 
 
 def test_a_map_of_many_nodes_says_what_it_shows() -> None:
-    drawing = layout.rank_map(Layout(tp=4, dp=4096), load_machine("polaris"), "tp")
+    drawing = rank_layout.rank_map(Layout(tp=4, dp=4096), load_machine("polaris"), "tp")
     assert len(drawing.figure.data[0].x) == 128
     assert "the first 128 of 4,096 nodes are drawn" in drawing.alt
     assert "first 128 of 4,096 nodes" in drawing.figure.layout.xaxis.title.text
@@ -221,7 +221,7 @@ def test_axes_cover_the_world() -> None:
     assert [row.name for row in rows] == ["tp", "dp", "pp"]
     assert math.prod(row.size for row in rows) == spread.world
     assert rows[0].nodes == 1
-    drawing = layout.link_loads(rows, machine, found.step_time_s)
+    drawing = rank_layout.link_loads(rows, machine, found.step_time_s)
     _check(drawing)
     drawn = sum(sum(bar.x) for bar in drawing.figure.data) * GIB
     sent = sum(row.traffic.inside_bytes + row.traffic.node_bytes for row in rows)
@@ -260,7 +260,7 @@ _LONG = Layout(tp=4, dp=2, grad_accumulation=40_000, zero_stage=1)
 )
 def test_the_drawn_step_is_the_estimated_step(spread: Layout, model: str, machine: str) -> None:
     found, step = _played(spread, "megatron-lm", model, machine)
-    drawing = pipeline.gantt(step)
+    drawing = step_timeline.gantt(step)
     _check(drawing)
     assert step.step_s == pytest.approx(found.step_time_s)
     # gaps of the stage that sets the pace are the bubble and the transfers that are said
@@ -282,7 +282,7 @@ def test_the_drawn_step_is_the_estimated_step(spread: Layout, model: str, machin
 @pytest.mark.slow
 def test_a_deep_pipeline_is_drawn_beyond_its_filling() -> None:
     _, step = _played(_DEEP, "megatron-lm", "gpt3-175b", "eos")
-    drawing = pipeline.gantt(step)
+    drawing = step_timeline.gantt(step)
     assert "8 of 16 stages are drawn: 0, 2, 4" in drawing.alt
     gap = drawing.figure.layout.shapes[0]
     before = [
@@ -299,16 +299,16 @@ def test_memory_over_the_step_peaks_where_the_estimate_does() -> None:
     limit = load_machine("polaris").device.memory_bytes.value
     found, step = _played(_SHORT, "megatron-lm", "llama-3-8b", "polaris")
     tables = stage_memory(scenario(sequence_length=2048), _SHORT)
-    drawing = pipeline.memory_over_step(step, tables, limit)
+    drawing = step_timeline.memory_over_step(step, tables, limit)
     _check(drawing)
     peak = max(value for value in drawing.figure.data[0].y if value is not None) * GIB
     assert peak == pytest.approx(sum(tables[0].values()))
     assert drawing.figure.data[0].x[-1] == pytest.approx(found.step_time_s)
     assert drawing.figure.layout.yaxis.range[1] > limit / GIB
     assert "device limit" in drawing.figure.layout.annotations[0].text
-    _check(memory.stage_bars(tables, limit))
+    _check(memory_bars.stage_bars(tables, limit))
     host = load_machine("polaris").node.host_memory_bytes.value
-    _check(memory.host_bars(found, host))
+    _check(memory_bars.host_bars(found, host))
 
 
 def test_the_fullest_stage_is_among_those_drawn() -> None:
@@ -317,7 +317,7 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
     stages = stage_memory(scenario(sequence_length=2048), _SHORT)
     fuller = dict(stages[1], weights=stages[1]["weights"] + 9 * GIB)
     stages = [stages[0], fuller, *stages[2:]]
-    drawing = pipeline.memory_over_step(step, stages, 8e10)
+    drawing = step_timeline.memory_over_step(step, stages, 8e10)
     highest = max(v for trace in drawing.figure.data for v in trace.y if v is not None)
     assert highest * GIB == pytest.approx(sum(fuller.values()))
 
@@ -325,14 +325,14 @@ def test_the_fullest_stage_is_among_those_drawn() -> None:
 def test_numbers_are_explained_where_there_are_some() -> None:
     few = PlayedStep.whole(simulate([StageTime(1, 2)] * 2, 4, "1f1b"))
     many = PlayedStep.whole(simulate([StageTime(1, 2)] * 2, 400, "1f1b"))
-    assert pipeline.has_numbers(pipeline.gantt(few))
-    assert not pipeline.has_numbers(pipeline.gantt(many))
+    assert step_timeline.has_numbers(step_timeline.gantt(few))
+    assert not step_timeline.has_numbers(step_timeline.gantt(many))
 
 
 def test_the_gantt_says_what_the_step_waits_for() -> None:
     # three micro-batches on a slow second stage: 1 + 3 (2 + 4) + 2 s, and a transfer each way
     stages = [StageTime(1, 2, send_s=0.5), StageTime(2, 4, send_s=0.5)]
-    drawing = pipeline.gantt(PlayedStep.whole(simulate(stages, 3, "1f1b")))
+    drawing = step_timeline.gantt(PlayedStep.whole(simulate(stages, 3, "1f1b")))
     _check(drawing)
     assert drawing.alt.endswith(
         "Critical path: 82 % on stage 1 (backward 55 %, forward 27 %), 14 % on 1 other stage, "
@@ -343,57 +343,57 @@ def test_the_gantt_says_what_the_step_waits_for() -> None:
     assert list(line.x) == sorted(line.x)
 
 
-@pytest.mark.parametrize("operation", list(collectives.OPERATIONS))
+@pytest.mark.parametrize("operation", list(collective_times.OPERATIONS))
 def test_collectives(operation: str) -> None:
     machine = load_machine("polaris")
-    _check(collectives.times(machine, operation, 8, 1, 2**20))
-    _check(collectives.bandwidth(machine, operation, 8, 1))
-    _check(collectives.data_picture(operation))
+    _check(collective_times.times(machine, operation, 8, 1, 2**20))
+    _check(collective_times.bandwidth(machine, operation, 8, 1))
+    _check(collective_times.data_picture(operation))
 
 
 def test_measured_points_are_shown_where_there_are_some() -> None:
     machine = load_machine("polaris")
-    with_points = collectives.times(machine, "all-reduce", 1024, 1, 2**20)
+    with_points = collective_times.times(machine, "all-reduce", 1024, 1, 2**20)
     assert any("measured" in t.name for t in with_points.figure.data)
     for other in (
-        collectives.times(machine, "all-reduce", 16, 1, 2**20),
-        collectives.times(machine, "all-reduce", 8, 4, 2**20),
+        collective_times.times(machine, "all-reduce", 16, 1, 2**20),
+        collective_times.times(machine, "all-reduce", 8, 4, 2**20),
     ):
         assert not any("measured" in t.name for t in other.figure.data)
 
 
 def test_data_pictures_say_what_the_operation_does() -> None:
-    after = collectives.data_picture("all-to-all").figure.data[1].text
+    after = collective_times.data_picture("all-to-all").figure.data[1].text
     assert list(after[0]) == ["A0", "B0", "C0", "D0"]
-    scattered = collectives.data_picture("reduce-scatter").figure.data[1].text
+    scattered = collective_times.data_picture("reduce-scatter").figure.data[1].text
     assert [[cell for cell in row if cell] for row in scattered] == [[f"sum {i}"] for i in range(4)]
     # what is rooted has all of it at rank 0, before a scatter and after a gather
-    before, after = (trace.text for trace in collectives.data_picture("scatter").figure.data)
+    before, after = (trace.text for trace in collective_times.data_picture("scatter").figure.data)
     assert [list(row) for row in before[1:]] == [[""] * 4] * 3
     assert [[cell for cell in row if cell] for row in after] == [[f"A{i}"] for i in range(4)]
-    gathered = collectives.data_picture("gather").figure.data[1].text
+    gathered = collective_times.data_picture("gather").figure.data[1].text
     assert [list(row) for row in gathered] == [["A0", "B1", "C2", "D3"], *[[""] * 4] * 3]
-    reduced = collectives.data_picture("reduce").figure.data[1].text
+    reduced = collective_times.data_picture("reduce").figure.data[1].text
     assert [bool(row[0]) for row in reduced] == [True, False, False, False]
-    received = collectives.data_picture("broadcast").figure.data[1].text
+    received = collective_times.data_picture("broadcast").figure.data[1].text
     assert [list(row) for row in received] == [["A0", "A1", "A2", "A3"]] * 4
 
 
 def test_switches_are_drawn_where_they_add_up() -> None:
     def drawn(name: str, ranks: int) -> list[str]:
-        figure = collectives.times(load_machine(name), "all-reduce", ranks, 1, 2**30).figure
+        figure = collective_times.times(load_machine(name), "all-reduce", ranks, 1, 2**30).figure
         return [trace.name for trace in figure.data]
 
     assert "switches (NVLS)" in drawn("dgx-h200", 8)
     assert "switches (NVLS)" not in drawn("selene", 8)
-    solid = collectives.times(load_machine("dgx-h200"), "all-reduce", 8, 1, 2**30).figure.data
+    solid = collective_times.times(load_machine("dgx-h200"), "all-reduce", 8, 1, 2**30).figure.data
     assert [line.name for line in solid if line.line.dash == "solid"] == ["the library's choice"]
 
 
 def test_comparisons(plan: Plan) -> None:
     named = [(str(i), e) for i, e in enumerate(plan.ranked[:3])]
-    _check(compare.time_bars(named))
-    _check(compare.memory_bars(named, 4e10))
+    _check(time_bars.time_bars(named))
+    _check(memory_bars.memory_bars(named, 4e10))
 
 
 def test_accuracy_of_the_example() -> None:
@@ -423,7 +423,7 @@ def test_what_does_not_fit_is_marked_where_layouts_are_compared(plan: Plan) -> N
     assert plan.best is not None
     assert lacking.estimate is not None
     answers = [("best", plan.best), ("other", lacking.estimate)]
-    for drawing in (compare.time_bars(answers), compare.memory_bars(answers, 4e10)):
+    for drawing in (time_bars.time_bars(answers), memory_bars.memory_bars(answers, 4e10)):
         marks = {note.y: note.text for note in drawing.figure.layout.annotations if note.y != 1}
         assert "does not fit" in marks["other"]
         assert "does not fit" not in marks["best"]
@@ -432,7 +432,7 @@ def test_what_does_not_fit_is_marked_where_layouts_are_compared(plan: Plan) -> N
 
 def test_figures_leave_room_on_a_phone(plan: Plan) -> None:
     assert plan.best is not None
-    drawing = time.waterfall(plan.best)
+    drawing = time_bars.waterfall(plan.best)
     axis = drawing.figure.layout.yaxis
     names = dict(zip(axis.tickvals, axis.ticktext, strict=True))
     # rows keep their names, in lines that fit beside the bars
@@ -442,30 +442,30 @@ def test_figures_leave_room_on_a_phone(plan: Plan) -> None:
     low, high = (format_seconds(value) for value in plan.best.interval_step_time_s)
     assert f"{low} to {high}" in drawing.figure.layout.xaxis.title.text
     # ticks that do not run into each other
-    spread = layout.rank_map(Layout(dp=256), load_machine("polaris"), "dp").figure.layout.xaxis
+    spread = rank_layout.rank_map(Layout(dp=256), load_machine("polaris"), "dp").figure.layout.xaxis
     assert len(spread.tickvals) <= 10
     assert max(len(tick) for tick in spread.tickvals) <= 3
 
 
 def test_times_of_collectives_have_units() -> None:
-    drawing = collectives.times(load_machine("vsc-5"), "all-reduce", 8, 1, 2.0**26)
+    drawing = collective_times.times(load_machine("vsc-5"), "all-reduce", 8, 1, 2.0**26)
     assert {"100 us", "1 ms", "10 ms"} <= set(drawing.figure.layout.yaxis.ticktext)
 
 
 def test_efficiency_above_one_is_explained() -> None:
-    points = [time.ScalePoint(n, 8.0 / n, 100.0 * n * n, 2.0, "x") for n in (1, 2)]
-    assert "Above 100 %: on 1 node memory is shortest" in time.above_one(points)
-    assert time.above_one(points[:1]) == ""
-    assert "200 %" in time.scaling(points, "efficiency").alt
-    assert "2 nodes" in time.scaling(points, "node-hours").alt
+    points = [ScalePoint(n, 8.0 / n, 100.0 * n * n, 2.0, "x") for n in (1, 2)]
+    assert "Above 100 %: on 1 node memory is shortest" in above_one(points)
+    assert above_one(points[:1]) == ""
+    assert "200 %" in time_bars.scaling(points, "efficiency").alt
+    assert "2 nodes" in time_bars.scaling(points, "node-hours").alt
 
 
 def test_scaling_without_points() -> None:
-    none = time.ScalePoint(4, None, 0.0, 0.0, "nothing fits")
-    assert "Nothing fits" in time.scaling([none], "time").alt
-    some = [time.ScalePoint(n, 8.0 / n, 100.0 * n, 2.0, "x") for n in (1, 2, 4)]
+    none = ScalePoint(4, None, 0.0, 0.0, "nothing fits")
+    assert "Nothing fits" in time_bars.scaling([none], "time").alt
+    some = [ScalePoint(n, 8.0 / n, 100.0 * n, 2.0, "x") for n in (1, 2, 4)]
     for what in ("time", "efficiency", "node-hours"):
-        _check(time.scaling(some, what))
+        _check(time_bars.scaling(some, what))
 
 
 def test_hostile_names_lose_their_force() -> None:
@@ -474,7 +474,7 @@ def test_hostile_names_lose_their_force() -> None:
 
 def test_figures_load_no_streamlit() -> None:
     code = (
-        "import sys, planner.show.figures.memory, planner.show.figures.time;"
+        "import sys, planner.show.figures.memory_bars, planner.show.figures.time_bars;"
         "import planner.show.figures.candidates;"
         "sys.exit('streamlit' in sys.modules)"
     )

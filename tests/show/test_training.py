@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import planner
-from planner.show.figures.time import whole_training as drawn
+from planner.show.figures.time_bars import whole_training as drawn
 from planner.show.report import show_training
 from planner.show.training import bill, facts, rows, summary
 from planner.training.answer import WholeTraining

@@ -21,7 +21,7 @@ from planner.cost.estimate import Estimate
 from planner.cost.parts import part
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.figures import candidates, memory, time
+from planner.show.figures import candidates, memory_bars, time_bars
 from planner.tables import Table
 from planner.units import GIB
 
@@ -119,7 +119,7 @@ def _strategies(plan: Plan, job: Job) -> None:
 
 
 def _bars(plan: Plan, job: Job) -> None:
-    draw(memory.strategy_bars(plan.strategies, job.machine), key="strategies")
+    draw(memory_bars.strategy_bars(plan.strategies, job.machine), key="strategies")
     st.caption(
         "Bold is the step time. Strategies are the classic ones, each with its best layout; the "
         "fastest of all layouts is below."
@@ -231,7 +231,7 @@ def _step(found: Estimate | None) -> None:
         st.info("Nothing fits, so there is no step to take apart.")
         return
     st.caption(escape(f"{found.layout} with {found.framework}"))
-    draw(time.waterfall(found), key="waterfall")
+    draw(time_bars.waterfall(found), key="waterfall")
 
 
 def _notes(plan: Plan) -> None:

@@ -26,8 +26,8 @@ from planner.describe.machine import Machine
 from planner.describe.model.model import Model
 from planner.describe.workload import Workload
 from planner.errors import PlannerError
-from planner.show.figures import collectives, compare, pipeline
-from planner.show.figures import layout as layouts
+from planner.show.figures import collective_times, memory_bars, step_timeline, time_bars
+from planner.show.figures import rank_layout as layouts
 from planner.units import counted, format_bytes
 
 __all__ = ["TITLE", "page"]
@@ -107,9 +107,9 @@ def _compared(
     for column, what in zip(st.columns(2), order, strict=True):
         with column:
             if what == "memory":
-                draw(compare.memory_bars(found, subject.memory_bytes), key="idea_memory")
+                draw(memory_bars.memory_bars(found, subject.memory_bytes), key="idea_memory")
             else:
-                draw(compare.time_bars(found), key="idea_time")
+                draw(time_bars.time_bars(found), key="idea_time")
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs={_Subject: repr})
@@ -157,13 +157,13 @@ def _collectives(job: Job | None) -> None:
         "is where data came from, a number which part it is. All-reduce is a reduce-scatter "
         "followed by an all-gather: that is why ZeRO-2 sends no more than plain data parallelism."
     )
-    operation = st.selectbox("Operation", list(collectives.OPERATIONS), key="learn_op")
-    drawing = collectives.data_picture(operation)
+    operation = st.selectbox("Operation", list(collective_times.OPERATIONS), key="learn_op")
+    drawing = collective_times.data_picture(operation)
     draw(drawing, key="learn_picture")
     st.caption(escape(drawing.alt))
     place = _place(job, _RANKS)
     st.caption(escape(f"{_RANKS} neighbouring devices of {place.name}."))
-    draw(collectives.times(place, operation, _RANKS, 1, 2.0**26), key="learn_times")
+    draw(collective_times.times(place, operation, _RANKS, 1, 2.0**26), key="learn_times")
 
 
 def _zero(job: Job | None) -> None:
@@ -220,7 +220,7 @@ def _pipeline(_: Job | None) -> None:
     known = schedule_named(schedule)
     number = chunks if known.interleaves else 2 if known.v_shaped else 1
     timeline = simulate([StageTime(1.0, 2.0, 0.0, 1.0)] * stages, stages * groups, schedule, number)
-    draw(pipeline.gantt(PlayedStep.whole(timeline), schedule), key="pipe_gantt")
+    draw(step_timeline.gantt(PlayedStep.whole(timeline), schedule), key="pipe_gantt")
     held = max(max(timeline.in_flight(stage)[1]) for stage in range(stages))
     st.caption(
         f"Forward 1 s, backward 2 s. The step takes {timeline.makespan_s:.2f} s, stages idle "

@@ -19,8 +19,8 @@ from planner.cost.estimate import Estimate
 from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.show import words
-from planner.show.figures import layout as layouts
-from planner.show.figures import memory, pipeline, time
+from planner.show.figures import memory_bars, step_timeline, time_bars
+from planner.show.figures import rank_layout as layouts
 from planner.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["TITLE", "page"]
@@ -188,21 +188,21 @@ def _carried(found: Estimate, job: Job, packed: str) -> None:
     draw(layouts.link_loads(carried, job.machine, found.step_time_s), key="links")
     st.caption("All bytes of one step, hidden behind computation or not.")
     st.header("Where the step's time goes", anchor=False)
-    draw(time.waterfall(found), key="parts")
+    draw(time_bars.waterfall(found), key="parts")
 
 
 def _when(found: Estimate, job: Job, packed: str) -> None:
     st.header("What happens when", anchor=False)
     limit = job.machine.device.memory_bytes.value
     stages, step = cached.stage_memory_of(job, packed), cached.played_of(job, packed)
-    drawing = pipeline.gantt(step, found.layout.schedule)
+    drawing = step_timeline.gantt(step, found.layout.schedule)
     draw(drawing, key="gantt")
-    waiting = words.waiting(found, pipeline.has_numbers(drawing))
-    st.caption(f"{waiting} {pipeline.whats_drawn(step)}")
+    waiting = words.waiting(found, step_timeline.has_numbers(drawing))
+    st.caption(f"{waiting} {step_timeline.whats_drawn(step)}")
     st.header("Memory over the step", anchor=False)
-    draw(pipeline.memory_over_step(step, stages, limit), key="over_step")
+    draw(step_timeline.memory_over_step(step, stages, limit), key="over_step")
     if len(stages) > 1:
         st.header("Memory by stage", anchor=False)
-        draw(memory.stage_bars(stages, limit), key="stages")
+        draw(memory_bars.stage_bars(stages, limit), key="stages")
     st.header("Memory of the host", anchor=False)
-    draw(memory.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")
+    draw(memory_bars.host_bars(found, job.machine.node.host_memory_bytes.value), key="host")

@@ -17,7 +17,7 @@ from planner.describe.catalogue import load_dataset, names
 from planner.describe.dataset import Loader, Staging
 from planner.describe.training_run import Charges, Training
 from planner.errors import DescriptionError, PlannerError
-from planner.show.figures.time import whole_training
+from planner.show.figures.time_bars import whole_training
 from planner.show.training import facts, rows, summary
 from planner.units import parse_power, parse_quantity
 

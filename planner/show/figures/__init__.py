@@ -1,4 +1,4 @@
 """Figures: plans, estimates and machines as plotly figures, each with a text alternative.
 
-Pure functions; nothing here knows Streamlit. Importing this package loads plotly.
+Pure functions; nothing here knows Streamlit. The first figure that is drawn loads plotly.
 """

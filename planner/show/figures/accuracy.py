@@ -12,6 +12,7 @@ from planner.evidence.residuals.table import Residual
 from planner.evidence.scores import Score
 from planner.show.figures.frame import Drawing, framed, plain
 from planner.show.figures.palette import GREY, HUES
+from planner.show.figures.registry import figure_of
 from planner.units import format_seconds
 
 __all__ = ["errors", "parity", "spread"]
@@ -27,6 +28,7 @@ def _low_high(score: Score) -> tuple[float, float]:
     return score.interval_s or score.estimate.interval_step_time_s
 
 
+@figure_of("learned")
 def parity(scores: Sequence[Score]) -> Drawing:
     """Estimated against measured step time; on the line they are equal."""
     figure = framed(height=460, x="measured step time [s]", y="estimated step time [s]")
@@ -86,6 +88,7 @@ def _group(figure: Any, number: int, name: str, items: Sequence[Score]) -> None:
     )
 
 
+@figure_of("learned")
 def errors(scores: Sequence[Score]) -> Drawing:
     """Error of every timed run, largest under-estimate first."""
     figure = framed(height=300, x="run", y="error of the estimate [%]", legend=False)

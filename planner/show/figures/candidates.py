@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from plotly.colors import sample_colorscale
-
 from planner.choose.plots.layout_space import LayoutSpace, Point
 from planner.cost.estimate import Estimate
 from planner.show.figures.frame import Drawing, framed, log_ticks, plain
 from planner.show.figures.palette import GREY, HUES, LIMIT, readable_on
+from planner.show.figures.registry import figure_of
 from planner.units import GIB, format_bytes, format_seconds
 
 __all__ = ["heatmap", "pareto"]
@@ -22,8 +21,12 @@ _MAX_COLUMNS, _MAX_ROWS = 12, 14
 # cells of more are too small for words
 
 
-def heatmap(space: LayoutSpace, limit_bytes: float) -> Drawing:
-    """Fastest step for every tp and pp; where nothing fits, how much is too much."""
+@figure_of("answer")
+def heatmap(space: LayoutSpace, device_limit_bytes: float) -> Drawing:
+    """Fastest step for every tp and pp; where nothing fits, how much memory is missing.
+
+    From a plan, all layouts are searched again: give what `plan` was given.
+    """
     figure = framed(height=430, x="tensor parallel (tp)", y="pipeline stages (pp)", legend=False)
     if not space.cells:
         return Drawing(figure, "No layout is legal for this job.")
@@ -35,7 +38,7 @@ def heatmap(space: LayoutSpace, limit_bytes: float) -> Drawing:
         "x": [str(tp) for tp in tps],
         "y": [str(pp) for pp in pps],
         "customdata": [
-            [_hover(table.get((tp, pp)), tp, pp, limit_bytes) for tp in tps] for pp in pps
+            [_hover(table.get((tp, pp)), tp, pp, device_limit_bytes) for tp in tps] for pp in pps
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,
@@ -56,7 +59,7 @@ def heatmap(space: LayoutSpace, limit_bytes: float) -> Drawing:
         **shared,
     )
     if len(tps) <= _MAX_COLUMNS and len(pps) <= _MAX_ROWS:
-        _write(figure, space, limit_bytes)
+        _write(figure, space, device_limit_bytes)
     figure.update_xaxes(type="category", showgrid=False, categoryarray=shared["x"])
     figure.update_yaxes(type="category", showgrid=False, categoryarray=shared["y"])
     figure.update_layout(height=140 + 34 * max(len(pps), 6))
@@ -65,6 +68,8 @@ def heatmap(space: LayoutSpace, limit_bytes: float) -> Drawing:
 
 def _write(figure: Any, space: LayoutSpace, limit_bytes: float) -> None:
     """Every cell's words once, black or white as its ground asks; the fastest is bold."""
+    from plotly.colors import sample_colorscale
+
     shades = [shade for cell in space.cells if (shade := _shade(cell)) is not None]
     low, high = min(shades, default=0.0), max(shades, default=0.0)
     best = min(space.cells, key=lambda cell: (cell.step_time_s, cell.tp, cell.pp))
@@ -137,10 +142,14 @@ def _hover(cell: object, tp: int, pp: int, limit: float) -> str:
     return f"tp {tp}, pp {pp}: {_words(cell, limit)}<br>{text}"
 
 
-def pareto(space: LayoutSpace, limit_bytes: float, marked: Estimate | None = None) -> Drawing:
-    """Memory against step time, with the layouts that fit and that nothing beats in both.
+@figure_of("answer")
+def pareto(
+    space: LayoutSpace, device_limit_bytes: float, marked: Estimate | None = None
+) -> Drawing:
+    """Memory against step time of all layouts, with the Pareto front of those that fit.
 
-    `marked` is the layout that the page speaks of.
+    `marked` is drawn as a star. From a plan, all layouts are searched again: give what `plan` was
+    given.
     """
     figure = framed(height=460, x="memory per device [GiB]", y="step time")
     if not space.cloud:
@@ -182,7 +191,7 @@ def pareto(space: LayoutSpace, limit_bytes: float, marked: Estimate | None = Non
             f" The star is {place.text}: {format_bytes(place.memory_bytes)}, "
             f"{format_seconds(place.step_time_s)}."
         )
-    _log_axes(figure, shown, limit_bytes)
+    _log_axes(figure, shown, device_limit_bytes)
     title = f"Memory against step time of {space.num_candidates:,} layouts."
     return Drawing(figure, f"{title} {_front_alt(space)}{said}")
 

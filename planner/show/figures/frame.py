@@ -9,13 +9,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-
+from planner.cost.estimate import Estimate
 from planner.errors import PlannerError, shorten
 from planner.show.figures.palette import ink
 from planner.units import either
 
-__all__ = ["Drawing", "bar_style", "check_word", "framed", "log_ticks", "named_rows", "plain"]
+__all__ = [
+    "Drawing",
+    "Named",
+    "bar_style",
+    "check_word",
+    "fit_text",
+    "framed",
+    "log_ticks",
+    "named_rows",
+    "plain",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,10 @@ class Drawing:
     """A plotly figure."""
     alt: str
     """What the figure says, with its numbers."""
+
+
+Named = Sequence[tuple[str, Estimate]]
+"""Estimates that are compared, with their names."""
 
 
 def check_word(name: str, value: str, known: Iterable[str]) -> None:
@@ -75,6 +88,13 @@ def framed(*, height: int, x: str = "", y: str = "", legend: bool = True, top: i
 
     `top` is what stands free above the axes, for words there.
     """
+    try:
+        import plotly.graph_objects as go
+    except ImportError as error:
+        raise PlannerError(
+            f"figures need {error.name or 'plotly'}, which is not installed; run pip install "
+            "'parallelism-planner[app]'"
+        ) from None
     figure = go.Figure()
     figure.update_layout(
         height=height,
@@ -99,6 +119,11 @@ def framed(*, height: int, x: str = "", y: str = "", legend: bool = True, top: i
     figure.update_xaxes(title={"text": x}, automargin=True, zeroline=False)
     figure.update_yaxes(title={"text": y}, automargin=True, zeroline=False)
     return figure
+
+
+def fit_text(number: str, estimate: Estimate, between: str = " ") -> str:
+    """Write a number of a layout, marked where the layout does not fit."""
+    return number if estimate.fits else f"{number}{between}(does not fit)"
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:

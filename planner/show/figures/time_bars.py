@@ -9,24 +9,28 @@ from typing import Any
 from planner.cost.estimate import Estimate
 from planner.show.figures.frame import (
     Drawing,
+    Named,
     bar_style,
     check_word,
+    fit_text,
     framed,
     log_ticks,
     named_rows,
+    plain,
 )
 from planner.show.figures.palette import GREY, HUES, LIMIT, label
+from planner.show.figures.registry import figure_of
+from planner.show.scaling import ScalePoint
 from planner.show.training import summary
 from planner.training.answer import WholeTraining
 from planner.units import counted, format_amount, format_seconds
 
 __all__ = [
-    "ScalePoint",
     "Stretch",
-    "above_one",
     "falling",
     "listed",
     "scaling",
+    "time_bars",
     "waterfall",
     "whole_training",
 ]
@@ -37,6 +41,7 @@ _UNITS = (("d", 86_400.0, 2 * 86_400.0), ("h", 3600.0, 7200.0), ("s", 1.0, 0.0))
 """Units of a waterfall's axis: name, seconds, and from how many seconds on it is taken."""
 
 
+@figure_of("answer")
 def waterfall(estimate: Estimate) -> Drawing:
     """Step time by part, each part starting where the one before ended.
 
@@ -49,17 +54,56 @@ def waterfall(estimate: Estimate) -> Drawing:
     return Drawing(figure, f"A step takes {_total_text(total, interval_s)}: {listed(parts)}.")
 
 
-def whole_training(found: WholeTraining) -> Drawing:
+@figure_of("answers")
+def time_bars(estimates: Named) -> Drawing:
+    """Step time by part, stacked."""
+    figure = framed(height=230 + 46 * len(estimates), x="step time [s]")
+    names = [plain(name) for name, _ in estimates][::-1]
+    rows = [estimate for _, estimate in estimates][::-1]
+    parts = dict.fromkeys(name for e in rows for name, v in e.step_time_parts_s.items() if v)
+    for part in parts:
+        values = [e.step_time_parts_s.get(part, 0.0) for e in rows]
+        if max(values) < 0.001 * max(e.step_time_s for e in rows):
+            continue
+        figure.add_bar(
+            y=names,
+            x=values,
+            name=label(part),
+            orientation="h",
+            marker=bar_style(part),
+            customdata=[format_seconds(v) for v in values],
+            hovertemplate="%{y}<br>" + label(part) + ": %{customdata}<extra></extra>",
+        )
+    for name, e in zip(names, rows, strict=True):
+        figure.add_annotation(
+            x=e.step_time_s,
+            y=name,
+            text=fit_text(format_seconds(e.step_time_s), e, "<br>"),
+            showarrow=False,
+            xanchor="left",
+            align="left",
+            xshift=4,
+        )
+    figure.update_xaxes(range=[0, 1.6 * max([e.step_time_s for e in rows], default=1.0)])
+    figure.update_layout(barmode="stack", bargap=0.35)
+    said = "; ".join(
+        f"{name} {fit_text(format_seconds(e.step_time_s), e)}" for name, e in estimates
+    )
+    return Drawing(figure, f"Step time: {said}.")
+
+
+@figure_of("answer")
+def whole_training(training: WholeTraining) -> Drawing:
     """Time of a whole training by part, each part starting where the one before ended."""
-    total = found.time
+    total = training.time
     parts = [
         Stretch(label(one.name), one.time_s.expected, bar_style(one.name))
-        for one in found.parts
+        for one in training.parts
         if one.time_s.expected > _LEAST * total.expected
     ]
     below = "the line: 90 % of trainings"
     figure = falling(parts, "training", total.expected, (total.low, total.high), below)
-    return Drawing(figure, f"{summary(found)} By part: {listed(parts)}.")
+    return Drawing(figure, f"{summary(training)} By part: {listed(parts)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +191,6 @@ def _range_text(interval_s: tuple[float, float]) -> str:
     return f"90 % of runs: {low} to {high}"
 
 
-@dataclass(frozen=True, slots=True)
-class ScalePoint:
-    """The best plan for a number of nodes."""
-
-    nodes: int
-    step_time_s: float | None
-    """None where nothing fits."""
-    tokens_per_s: float
-    node_hours: float
-    layout: str
-
-
 _WHATS = {
     "time": ("step time", format_seconds),
     "efficiency": ("tokens/s of a node, of the first [%]", "{:.0f} %".format),
@@ -166,7 +198,8 @@ _WHATS = {
 }
 
 
-def scaling(points: Sequence[ScalePoint], what: str) -> Drawing:
+@figure_of("answers")
+def scaling(points: Sequence[ScalePoint], what: str = "time") -> Drawing:
     """`time`, `efficiency` or `node-hours` against the number of nodes."""
     check_word("what", what, _WHATS)
     fitting = [point for point in points if point.step_time_s is not None]
@@ -178,7 +211,7 @@ def scaling(points: Sequence[ScalePoint], what: str) -> Drawing:
     values = [
         {
             "time": p.step_time_s or 0.0,
-            "efficiency": _efficiency(p, first),
+            "efficiency": 100 * p.efficiency(first),
             "node-hours": p.node_hours,
         }[what]
         for p in fitting
@@ -213,10 +246,6 @@ def scaling(points: Sequence[ScalePoint], what: str) -> Drawing:
     return Drawing(figure, f"{title[0].upper()}{title[1:]} against nodes: {said}.")
 
 
-def _efficiency(point: ScalePoint, first: ScalePoint) -> float:
-    return 100 * point.tokens_per_s / point.nodes / (first.tokens_per_s / first.nodes)
-
-
 def _ideal(figure: Any, points: Sequence[ScalePoint], values: Sequence[float]) -> None:
     figure.add_scatter(
         x=[p.nodes for p in points],
@@ -224,15 +253,4 @@ def _ideal(figure: Any, points: Sequence[ScalePoint], values: Sequence[float]) -
         mode="lines",
         line={"color": GREY, "dash": "dot"},
         hoverinfo="skip",
-    )
-
-
-def above_one(points: Sequence[ScalePoint]) -> str:
-    """Why more nodes can be more than proportionally faster, where they are."""
-    fitting = [point for point in points if point.step_time_s is not None]
-    if not any(_efficiency(point, fitting[0]) > 100.5 for point in fitting):
-        return ""
-    return (
-        f"Above 100 %: on {counted(fitting[0].nodes, 'node')} memory is shortest, so that layout "
-        "offloads, recomputes or shards more than is needed on more nodes."
     )

@@ -10,6 +10,7 @@ from planner.cost.network.wiring import build_graph
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, framed
 from planner.show.figures.palette import BLUE, GREEN, GREY, ORANGE, PINK
+from planner.show.figures.registry import figure_of
 from planner.units import format_rate
 
 __all__ = ["topology"]
@@ -45,6 +46,7 @@ _MAX_LABELS = 4
 # labels of more links than this hide each other; the legend and the pointer still tell
 
 
+@figure_of("machine")
 def topology(machine: Machine) -> Drawing:
     """One node and its way out: devices, interfaces, switch, host; links with their rates."""
     graph = build_graph(machine)

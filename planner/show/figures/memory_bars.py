@@ -8,11 +8,12 @@ from typing import Any
 from planner.choose.verdicts.strategy_verdicts import Verdict
 from planner.cost.estimate import Estimate
 from planner.describe.machine import Machine
-from planner.show.figures.frame import Drawing, bar_style, framed
+from planner.show.figures.frame import Drawing, Named, bar_style, fit_text, framed, plain
 from planner.show.figures.palette import LIMIT, label
+from planner.show.figures.registry import figure_of
 from planner.units import GIB, format_bytes, format_seconds
 
-__all__ = ["host_bars", "stage_bars", "strategy_bars"]
+__all__ = ["host_bars", "memory_bars", "stage_bars", "strategy_bars"]
 
 _CUT = 2.5
 # bars beyond this multiple of the limit are cut off: DDP of a large model would hide the rest
@@ -26,6 +27,7 @@ def _parts(tables: Sequence[dict[str, float]]) -> list[str]:
     return [name for name in names if any(table.get(name, 0.0) > 0 for table in tables)]
 
 
+@figure_of("answer")
 def strategy_bars(strategies: Sequence[Verdict], machine: Machine) -> Drawing:
     """Memory per device of every classic strategy, stacked by part, with the device's limit.
 
@@ -110,7 +112,8 @@ def _strategies_alt(strategies: Sequence[Verdict], limit: float) -> str:
     )
 
 
-def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawing:
+@figure_of("answer")
+def stage_bars(stages: Sequence[dict[str, float]], device_limit_bytes: float) -> Drawing:
     """Memory per device on every pipeline stage, stacked by part."""
     figure = framed(height=400, x="pipeline stage", y="memory per device [GiB]")
     index = list(range(len(stages)))
@@ -124,9 +127,9 @@ def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawin
             hovertemplate="stage %{x}<br>" + label(part) + ": %{customdata}<extra></extra>",
         )
     figure.add_hline(
-        y=limit_bytes / GIB,
+        y=device_limit_bytes / GIB,
         line={"color": LIMIT, "width": 2, "dash": "dash"},
-        annotation_text=f"device limit {format_bytes(limit_bytes)}",
+        annotation_text=f"device limit {format_bytes(device_limit_bytes)}",
     )
     figure.update_layout(barmode="stack", bargap=0.25)
     figure.update_xaxes(dtick=max(1, len(stages) // 16))
@@ -135,14 +138,15 @@ def stage_bars(stages: Sequence[dict[str, float]], limit_bytes: float) -> Drawin
     return Drawing(
         figure,
         f"Memory per device on {len(stages)} pipeline stages; the fullest is stage {worst} with "
-        f"{format_bytes(totals[worst])} of {format_bytes(limit_bytes)}.",
+        f"{format_bytes(totals[worst])} of {format_bytes(device_limit_bytes)}.",
     )
 
 
-def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
+@figure_of("answer")
+def host_bars(estimate: Estimate, host_limit_bytes: float) -> Drawing:
     """Host memory per node by part."""
     figure = framed(height=210, x="host memory per node [GiB]")
-    words = f"host memory {format_bytes(limit_bytes)}"
+    limit = format_bytes(host_limit_bytes)
     table = estimate.host_memory_bytes
     for part in _parts([table]):
         figure.add_bar(
@@ -153,19 +157,64 @@ def host_bars(estimate: Estimate, limit_bytes: float) -> Drawing:
             marker=bar_style(part),
             hovertemplate=f"{label(part)}: {format_bytes(table[part])}<extra></extra>",
         )
-    figure.add_vline(x=limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.add_vline(x=host_limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
     figure.add_annotation(
-        x=limit_bytes / GIB,
+        x=host_limit_bytes / GIB,
         y=1,
         yref="paper",
         yanchor="bottom",
-        xanchor="right" if limit_bytes >= table["total"] else "center",
+        xanchor="right" if host_limit_bytes >= table["total"] else "center",
         showarrow=False,
-        text=words,
+        text=f"host memory {limit}",
     )
     figure.update_layout(barmode="stack")
     figure.update_yaxes(showticklabels=False)
     return Drawing(
         figure,
-        f"Host memory per node: {format_bytes(table['total'])} of {format_bytes(limit_bytes)}.",
+        f"Host memory per node: {format_bytes(table['total'])} of {limit}.",
     )
+
+
+@figure_of("answers")
+def memory_bars(estimates: Named, device_limit_bytes: float) -> Drawing:
+    """Memory per device by part, stacked, with the device's limit."""
+    figure = framed(height=230 + 46 * len(estimates), x="memory per device [GiB]")
+    names = [plain(name) for name, _ in estimates][::-1]
+    tables = [estimate.memory_bytes for _, estimate in estimates][::-1]
+    parts = dict.fromkeys(n for t in tables for n, v in t.items() if v and n != "total")
+    for part in parts:
+        figure.add_bar(
+            y=names,
+            x=[t[part] / GIB for t in tables],
+            name=label(part),
+            orientation="h",
+            marker=bar_style(part),
+            customdata=[format_bytes(t[part]) for t in tables],
+            hovertemplate="%{y}<br>" + label(part) + ": %{customdata}<extra></extra>",
+        )
+    for name, table, (_, e) in zip(names, tables, reversed(estimates), strict=True):
+        figure.add_annotation(
+            x=max(table["total"], device_limit_bytes) / GIB,
+            y=name,
+            text=fit_text(format_bytes(table["total"]), e, "<br>"),
+            showarrow=False,
+            xanchor="left",
+            align="left",
+            xshift=4,
+        )
+    most = max([device_limit_bytes, *(t["total"] for t in tables)])
+    figure.update_xaxes(range=[0, 1.7 * most / GIB])
+    figure.add_vline(x=device_limit_bytes / GIB, line={"color": LIMIT, "width": 2, "dash": "dash"})
+    figure.add_annotation(
+        x=device_limit_bytes / GIB,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        text=f"device limit {format_bytes(device_limit_bytes)}",
+        showarrow=False,
+    )
+    figure.update_layout(barmode="stack", bargap=0.35)
+    said = "; ".join(
+        f"{name} {fit_text(format_bytes(e.memory_bytes['total']), e)}" for name, e in estimates
+    )
+    return Drawing(figure, f"Memory per device of {format_bytes(device_limit_bytes)}: {said}.")

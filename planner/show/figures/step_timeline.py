@@ -15,6 +15,7 @@ from planner.choose.plots.anatomy import PlayedStep
 from planner.cost.schedules.timeline import ASIDE, Drawn, Event, Timeline
 from planner.show.figures.frame import Drawing, bar_style, framed, plain
 from planner.show.figures.palette import HUES, LIMIT, label
+from planner.show.figures.registry import figure_of
 from planner.units import GIB, counted, format_bytes, format_seconds
 
 __all__ = ["gantt", "has_numbers", "memory_over_step", "whats_drawn"]
@@ -161,6 +162,7 @@ def whats_drawn(played: PlayedStep) -> str:
     return " ".join(said)
 
 
+@figure_of("answer")
 def gantt(played: PlayedStep, title: str = "") -> Drawing:
     """What every stage does when: one row per stage, gaps are idle.
 
@@ -297,8 +299,9 @@ def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
+@figure_of("answer")
 def memory_over_step(
-    played: PlayedStep, stages: Sequence[dict[str, float]], limit_bytes: float
+    played: PlayedStep, stages: Sequence[dict[str, float]], device_limit_bytes: float
 ) -> Drawing:
     """Memory of the first, the fullest and the last stage while one step runs.
 
@@ -314,7 +317,7 @@ def memory_over_step(
         legend=len(stages) > 1,
     )
     clock, last = _clock(played), len(stages) - 1
-    peaks, highest = [], limit_bytes
+    peaks, highest = [], device_limit_bytes
     fullest = max(range(len(stages)), key=lambda stage: sum(stages[stage].values()))
     for number, stage in enumerate(sorted({0, fullest, last})):
         times, values = _held(played, stages[stage], stage)
@@ -335,9 +338,9 @@ def memory_over_step(
             hovertemplate=plain(f"stage {stage}") + ": %{y:.2f} GiB<extra></extra>",
         )
     figure.add_hline(
-        y=limit_bytes / GIB,
+        y=device_limit_bytes / GIB,
         line={"color": LIMIT, "width": 2, "dash": "dash"},
-        annotation_text=f"device limit {format_bytes(limit_bytes)}",
+        annotation_text=f"device limit {format_bytes(device_limit_bytes)}",
         annotation_position="top right",
     )
     figure.update_yaxes(range=[0, 1.15 * highest / GIB])
@@ -345,7 +348,7 @@ def memory_over_step(
     said = [
         f"Memory per device over one step of {format_seconds(played.step_s)}; peaks: "
         + ", ".join(peaks)
-        + f"; the limit is {format_bytes(limit_bytes)}.",
+        + f"; the limit is {format_bytes(device_limit_bytes)}.",
         whats_drawn(played),
     ]
     return Drawing(figure, " ".join(part for part in said if part))

@@ -16,6 +16,7 @@ from planner.errors import PlannerError
 from planner.evidence.nccl_tests import Published, published_for
 from planner.show.figures.frame import Drawing, check_word, framed
 from planner.show.figures.palette import HUES
+from planner.show.figures.registry import figure_of
 from planner.units import counted, format_bytes, format_seconds
 
 __all__ = ["OPERATIONS", "algorithms_of", "bandwidth", "data_picture", "ranks_of", "times"]
@@ -103,8 +104,20 @@ def _dash(name: str, number: int) -> str:
     return "solid" if name == "the library's choice" else _DASHES[number]
 
 
-def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes: float) -> Drawing:
-    """Time against size of every algorithm, with what was measured."""
+@figure_of("machine")
+def times(
+    machine: Machine,
+    operation: str = "all-reduce",
+    ranks: int | None = None,
+    stride: int = 1,
+    size_bytes: float = 2.0**26,
+) -> Drawing:
+    """Time of a collective against its size, by algorithm, with measured points.
+
+    It is over two nodes unless `ranks` are given; `stride` ranks lie between neighbours of the
+    group; `size_bytes` is marked.
+    """
+    ranks = ranks_of(machine, ranks, stride)
     check_word("operation", operation, OPERATIONS)
     if not 0 < size_bytes < math.inf:
         raise PlannerError(f"size_bytes = {size_bytes:g} is no size; give more than 0 bytes")
@@ -143,8 +156,15 @@ def times(machine: Machine, operation: str, ranks: int, stride: int, size_bytes:
     )
 
 
-def bandwidth(machine: Machine, operation: str, ranks: int, stride: int) -> Drawing:
-    """Bus bandwidth, as nccl-tests defines it, against size."""
+@figure_of("machine")
+def bandwidth(
+    machine: Machine,
+    operation: str = "all-reduce",
+    ranks: int | None = None,
+    stride: int = 1,
+) -> Drawing:
+    """Bus bandwidth of a collective, as nccl-tests defines it, against its size."""
+    ranks = ranks_of(machine, ranks, stride)
     check_word("operation", operation, OPERATIONS)
     figure = framed(height=420, x="size of the full buffer", y="bus bandwidth [GB/s]")
     group = group_of(machine, ranks, stride)
@@ -187,10 +207,11 @@ def _log_sizes(figure: Any) -> None:
     )
 
 
-def data_picture(operation: str, ranks: int = 4) -> Drawing:
-    """What each rank holds before and after; a letter is where the data came from."""
+@figure_of()
+def data_picture(operation: str = "all-reduce") -> Drawing:
+    """What each of four ranks holds before and after; a letter is where the data came from."""
     check_word("operation", operation, OPERATIONS)
-    letters = "ABCD"[:ranks]
+    letters = "ABCD"
     before, after = _before_and_after(operation, letters)
     figure = framed(height=250, legend=False)
     figure.set_subplots(1, 2, subplot_titles=("before", "after"), horizontal_spacing=0.06)

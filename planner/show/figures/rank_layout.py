@@ -11,6 +11,7 @@ from planner.describe.layout import Layout
 from planner.describe.machine import Machine
 from planner.show.figures.frame import Drawing, bar_style, check_word, framed
 from planner.show.figures.palette import HUES, label
+from planner.show.figures.registry import figure_of
 from planner.units import GIB, counted, format_bytes
 
 __all__ = ["link_loads", "rank_map"]
@@ -22,7 +23,8 @@ _MAX_WRITTEN = 192
 # cells with words beyond this many are too small to read
 
 
-def rank_map(layout: Layout, machine: Machine, axis: str) -> Drawing:
+@figure_of("answer")
+def rank_map(layout: Layout, machine: Machine, axis: str = "tp") -> Drawing:
     """Nodes against devices; cells of one colour and number have the same index on `axis`.
 
     At most 128 nodes are drawn, from the first rank on; the figure says so.
@@ -122,6 +124,7 @@ _ABOVE = 30
 # pixels from the middle of a bar to the middle of its words
 
 
+@figure_of("answer")
 def link_loads(axes: Sequence[Axis], machine: Machine, step_time_s: float) -> Drawing:
     """Bytes of one step by axis: each device's links inside the node, a node's interfaces.
 

@@ -1,0 +1,283 @@
+"""Registry of figures: every drawing by its name, and how its arguments follow from a result.
+
+A plan knows its model and its machine by name only. Give those that are in no catalogue or were
+changed. Where no estimate is given, the recommended one is drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from planner.choose.plan import Plan
+from planner.choose.plots.anatomy import Axis, PlayedStep, parallel_axes, play_step, scenario_of
+from planner.choose.plots.layout_space import LayoutSpace, layout_space
+from planner.choose.verdicts.strategy_verdicts import Verdict
+from planner.cost.estimate import Estimate
+from planner.cost.memory.footprint import stage_memory
+from planner.cost.scenario.experience import Experience
+from planner.describe.catalogue import load_machine, load_model
+from planner.describe.layout import Layout
+from planner.describe.machine import Machine
+from planner.describe.model.model import Model
+from planner.errors import PlannerError
+from planner.evidence.scores import Score
+from planner.show.figures.frame import Drawing
+from planner.show.scaling import ScalePoint
+from planner.training.answer import WholeTraining
+from planner.units import counted
+
+__all__ = ["FIGURES", "figure_of"]
+
+FIGURES: dict[str, Callable[..., Any]] = {}
+"""Public figures by name: each takes a result and returns a plotly figure."""
+
+Subject = Literal["answer", "answers", "learned", "machine", ""]
+"""First argument of a figure: a plan or an estimate, several, lessons of runs, a machine, none."""
+
+_TEXT, _GRID = "#777777", "rgba(128, 128, 128, 0.25)"
+"""Colours of text and grid: both can be seen on light and on dark pages."""
+_MAX_COMPARED = 6
+"""Layouts of a plan that are drawn side by side."""
+
+Draw = TypeVar("Draw", bound=Callable[..., Drawing])
+
+
+@dataclass(frozen=True)
+class Request:
+    """Arguments of a public figure, and what drawings need of them."""
+
+    result: Any
+    chosen: Estimate | None = None
+    model_name: str | Model | None = None
+    machine_name: str | Machine | None = None
+    frameworks: Sequence[str] = ()
+    experience: Experience = Experience()
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """The estimate that was given, else the recommended one."""
+        if isinstance(self.result, Estimate):
+            return self.result
+        estimate = self.chosen or self.result.recommended
+        if estimate is None:
+            raise PlannerError(
+                f"nothing fits on {counted(self.result.nodes, 'node')}, so there is nothing to "
+                "draw; give an estimate of answer.strategies, or draw strategy_bars"
+            )
+        return estimate
+
+    @property
+    def estimates(self) -> list[tuple[str, Estimate]]:
+        """Estimates with their names: the layouts of a plan, or those of a mapping."""
+        if not isinstance(self.result, Plan):
+            return list(self.result.items())
+        listed = self.result.listed[:_MAX_COMPARED]
+        return [(f"{each.layout} [{each.framework}]", each) for each in listed]
+
+    @functools.cached_property
+    def machine(self) -> Machine:
+        """The machine that was given, else the plan's."""
+        machine = self.machine_name or getattr(self.result, "machine", None)
+        if machine is None:
+            raise PlannerError("an estimate does not know its machine; give machine=")
+        return machine if isinstance(machine, Machine) else load_machine(machine)
+
+    @functools.cached_property
+    def model(self) -> Model:
+        """The model that was given, else the plan's."""
+        if isinstance(self.model_name, Model):
+            return self.model_name
+        if self.model_name:
+            return load_model(self.model_name)
+        return load_model(self.result.model, run=False)
+
+    @property
+    def axes(self) -> Sequence[Axis]:
+        """Parallel axes of the layout with the bytes that they send."""
+        return parallel_axes(self.model, self.machine, self.result.workload, self.estimate)
+
+    @property
+    def device_limit_bytes(self) -> float:
+        """Memory of a device [B]."""
+        return self.machine.device.memory_bytes.value
+
+    @property
+    def host_limit_bytes(self) -> float:
+        """Memory of a host [B]."""
+        return self.machine.node.host_memory_bytes.value
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the estimate."""
+        return self.estimate.layout
+
+    @property
+    def marked(self) -> Estimate | None:
+        """The recommended layout, if any layout fits."""
+        recommended: Estimate | None = self.result.recommended
+        return recommended
+
+    @property
+    def played(self) -> PlayedStep:
+        """The step of the layout, simulated event by event."""
+        workload = self.result.workload
+        return play_step(self.model, self.machine, workload, self.estimate, self.experience)
+
+    @property
+    def points(self) -> list[ScalePoint]:
+        """The best layout of every plan, by number of nodes."""
+        return [ScalePoint.of(plan) for plan in sorted(self.result, key=lambda plan: plan.nodes)]
+
+    @property
+    def space(self) -> LayoutSpace:
+        """All layouts of the plan's job, searched again."""
+        plan: Plan = self.result
+        return layout_space(
+            self.model,
+            self.machine,
+            plan.nodes,
+            plan.workload,
+            self.frameworks,
+            experience=self.experience,
+        )
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        """Measured runs beside their estimates."""
+        scores: Sequence[Score] = self.result.scores
+        return scores
+
+    @property
+    def step_time_s(self) -> float:
+        """Step time of the estimate [s]."""
+        return self.estimate.step_time_s
+
+    @property
+    def strategies(self) -> Sequence[Verdict]:
+        """Verdicts of a plan on the classic strategies."""
+        strategies: Sequence[Verdict] = self.result.strategies
+        return strategies
+
+    @property
+    def stages(self) -> list[dict[str, float]]:
+        """Memory per device of every pipeline stage, by part."""
+        scenario = scenario_of(self.model, self.machine, self.result.workload, self.estimate)
+        return stage_memory(scenario, self.estimate.layout)
+
+    @property
+    def training(self) -> WholeTraining:
+        """The whole training of the plan; PlannerError where it was not told how long it trains."""
+        training = self.result.training if isinstance(self.result, Plan) else self.result
+        if not isinstance(training, WholeTraining):
+            raise PlannerError(
+                "tokens = 0: the plan was not told how long it trains; set tokens, or samples and "
+                "epochs, of its workload"
+            )
+        return training
+
+
+_OF_JOB = ("estimate", "model", "machine")
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "axes": _OF_JOB,
+    "device_limit_bytes": ("machine",),
+    "estimate": ("estimate",),
+    "estimates": (),
+    "host_limit_bytes": ("machine",),
+    "layout": ("estimate",),
+    "machine": ("machine",),
+    "marked": (),
+    "played": (*_OF_JOB, "experience"),
+    "points": (),
+    "scores": (),
+    "space": ("model", "machine", "frameworks", "experience"),
+    "stages": _OF_JOB,
+    "step_time_s": ("estimate",),
+    "strategies": (),
+    "training": (),
+}
+"""What drawings need of a `Request`, and which arguments of the user each follows from."""
+
+_DEFAULTS: dict[str, Any] = {
+    "estimate": None,
+    "model": None,
+    "machine": None,
+    "frameworks": (),
+    "experience": Experience(),
+}
+"""Arguments beside the result, with their defaults, in the order of signatures."""
+
+
+def figure_of(subject: Subject = "") -> Callable[[Draw], Draw]:
+    """Register a drawing as the public figure of its name, of a result of some kind.
+
+    Parameters of the drawing that are named like a source follow from the result. All others are
+    arguments of the public figure.
+    """
+
+    def register(draw: Draw) -> Draw:
+        signature = _public_signature(draw, subject)
+
+        @functools.wraps(draw)
+        def figure(*args: Any, **kwargs: Any) -> Any:
+            arguments = signature.bind(*args, **kwargs)
+            arguments.apply_defaults()
+            return _finish(draw(**_drawn_arguments(draw, subject, arguments.arguments)))
+
+        figure.__signature__ = signature  # type: ignore[attr-defined]
+        FIGURES[draw.__name__] = figure
+        return draw
+
+    return register
+
+
+def _public_signature(draw: Callable[..., Drawing], subject: Subject) -> inspect.Signature:
+    """Return the signature of a public figure: the result, own arguments, then what names it."""
+    parameters = inspect.signature(draw).parameters
+    needs = {need for name in parameters if name in _SOURCES for need in _SOURCES[name]}
+    needs -= {subject}
+    own = [each for name, each in parameters.items() if name not in _SOURCES]
+    first = [inspect.Parameter(subject, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if subject else []
+    named = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD
+            if name == "estimate"
+            else inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+        )
+        for name, default in _DEFAULTS.items()
+        if name in needs
+    ]
+    ordered = sorted([*first, *named[:1], *own, *named[1:]], key=lambda each: each.kind)
+    return inspect.Signature(ordered)
+
+
+def _drawn_arguments(
+    draw: Callable[..., Drawing], subject: Subject, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a drawing, from those of its public figure."""
+    request = Request(
+        arguments.get(subject),
+        arguments.get("estimate"),
+        arguments.get("model"),
+        arguments.get("machine"),
+        arguments.get("frameworks", ()),
+        arguments.get("experience", Experience()),
+    )
+    return {
+        name: getattr(request, name) if name in _SOURCES else arguments[name]
+        for name in inspect.signature(draw).parameters
+    }
+
+
+def _finish(drawing: Drawing) -> Any:
+    """Return the figure of a drawing for any page, with its text alternative."""
+    figure = drawing.figure
+    figure.update_layout(meta={"alt": drawing.alt}, font={"color": _TEXT})
+    figure.update_xaxes(gridcolor=_GRID)
+    figure.update_yaxes(gridcolor=_GRID)
+    return figure
