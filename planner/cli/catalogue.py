@@ -149,8 +149,8 @@ def _kind_of_file(name: str) -> str | None:
 
 def _show_constants(as_json: bool) -> int:
     """The numbers of the cost model that belong to no machine."""
-    from planner.cost.network.constants import constants as of_network
-    from planner.cost.step.constants import constants as of_step
+    from planner.cost.network.collective_constants import constants as of_network
+    from planner.cost.step.time_constants import constants as of_step
     from planner.show.report import console, show_constants
     from planner.training.constants import constants as of_training
     from planner.training.data.constants import constants as of_data

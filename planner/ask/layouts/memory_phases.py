@@ -14,13 +14,13 @@ from planner.ask.question import Findings, JobFields, question
 from planner.ask.sentences import nodes_of
 from planner.choose.job import JobSpec
 from planner.cost.estimate import Estimate
-from planner.cost.memory.host import host_moments
-from planner.cost.memory.moments import MOMENTS, Worksheet
+from planner.cost.memory.host_memory import host_moments
+from planner.cost.memory.phases import MOMENTS, PeakInputs
 from planner.cost.parts import MemoryKind, part, unseen_parts
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.uncertainty.memory import memory_outlook
+from planner.cost.uncertainty.memory_spread import memory_outlook
 from planner.units import format_bytes
 
 __all__ = ["host", "memory"]
@@ -82,7 +82,7 @@ def _recommended_or_closest(job: JobSpec) -> tuple[Scenario | None, Estimate | N
 def _phase_rows(scenario: Scenario, estimate: Estimate) -> list[Row]:
     """A record for every phase that this layout has."""
     layouts = Layouts.stack([estimate.layout])
-    inputs = Worksheet.of(Stages.of(scenario, layouts, estimate.worst_stage))
+    inputs = PeakInputs.of(Stages.of(scenario, layouts, estimate.worst_stage))
     correction = float(memory_outlook(scenario, layouts).expected[0])
     rows = []
     for name, live_tensors in MOMENTS.items():

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.cost.arrays import Float, Int, distinct
+from planner.cost.shards.layers_per_stage import chunk_counts, deal_columns
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.pipeline import chunk_counts, deal_columns
 from planner.describe.framework.framework import Framework
 from planner.describe.model.block import Block
 

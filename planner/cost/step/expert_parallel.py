@@ -15,7 +15,7 @@ from planner.cost.network.collectives import (
 from planner.cost.network.groups import Groups
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.split import expert_load
+from planner.cost.shards.tensor_split import expert_load
 from planner.describe.model.block import Block
 from planner.describe.model.model import Model
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.cost.arrays import Arrays, Float
 from planner.cost.memory.activations import Activations, LayerActivations, stage_activations
-from planner.cost.memory.deferred import Deferred, deferred
+from planner.cost.memory.deferred_weight_gradients import Deferred, deferred
 from planner.cost.memory.gradients import Reduction, Unreduced
 from planner.cost.memory.weights import (
     GatheredWeights,
@@ -25,13 +25,13 @@ from planner.cost.memory.weights import (
 )
 from planner.cost.shards.stages import Stages
 
-__all__ = ["MOMENTS", "Alive", "Worksheet"]
+__all__ = ["MOMENTS", "LiveTensors", "PeakInputs"]
 
 _NOTHING = functools.partial(np.zeros, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alive(Arrays):
+class LiveTensors(Arrays):
     """The parts of device memory that come and go, at one moment [B]."""
 
     weights: Float
@@ -45,7 +45,7 @@ class Alive(Arrays):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held(Arrays):
+class _ResidentTensors(Arrays):
     """What of a worksheet no activations decide [B]."""
 
     resident: Resident
@@ -54,9 +54,9 @@ class _Held(Arrays):
     temporaries: Float
 
 
-def _held(stages: Stages) -> _Held:
+def _held(stages: Stages) -> _ResidentTensors:
     stay = resident(stages)
-    return _Held(
+    return _ResidentTensors(
         stay,
         unfreed(stages, stay.weights),
         Unreduced.of(stages, stay.gradients),
@@ -65,7 +65,7 @@ def _held(stages: Stages) -> _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Worksheet:
+class PeakInputs:
     """What the moments share, worked out once [B]."""
 
     stages: Stages
@@ -79,7 +79,7 @@ class Worksheet:
     """Copies that the optimizer step makes of what a rank updates."""
 
     @classmethod
-    def of(cls, stages: Stages) -> Worksheet:
+    def of(cls, stages: Stages) -> PeakInputs:
         """The worksheet of stages."""
         held, kept = stages.of_states(_held), stages.of_work(stage_activations)
         reduce = held.unreduced.beside(stages, kept)
@@ -118,9 +118,9 @@ class Worksheet:
         return np.maximum(np.maximum(layer.ending, after_ffn) - reduce.copied, 0.0)
 
 
-def forward(w: Worksheet) -> Alive:
+def forward(w: PeakInputs) -> LiveTensors:
     """The last layer's weights are gathered; its activations are still to come."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.all,
         gathered_parameters=w.gathered.in_forward,
         gradients=w.reduction.before + w.deferred.ahead,
@@ -129,9 +129,9 @@ def forward(w: Worksheet) -> Alive:
     )
 
 
-def loss(w: Worksheet) -> Alive:
+def loss(w: PeakInputs) -> LiveTensors:
     """All activations and the logits; the head's weights are gathered."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.all,
         gathered_parameters=w.gathered.head,
         gradients=w.reduction.before + w.deferred.ahead,
@@ -141,9 +141,9 @@ def loss(w: Worksheet) -> Alive:
     )
 
 
-def backward(w: Worksheet) -> Alive:
+def backward(w: PeakInputs) -> LiveTensors:
     """All activations, and the last layer's working set."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.without_head,
         gathered_parameters=w.gathered.window,
         gradients=w.reduction.before + w.deferred.ahead,
@@ -153,9 +153,9 @@ def backward(w: Worksheet) -> Alive:
     )
 
 
-def next_to_last_layer(w: Worksheet) -> Alive:
+def next_to_last_layer(w: PeakInputs) -> LiveTensors:
     """The last layer's activations are gone and its gradients reduced; the next working set."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
         gradients=w.reduction.before + w.deferred.ahead,
@@ -165,9 +165,9 @@ def next_to_last_layer(w: Worksheet) -> Alive:
     )
 
 
-def layer_before_last(w: Worksheet) -> Alive:
+def layer_before_last(w: PeakInputs) -> LiveTensors:
     """The last layer's activations are gone, its gradients complete and reduced."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.without_last_layer,
         gathered_parameters=w.gathered.window,
         gradients=w.reduction.before + w.deferred.ahead,
@@ -177,10 +177,10 @@ def layer_before_last(w: Worksheet) -> Alive:
     )
 
 
-def second_layer(w: Worksheet) -> Alive:
+def second_layer(w: PeakInputs) -> LiveTensors:
     """Its gradients are complete, the first layer's activations still there."""
     own = np.where(w.stages.layouts.piped, w.kept.first.kept, 0.0)
-    return Alive(
+    return LiveTensors(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_second_layer,
         gradients=w.reduction.at_end + w.deferred.ahead,
@@ -190,12 +190,12 @@ def second_layer(w: Worksheet) -> Alive:
     )
 
 
-def first_layer(w: Worksheet) -> Alive:
+def first_layer(w: PeakInputs) -> LiveTensors:
     """All gradients, and the first layer's working set.
 
     Other activations are gone, but for those of other micro-batches in a pipeline.
     """
-    return Alive(
+    return LiveTensors(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_first_layer,
         gradients=w.reduction.at_end + w.deferred.ahead,
@@ -205,9 +205,9 @@ def first_layer(w: Worksheet) -> Alive:
     )
 
 
-def embedding(w: Worksheet) -> Alive:
+def embedding(w: PeakInputs) -> LiveTensors:
     """All gradients, the embedding's being computed and reduced."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.in_first_layer,
         gathered_parameters=w.gathered.in_embedding,
         gradients=w.reduction.at_end + w.deferred.ahead,
@@ -216,7 +216,7 @@ def embedding(w: Worksheet) -> Alive:
     )
 
 
-def cooling_down(w: Worksheet) -> Alive:
+def cooling_down(w: PeakInputs) -> LiveTensors:
     """No forward pass follows: most weight gradients wait, where they have passes of their own.
 
     Those of one pass are being computed, from gradients that they take the place of.
@@ -224,10 +224,10 @@ def cooling_down(w: Worksheet) -> Alive:
     late, nothing = w.deferred, np.zeros(())
     if not np.any(late.waiting):
         none = {"weights": nothing, "gradients": nothing, "communication_buffers": nothing}
-        return Alive(activations=late.kept + np.zeros(w.stages.shape), **none)
+        return LiveTensors(activations=late.kept + np.zeros(w.stages.shape), **none)
     turned = np.where(late.waiting > 0, 1.0, 0.0)
     summed = w.reduction.summed + np.maximum(late.one_pending - late.one_waiting, 0.0)
-    return Alive(
+    return LiveTensors(
         weights=turned * w.weights.all,
         gathered_parameters=turned * w.gathered.window,
         gradients=turned * summed,
@@ -237,9 +237,9 @@ def cooling_down(w: Worksheet) -> Alive:
     )
 
 
-def reducing(w: Worksheet) -> Alive:
+def reducing(w: PeakInputs) -> LiveTensors:
     """Sums of gradients over the passes of a step being reduced."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.in_reduction,
         gathered_parameters=w.gathered.in_reduction,
         gradients=w.reduction.summed + w.deferred.pending,
@@ -247,9 +247,9 @@ def reducing(w: Worksheet) -> Alive:
     )
 
 
-def optimizer(w: Worksheet) -> Alive:
+def optimizer(w: PeakInputs) -> LiveTensors:
     """All gradients, the optimizer's temporaries, updated weights being gathered."""
-    return Alive(
+    return LiveTensors(
         weights=w.weights.in_optimizer,
         gradients=w.resident.gradients,
         communication_buffers=w.kept.buffers.receive + w.reduction.gather_bucket,
@@ -267,7 +267,7 @@ def _optimizer_temporaries(stages: Stages) -> Float:
     return np.where(stages.layouts.keeps_states, temporary, 0.0)
 
 
-MOMENTS: dict[str, Callable[[Worksheet], Alive]] = {
+MOMENTS: dict[str, Callable[[PeakInputs], LiveTensors]] = {
     "forward": forward,
     "loss": loss,
     "backward": backward,

@@ -14,12 +14,12 @@ from planner.cost.memory.footprint import stage_memory
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import chunks_in_flight, in_flight
-from planner.cost.schedules.known import schedule_named
+from planner.cost.schedules.registry import schedule_named
 from planner.cost.schedules.simulate import StageTime
+from planner.cost.shards.candidate_stages import candidate_stages
+from planner.cost.shards.layers_per_stage import Deal, chunk_counts, layers_on_stage, told_deal
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import stage_parts
-from planner.cost.shards.pipeline import Deal, chunk_counts, layers_on_stage, told_deal
-from planner.cost.shards.worst import candidate_stages
+from planner.cost.shards.partial_recompute import stage_parts
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import SCHEDULES, Layout
 from planner.describe.workload import Workload

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.cost.constants import load
-from planner.cost.network.constants import InterNode, constants
+from planner.cost.network.collective_constants import InterNode, constants
 from planner.cost.network.messages import PROTOCOLS
 from planner.errors import DescriptionError
 

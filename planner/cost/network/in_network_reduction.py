@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.network.constants import constants
+from planner.cost.network.collective_constants import constants
 from planner.cost.network.messages import inter_node_latency_s
 from planner.cost.network.topology import GroupView
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from planner.cost.network.table import (
+from planner.cost.network.collective_table import (
     ALGORITHMS,
     OPERATIONS,
     bus_factor,

@@ -1,4 +1,4 @@
-"""Constants of collectives: what holds for every machine, read from `constants.toml`."""
+"""Constants of collectives: what holds for every machine, read from `collective_constants.toml`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class InNetwork(Description):
 
 
 class NetworkConstants(Description):
-    """Everything that `constants.toml` states."""
+    """Everything that `collective_constants.toml` states."""
 
     reference_step_s: Quantity
     """The step inside a node that a profile's `fabric.latency_s` stands for [s]."""
@@ -82,4 +82,4 @@ class NetworkConstants(Description):
 @functools.cache
 def constants() -> NetworkConstants:
     """The constants of collectives, with kind and source."""
-    return load(Path(__file__).with_name("constants.toml"), NetworkConstants)
+    return load(Path(__file__).with_name("collective_constants.toml"), NetworkConstants)

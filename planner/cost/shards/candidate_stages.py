@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import chunk_parts, distinct_parts, every_stage
+from planner.cost.shards.partial_recompute import chunk_parts, distinct_parts, every_stage
 from planner.describe.framework.framework import Framework
 from planner.describe.layout import SCHEDULES
 from planner.describe.model.block import Block

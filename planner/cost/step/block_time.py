@@ -16,7 +16,7 @@ from planner.cost.network.groups import Groups
 from planner.cost.network.topology import GroupView
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.parted import chunk_parts
+from planner.cost.shards.partial_recompute import chunk_parts
 from planner.cost.shards.stages import Stages
 from planner.cost.step.communication import (
     StreamTraffic,
@@ -27,8 +27,8 @@ from planner.cost.step.communication import (
     transfer_wait_s,
 )
 from planner.cost.step.compute import BlockTime, block_time
-from planner.cost.step.experts import expert_s, exposed_experts_s, split_expert_s
-from planner.cost.step.host import awaited_s
+from planner.cost.step.expert_parallel import expert_s, exposed_experts_s, split_expert_s
+from planner.cost.step.kernel_launch import awaited_s
 from planner.describe.model.block import Block
 
 __all__ = [

@@ -19,7 +19,7 @@ from planner.cost.scenario import Scenario
 from planner.cost.scenario.experience import Outlook, outlook
 from planner.cost.scenario.prior import GAUSSIAN, priors
 from planner.cost.shards.layouts import Layouts
-from planner.cost.uncertainty.runs import traits_of
+from planner.cost.uncertainty.step_time_spread import traits_of
 from planner.describe.base import Description
 from planner.describe.files import read_toml
 from planner.describe.framework.framework import Framework
@@ -58,7 +58,7 @@ class MemoryClass(Description):
 @functools.cache
 def memory_classes() -> dict[str, MemoryClass]:
     """How far the measured memory of devices was from its estimate, by class of run."""
-    path = Path(__file__).with_name("memory.toml")
+    path = Path(__file__).with_name("memory_spread.toml")
     return {
         name: MemoryClass.described(found, where=f"{path.name}, {name}")
         for name, found in read_toml(path).items()

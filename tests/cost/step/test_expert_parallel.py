@@ -12,7 +12,7 @@ from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.experts import (
+from planner.cost.step.expert_parallel import (
     crossing_part,
     expert_s,
     exposed_experts_s,

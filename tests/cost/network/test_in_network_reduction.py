@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.cost.network.collective_table import bus_factor, group_of, whole_nodes
 from planner.cost.network.collectives import (
     all_gather_s,
     all_reduce_s,
     reduce_scatter_s,
     ring_all_reduce_s,
 )
-from planner.cost.network.switches import network_all_reduce_s, switch_all_reduce_s
-from planner.cost.network.table import bus_factor, group_of, whole_nodes
+from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.topology import GroupView, group_view
 from planner.describe.catalogue import load_machine
 from planner.describe.machine import Machine

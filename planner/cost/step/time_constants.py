@@ -1,4 +1,4 @@
-"""Constants of the step: what holds for every machine, read from `constants.toml`."""
+"""Constants of the step: what holds for every machine, read from `time_constants.toml`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class OptimizerConstants(Description):
 
 
 class StepConstants(Description):
-    """Everything that `constants.toml` states."""
+    """Everything that `time_constants.toml` states."""
 
     gemm: GemmConstants
     attention: AttentionConstants
@@ -99,4 +99,4 @@ class StepConstants(Description):
 @functools.cache
 def constants() -> StepConstants:
     """The constants of the step, with kind and source."""
-    return load(Path(__file__).with_name("constants.toml"), StepConstants)
+    return load(Path(__file__).with_name("time_constants.toml"), StepConstants)

@@ -16,11 +16,12 @@ from planner.cost.network.collectives import (
     hierarchical_all_reduce_s,
     reduce_scatter_s,
     ring_all_reduce_s,
-    send_s,
+    ring_exchange_s,
     tree_all_reduce_s,
 )
+from planner.cost.network.in_network_reduction import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.messages import LOW_LATENCY, SIMPLE
-from planner.cost.network.rooted import (
+from planner.cost.network.rooted_collectives import (
     broadcast_s,
     chain_broadcast_s,
     gather_s,
@@ -28,7 +29,6 @@ from planner.cost.network.rooted import (
     scatter_s,
     tree_broadcast_s,
 )
-from planner.cost.network.switches import network_all_reduce_s, switch_all_reduce_s
 from planner.cost.network.topology import GroupView, adding, group_view
 from planner.describe.machine import Machine
 from planner.errors import LayoutError
@@ -47,7 +47,7 @@ OPERATIONS: dict[str, Time] = {
     "scatter": scatter_s,
     "gather": gather_s,
     "all_to_all": all_to_all_s,
-    "send_recv": send_s,
+    "send_recv": ring_exchange_s,
 }
 """Operations as nccl-tests names them, each in what the library chooses."""
 
@@ -76,7 +76,7 @@ ALGORITHMS: dict[str, dict[str, Time]] = {
     "scatter": {"sends of the root": scatter_s},
     "gather": {"sends to the root": gather_s},
     "all_to_all": {"sends to all": all_to_all_s},
-    "send_recv": {"to the next rank": send_s},
+    "send_recv": {"to the next rank": ring_exchange_s},
 }
 """What is modelled of each operation; infinite where a machine has no such switch."""
 

@@ -12,8 +12,8 @@ from planner.cost.network.groups import Groups
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
-from planner.cost.step.host import awaited_s, host_pass_s, num_kernels
-from planner.cost.step.passes import block_passes
+from planner.cost.step.block_time import block_passes
+from planner.cost.step.kernel_launch import awaited_s, host_pass_s, num_kernels
 from planner.describe.catalogue import load_framework, load_machine, load_model
 from planner.describe.layout import Layout
 from planner.describe.model.block import Block
