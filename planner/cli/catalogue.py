@@ -251,7 +251,7 @@ def _show_model(model: Model) -> None:
         if field not in ("convolutional", "traced"):
             print(f"{field}: {value}")
     print(f"num_params: {model.num_params:,}")
-    for stage, block in zip(net.placed() if net else (), weight_blocks(model), strict=False):
+    for stage, block in zip(net.sized_stages() if net else (), weight_blocks(model), strict=False):
         shapes = [(stage.in_channels, stage.in_places), (stage.out_channels, stage.out_places)]
         sizes = [" x ".join(map(str, (channels, *places))) for channels, places in shapes]
         times = f"{stage.stage.count} times " * (stage.stage.count > 1)

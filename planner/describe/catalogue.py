@@ -147,8 +147,8 @@ def load_machine(
         machine = _load(Machine, Path(os.path.expanduser(name)))
     else:
         # other names stand inside the files, and reading them all takes time
-        known = name in names("machine")
-        machine = _named(Machine, "machine", name if known else aliases().get(name.lower(), name))
+        is_name = name in names("machine")
+        machine = _named(Machine, "machine", name if is_name else aliases().get(name.lower(), name))
     machine = reserve_memory(
         override_fields(machine, overrides) if overrides else machine, free_percent
     )
@@ -177,10 +177,10 @@ def load_framework(name: str) -> Framework:
     plain, switches = split_name(name)
     if is_path or plain.endswith(".toml"):
         path = Path(os.path.expanduser(plain))
-        found = _load(Framework, path).with_checked_switches()
+        framework = _load(Framework, path).with_checked_switches()
     else:
-        found = _named(Framework, "framework", plain)
-    return found.with_switches(*switches) if switches else found
+        framework = _named(Framework, "framework", plain)
+    return framework.with_switches(*switches) if switches else framework
 
 
 def load_dataset(name: str) -> Dataset:
@@ -216,12 +216,12 @@ def _load(cls: type[D], path: Path) -> D:
 
 def _complete(fields: dict[str, Any]) -> dict[str, Any]:
     """Fill in a framework's traits: of the framework that it is like, then of its bundles."""
-    whole: dict[str, Any] = {}
+    base: dict[str, Any] = {}
     if (like := fields.get("like", "")) and isinstance(like, str):
         if like not in names("framework"):
             raise UnknownNameError("framework", like, names("framework"))
-        whole = _complete(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
-    traits = {key: value for key, value in whole.items() if key not in _OF_ITS_OWN}
+        base = _complete(read_toml(folder("framework") / f"{like}.toml") | {"name": like})
+    traits = {key: value for key, value in base.items() if key not in _OF_ITS_OWN}
     bundles = fields.get("bundles", [])
     if not isinstance(bundles, list):
         raise DescriptionError(f"bundles = {shown(bundles)} is no list; write names in brackets")
