@@ -1,4 +1,4 @@
-"""Answer: one sentence, the table behind it, and the input of the question."""
+"""Answer: what a question was, what the answer is, and the table behind it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ from planner.tables import Record, Table, Tabular
 __all__ = ["Answer", "Row"]
 
 Row = Record
-"""A record: texts, numbers, truth values or None by column; a column's name ends in its unit."""
+"""A record: texts, numbers, truth values or None by column; the name of a column ends in its
+unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Tabular[Literal["rows"]]):
-    """The answer to a question as plain data.
+    """The answer to a question, in plain data alone.
 
-    Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`). The 90 % interval of
-    `step_time_s` is `step_time_low_s` to `step_time_high_s`; other columns follow this pattern.
-    `reason` explains the row. `planner.ask` has the questions.
+    Columns are in SI units by their suffix (`_s`, `_bytes`, `_bytes_per_s`); the 90 % interval of
+    `step_time_s` stands in `step_time_low_s` and `step_time_high_s`, and so for others; `reason`
+    says why. `planner.ask` has the questions.
     """
 
     question: str
-    """Name of the question."""
+    """Its name."""
     asked: dict[str, Any]
-    """Job and options of the question, then values that programs read from the answer. Model,
-    machine and frameworks stand by name where the catalogue has the same description, else in full.
-    """
+    """Everything that it was asked with; model, machine and frameworks by name where the catalogue
+    has them as they were, else whole."""
     found: bool
-    """True if there is an answer: something fits, or a limit can be met."""
+    """Whether there is an answer: something fits, or a limit can be kept."""
     verdict: str
     """The answer in one sentence."""
     rows: tuple[Row, ...]
-    """The options that were compared."""
+    """What was looked at."""
     notes: tuple[str, ...] = ()
-    """Assumptions, and what is not counted."""
+    """How it was looked for, and what is left out."""
 
     def __str__(self) -> str:
-        """Verdict and notes, one a line."""
+        """The sentence, and how it was looked for: `print` has no use for all fields.
+
+        >>> print(Answer("host", {}, True, "It is enough.", (), ("One node.",)))
+        It is enough.
+        - One node.
+        """
         return "\n".join([self.verdict, *(f"- {note}" for note in self.notes)])
 
     def tables(self) -> dict[str, Table]:
@@ -48,12 +53,19 @@ class Answer(Tabular[Literal["rows"]]):
         return {"rows": Table(self.rows)}
 
     def to_json(self) -> str:
-        """The answer as JSON text, which `from_json` reads."""
+        """The answer as JSON text.
+
+        >>> import planner
+        >>> job = planner.Workload(global_batch=64, sequence_length=1024)
+        >>> answer = planner.ask.host("gpt2", "polaris", workload=job)
+        >>> Answer.from_json(answer.to_json()) == answer
+        True
+        """
         return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Answer:
-        """Read the text of `to_json`; DescriptionError where it is no answer."""
+        """The answer that `to_json` wrote; DescriptionError where the text is none."""
         try:
             data = json.loads(text)
             if sorted(data) != sorted(field.name for field in fields(cls)):
@@ -67,5 +79,5 @@ class Answer(Tabular[Literal["rows"]]):
             ) from None
 
     def to_csv(self) -> str:
-        """Rows as CSV text, with every column that any row has."""
+        """The rows as CSV text; every column that any of them has."""
         return self.table().to_csv()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
 import importlib.util
 import itertools
 import logging
-import multiprocessing.resource_tracker
 import os
-import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -82,8 +79,6 @@ def answered(
                 yield from map(answer, tasks)
                 return
             options = stack.enter_context(_connected(backend, address))
-            if backend == "loky":
-                stack.enter_context(_interrupts_stay_here())
             yield from _parallel(tasks, backend, jobs, options)
         except (PlannerError, GeneratorExit):
             raise
@@ -135,42 +130,6 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-@contextlib.contextmanager
-def _interrupts_stay_here() -> Iterator[None]:
-    """Keep Ctrl-C from the workers: a terminal sends it to every process of the group.
-
-    Workers inherit a blocked SIGINT, so that none of them prints a traceback. A thread of this
-    process waits for the signal and interrupts the main thread, which ends the workers.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    blocked = {signal.SIGINT}
-    done = threading.Event()
-
-    def wait_for_signal() -> None:
-        signal.sigwait(blocked)
-        while not done.is_set():
-            _thread.interrupt_main()
-            signal.sigwait(blocked)
-
-    # a tracker that starts later would unblock the signal
-    from joblib.externals.loky.backend import resource_tracker
-
-    resource_tracker.ensure_running()
-    multiprocessing.resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-    watcher = threading.Thread(target=wait_for_signal, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        signal.pthread_kill(watcher.ident or 0, signal.SIGINT)
-        watcher.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ def test_every_candidate_takes_at_least_its_bounds(name: str) -> None:
     assert np.median(memory) > 0.3
     time_s = timed(asked, taken).step_time_s
     for alone in (False, True):
-        assert np.max(step_time_lower_bound_s(asked, layouts, alone=alone) / time_s) <= 1 + 1e-9
-    assert np.max(step_time_lower_bound_s(asked, layouts, alone=True) / time_s) > 0.6
+        assert np.max(step_time_lower_bound_s(asked, layouts, final=alone) / time_s) <= 1 + 1e-9
+    assert np.max(step_time_lower_bound_s(asked, layouts, final=True) / time_s) > 0.6
 
 
 @pytest.mark.slow
@@ -51,5 +51,5 @@ def test_so_does_what_is_tried_further(name: str) -> None:
     assert np.max(memory / found.footprints.memory_bytes) <= 1
     estimates = found.estimates
     for alone in (False, True):
-        least_s = step_time_lower_bound_s(asked, estimates.layouts, alone=alone)
+        least_s = step_time_lower_bound_s(asked, estimates.layouts, final=alone)
         assert np.max(least_s / estimates.step_time_s, initial=0.0) <= 1 + 1e-9

@@ -72,9 +72,9 @@ def test_every_candidate_is_decided_once() -> None:
     assert len(layouts) <= found.num_decided <= everything.num_decided == tried
     assert len(found.footprints) < 0.6 * tried
     assert found.dropped.keys() >= fell.keys()
-    spared = found.dropped["by its bound slower than others of its kind"]
-    exceeded = found.dropped["device memory is exceeded"]
-    host = found.dropped.get("host memory is exceeded", 0)
+    spared = found.dropped["slower than another of its class by a lower bound"]
+    exceeded = found.dropped["out of device memory"]
+    host = found.dropped.get("out of host memory", 0)
     assert found.num_decided - spared - exceeded - host == len(found.estimates)
     kept = [str(found.estimates.layouts[i]) for i in range(0, len(found.estimates), 97)]
     known = {str(everything.estimates.layouts[i]) for i in range(len(everything.estimates))}

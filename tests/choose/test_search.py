@@ -163,7 +163,7 @@ def test_order_is_sorted_and_fits(framework: str) -> None:
     assert rank_fastest(estimates, 0).tolist() == []
     with pytest.raises(LayoutError, match="must not be negative"):
         rank_fastest(estimates, -1)
-    over = found.dropped.get("device memory is exceeded", 0)
+    over = found.dropped.get("out of device memory", 0)
     assert over == int(np.count_nonzero(~found.footprints.fits_device))
 
 

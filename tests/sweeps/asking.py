@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FEW", "LONG", "MANY", "command", "done", "written"]
+__all__ = ["FEW", "MANY", "command", "done", "written"]
 
 FEW: dict[str, Any] = {
     "kind": "estimate",
@@ -27,9 +27,6 @@ MANY: dict[str, Any] = {
     "layout": {"tp": [1, 2, 4], "zero_stage": [0, 1, 3], "micro_batch": [1, 2, 4]},
 }
 """216 layouts, of which some have more tensor ranks than the job has devices."""
-
-LONG: dict[str, Any] = {**MANY, "workload": {"global_batch": [64 * n for n in range(1, 6)]}}
-"""1,080 layouts: many seconds of work, so that a test meets a sweep half way on any machine."""
 
 
 def written(folder: Path, asked: dict[str, Any]) -> Path:

@@ -1,1 +1,1 @@
-"""The largest model, sequence and batch, and the best batch."""
+"""How large a job: the model, the sequence, the batch."""

@@ -1,1 +1,1 @@
-"""Nodes, deadlines, costs, and one machine, framework or setting against another."""
+"""How much of which machine: nodes, deadlines, cost, scaling, and one machine or another."""

@@ -4,7 +4,7 @@ One table of rules serves both uses: as masks over many layouts in the search, a
 sentence with the legal values for a layout that a user asks for.
 """
 
-from planner.choose.legality.check import RULES, broken, check, legal
+from planner.choose.legality.check import RULES, broken, check, legal, legal_layouts
 from planner.choose.legality.rule import Rule
 
-__all__ = ["RULES", "Rule", "broken", "check", "legal"]
+__all__ = ["RULES", "Rule", "broken", "check", "legal", "legal_layouts"]

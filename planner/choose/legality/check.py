@@ -19,7 +19,7 @@ from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import Layout
 from planner.errors import LayoutError
 
-__all__ = ["RULES", "broken", "check", "legal"]
+__all__ = ["RULES", "broken", "check", "legal", "legal_layouts"]
 
 RULES: tuple[Rule, ...] = (
     *TRACED,
@@ -49,6 +49,12 @@ def legal(scenario: Scenario, layouts: Layouts, known: set[str]) -> tuple[Mask, 
             dropped[rule.reason] = dropped.get(rule.reason, 0) + fell
             alive &= holds
     return alive, dropped
+
+
+def legal_layouts(scenario: Scenario, layouts: Layouts) -> Layouts:
+    """The layouts that keep every rule."""
+    is_legal, _ = legal(scenario, layouts, set(Layout.model_fields))
+    return layouts.take(np.flatnonzero(is_legal))
 
 
 def check(scenario: Scenario, layout: Layout) -> None:

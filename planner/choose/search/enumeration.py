@@ -1,20 +1,22 @@
-"""Candidates: every legal layout of a world size.
+"""Enumeration: every legal layout of a world size.
 
-Columns are crossed one group at a time and filtered as soon as a rule can be applied, so
-illegal degrees are never multiplied out. Nothing is dropped silently: every reason is counted.
+Columns are crossed one group at a time and filtered as soon as a rule applies, so that illegal
+degrees are never multiplied out. Every rejected combination is counted by its reason.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 
 from planner.choose.legality import legal
 from planner.choose.preferences import preferences
-from planner.choose.search.grid import Grid
+from planner.cost.arrays import Int, Mask
 from planner.cost.operators.backward import FREES_NOTHING, selective_frees_nothing
 from planner.cost.scenario import Scenario
 from planner.cost.schedules.bubble import interleaved
-from planner.cost.schedules.registry import schedule_named
+from planner.cost.schedules.known import schedule_named
 from planner.cost.shards.layouts import Layouts
 from planner.describe.layout import OFFLOAD, RECOMPUTE, SCHEDULES, divisors
 
@@ -22,42 +24,79 @@ __all__ = ["enumerate_layouts"]
 
 
 def enumerate_layouts(scenario: Scenario, world: int) -> tuple[Layouts, dict[str, int]]:
-    """All legal layouts of `world` ranks, and how many combinations fell for which reason."""
-    grid = Grid(scenario)
-    _degrees(grid, world)
-    _batches(grid)
-    _sharding(grid)
-    _schedules(grid)
-    grid.cross("recompute", _recompute(grid))
-    mask, dropped = legal(scenario, grid.layouts(), {"schedule", "recompute", "zero_stage"})
-    grid.dropped.update(dropped)
-    grid.filter(mask)
+    """List all legal layouts of `world` ranks, and count the rejected combinations by reason."""
+    grid = _Grid(scenario)
+    _add_degrees(grid, world)
+    _add_batches(grid)
+    _add_sharding(grid)
+    _add_schedules(grid)
+    _add_recompute(grid)
     return grid.layouts(), dict(grid.dropped)
 
 
-def _recompute(grid: Grid) -> list[int]:
-    """Modes of recompute but those that repeat attention and free nothing."""
-    modes = list(grid.scenario.framework.recompute)
-    if "selective" in modes and selective_frees_nothing(grid.scenario):
-        modes.remove("selective")
-        if fell := len(grid.columns["tp"]):
-            grid.dropped[f"selective recompute: {FREES_NOTHING}"] += fell
-    return [RECOMPUTE.index(mode) for mode in modes]
+class _Grid:
+    """Columns of layouts under construction, and the reasons of rejected rows."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.columns: dict[str, Int] = {"tp": np.ones(1, dtype=np.int64)}
+        self.dropped: Counter[str] = Counter()
+        self._complete: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.columns["tp"])
+
+    def cross(self, name: str, values: list[int]) -> None:
+        """Combine every row with every value of a new column."""
+        rows, count = len(self), len(values)
+        self.columns = {key: np.repeat(column, count) for key, column in self.columns.items()}
+        self.columns[name] = np.tile(np.asarray(values, dtype=np.int64), rows)
+
+    def filter(self, mask: Mask, reason: str = "") -> None:
+        """Keep the rows of a mask; the others are counted if there is a reason."""
+        if reason:
+            self.drop(reason, int(np.count_nonzero(~mask)))
+        self.take(np.flatnonzero(mask))
+
+    def take(self, rows: Int) -> None:
+        """Keep these rows, in their order."""
+        self.columns = {key: column[rows] for key, column in self.columns.items()}
+
+    def drop(self, reason: str, count: int) -> None:
+        """Count rejected combinations."""
+        if count:
+            self.dropped[reason] += count
+
+    def apply_rules(self, *columns: str) -> None:
+        """Apply the rules that new columns complete."""
+        self._complete |= set(columns)
+        self.apply_rules_of(self._complete)
+
+    def apply_rules_of(self, columns: set[str], *, counted: bool = True) -> None:
+        """Apply the rules that look at no other columns."""
+        mask, dropped = legal(self.scenario, self.layouts(), columns)
+        if counted:
+            self.dropped.update(dropped)
+        self.filter(mask)
+
+    def layouts(self) -> Layouts:
+        """The rows so far; columns that are not crossed yet have a layout's defaults."""
+        return Layouts.broadcast(**self.columns)
 
 
-def _degrees(grid: Grid, world: int) -> None:
+# --- degrees --------------------------------------------------------------------------------------
+
+
+def _add_degrees(grid: _Grid, world: int) -> None:
+    """Cross the parallel degrees; data parallelism takes what the others leave."""
     framework, model = grid.scenario.framework, grid.scenario.model
-    ways = divisors(world)
-    grid.columns = {"tp": np.asarray(ways if "tp" in framework.axes else [1], dtype=np.int64)}
-    grid.apply("tp")
-    layers = model.depth
-    grid.cross("pp", [p for p in ways if p <= layers] if "pp" in framework.axes else [1])
-    _context(grid, ways)
-    # where heads are all that it exchanges; other kinds are tried on what these candidates leave
-    alone = framework.context[0] == "ulysses"
-    grid.columns["ulysses"] = grid.columns["cp"] if alone else np.ones_like(grid.columns["cp"])
+    degrees = divisors(world)
+    grid.columns = {"tp": np.asarray(degrees if "tp" in framework.axes else [1], dtype=np.int64)}
+    grid.apply_rules("tp")
+    grid.cross("pp", [p for p in degrees if p <= model.depth] if "pp" in framework.axes else [1])
+    _add_context(grid, degrees)
     used = grid.columns["tp"] * grid.columns["pp"] * grid.columns["cp"]
-    # combinations whose product is not a divisor of the world are no layouts at all
+    # other products are no layouts at all, and not counted
     grid.filter(world % used == 0)
     columns = grid.columns
     columns["dp"] = world // (columns["tp"] * columns["pp"] * columns["cp"])
@@ -66,100 +105,113 @@ def _degrees(grid: Grid, world: int) -> None:
     grid.filter(batch % columns["dp"] == 0, "global batch is not a multiple of dp")
     experts = model.experts.num_experts if model.experts else 1
     grid.cross("ep", divisors(experts) if "ep" in framework.axes else [1])
-    _whole_experts(grid)
-    grid.apply("pp", "cp", "ulysses", "ep", "etp", "dp", "vpp")
+    _add_expert_tensor_parallel(grid)
+    grid.apply_rules("pp", "cp", "ulysses", "ep", "etp", "dp", "vpp")
 
 
-def _whole_experts(grid: Grid) -> None:
-    """Experts split as the framework does unasked, and where it can, on one rank each."""
-    model, (unasked, *others) = grid.scenario.model, grid.scenario.framework.expert_tensor_parallel
-    apart = model.experts is not None and "one" in others and unasked == "tp"
-    grid.cross("etp", [0, 1] if apart else [0])
+def _add_context(grid: _Grid, degrees: list[int]) -> None:
+    """Cross the degrees of context parallelism whose slices are long enough to fill a device."""
+    framework = grid.scenario.framework
+    if "cp" in framework.axes:
+        shortest = int(preferences().search.min_context_tokens.value)
+        most = max(grid.scenario.workload.sequence_length // shortest, 1)
+        useful = [degree for degree in degrees if degree <= most]
+        count = (len(degrees) - len(useful)) * len(grid)
+        grid.drop(f"context slices below {shortest} tokens", count)
+        grid.cross("cp", useful)
+    else:
+        grid.cross("cp", [1])
+    # the framework's first kind; others are tried when candidates are refined
+    exchanges_heads = framework.context[0] == "ulysses"
+    cp = grid.columns["cp"]
+    grid.columns["ulysses"] = cp if exchanges_heads else np.ones_like(cp)
+
+
+def _add_expert_tensor_parallel(grid: _Grid) -> None:
+    """Split experts as the framework does by default, and not at all where it can."""
+    model, (default, *others) = grid.scenario.model, grid.scenario.framework.expert_tensor_parallel
+    has_choice = model.experts is not None and "one" in others and default == "tp"
+    grid.cross("etp", [0, 1] if has_choice else [0])
     columns = grid.columns
-    # with ep = 1 every rank would hold all experts whole; with tp = 1 they are whole anyway
+    # unsplit experts need ep > 1, else every rank holds all; with tp = 1 they are unsplit anyway
     grid.filter((columns["etp"] == 0) | ((columns["tp"] > 1) & (columns["ep"] > 1)))
 
 
-def _context(grid: Grid, ways: list[int]) -> None:
-    """Context degrees; slices too short to fill a device are dropped, and counted."""
-    if "cp" not in grid.scenario.framework.axes:
-        grid.cross("cp", [1])
-        return
-    shortest = int(preferences().search.min_context_tokens.value)
-    longest = grid.scenario.workload.sequence_length // shortest
-    useful = [c for c in ways if c <= max(longest, 1)]
-    if fell := len(ways) - len(useful):
-        reason = f"context slices below {shortest} tokens"
-        grid.dropped[reason] += fell * len(grid.columns["tp"])
-    grid.cross("cp", useful)
+# --- batch and states -----------------------------------------------------------------------------
 
 
-def _batches(grid: Grid) -> None:
-    batch = grid.scenario.workload.global_batch
-    limits = preferences().search
+def _add_batches(grid: _Grid) -> None:
+    """Cross the micro-batches; gradient accumulation follows from the global batch."""
+    batch, limits = grid.scenario.workload.global_batch, preferences().search
     most = limits.max_samples if grid.scenario.model.counts_samples else limits.max_micro_batch
-    grid.cross("micro_batch", [d for d in divisors(batch) if d <= most.value])
-    columns = grid.columns
-    per_replica = batch // columns["dp"]
-    grid.filter(per_replica % columns["micro_batch"] == 0)
+    grid.cross("micro_batch", [size for size in divisors(batch) if size <= most.value])
+    grid.filter(batch // grid.columns["dp"] % grid.columns["micro_batch"] == 0)
     columns = grid.columns
     columns["grad_accumulation"] = batch // columns["dp"] // columns["micro_batch"]
-    grid.apply("micro_batch")
+    grid.apply_rules("micro_batch")
 
 
-def _sharding(grid: Grid) -> None:
+def _add_sharding(grid: _Grid) -> None:
+    """Cross sequence parallelism, ZeRO stages and offload."""
     framework = grid.scenario.framework
     modes = {"never": [0], "with-tp": [1], "optional": [0, 1]}[framework.sequence_parallel]
     grid.cross("sequence_parallel", modes)
-    columns = grid.columns
-    alone = columns["tp"] == 1
+    columns, unsplit = grid.columns, grid.columns["tp"] == 1
     if framework.sequence_parallel == "with-tp":
-        columns["sequence_parallel"] = np.where(alone, 0, 1)
+        columns["sequence_parallel"] = np.where(unsplit, 0, 1)
     else:
-        grid.filter(~alone | (columns["sequence_parallel"] == 0))
-    grid.apply("sequence_parallel")
+        grid.filter(~unsplit | (columns["sequence_parallel"] == 0))
+    grid.apply_rules("sequence_parallel")
     stages = framework.zero_stages_for(grid.scenario.workload.precision)
     grid.cross("zero_stage", list(stages))
-    grid.apply("zero_stage")
+    grid.apply_rules("zero_stage")
     grid.cross("offload", list(range(len(OFFLOAD))))
-    mask, _ = legal(grid.scenario, grid.layouts(), {"offload", "zero_stage"})
-    grid.filter(mask)
-    # sharding over one replica is no sharding, but offload asks for a stage
+    grid.apply_rules_of({"offload", "zero_stage"}, counted=False)
+    # sharding over one replica is none, but offload needs a ZeRO stage
     layouts = grid.layouts()
-    least = layouts.zero_stage == min(stages)
-    grid.filter((layouts.num_replicas > 1) | least | ~layouts.keeps_states)
+    is_lowest = layouts.zero_stage == min(stages)
+    grid.filter((layouts.num_replicas > 1) | is_lowest | ~layouts.keeps_states)
 
 
-def _schedules(grid: Grid) -> None:
-    scenario = grid.scenario
-    offered = [name for name in scenario.framework.schedules if name != "none"]
+# --- pipeline and recompute -----------------------------------------------------------------------
+
+
+def _add_schedules(grid: _Grid) -> None:
+    """Cross the pipeline schedules that no other one of the framework beats, and their chunks."""
+    offered = [name for name in grid.scenario.framework.schedules if name != "none"]
     for name in list(offered):
         if (better := schedule_named(name).no_better_than) in offered:
             offered.remove(name)
-            if fell := len(grid.columns["pp"]):
-                grid.dropped[f"{name}: {better} takes as long and less memory"] = fell
+            grid.drop(f"{name}: {better} takes as long and less memory", len(grid))
     grid.cross("schedule", [SCHEDULES.index(name) for name in ("none", *offered)])
     layouts = grid.layouts()
     grid.filter(layouts.piped != layouts.scheduled("none"))
-    _chunks(grid)
-    mask, dropped = legal(scenario, grid.layouts(), {"pp", "vpp", "schedule", "grad_accumulation"})
-    grid.dropped.update(dropped)
-    grid.filter(mask)
+    _add_chunks(grid)
+    grid.apply_rules_of({"pp", "vpp", "schedule", "grad_accumulation"})
 
 
-def _chunks(grid: Grid) -> None:
-    """Chunks of a stage: one, two where the model turns at the last stage, or with an interleaved
-    schedule as many as its layers make even."""
-    model, layouts = grid.scenario.model, grid.layouts()
-    layers, pp = model.depth, layouts.pp
-    several, turned = interleaved(layouts), layouts.v_shaped
+def _add_chunks(grid: _Grid) -> None:
+    """Cross the chunks of a stage: one; two if V-shaped; any even number if interleaved."""
+    layers, layouts = grid.scenario.model.depth, grid.layouts()
+    is_interleaved, is_v_shaped = interleaved(layouts), layouts.v_shaped
     fullest = preferences().search.fullest_chunk.value
-    rows, chunks = [np.flatnonzero(~several & ~turned)], [1]
+    rows, chunks = [np.flatnonzero(~is_interleaved & ~is_v_shaped)], [1]
     for count in range(2, layers // 2 + 1):
-        deep = (several | (turned & (count == 2))) & (pp * count <= layers)
-        even = deep & (-(-layers // (pp * count)) * pp * count <= fullest * layers)
-        rows, chunks = [*rows, np.flatnonzero(even)], [*chunks, count]
-        if fell := int(np.count_nonzero(deep & ~even)):
-            grid.dropped["interleaved chunks would be uneven"] += fell
-    grid.keep(np.concatenate(rows))
-    grid.columns["vpp"] = np.repeat(chunks, [len(some) for some in rows])
+        slots = layouts.pp * count
+        is_possible = (is_interleaved | (is_v_shaped & (count == 2))) & (slots <= layers)
+        is_even = is_possible & (-(-layers // slots) * slots <= fullest * layers)
+        rows, chunks = [*rows, np.flatnonzero(is_even)], [*chunks, count]
+        uneven = int(np.count_nonzero(is_possible & ~is_even))
+        grid.drop("layers not divisible into interleaved chunks", uneven)
+    grid.take(np.concatenate(rows))
+    grid.columns["vpp"] = np.repeat(chunks, [len(each) for each in rows])
+
+
+def _add_recompute(grid: _Grid) -> None:
+    """Cross the modes of recompute, without selective recompute that would free nothing."""
+    modes = list(grid.scenario.framework.recompute)
+    if "selective" in modes and selective_frees_nothing(grid.scenario):
+        modes.remove("selective")
+        grid.drop(f"selective recompute: {FREES_NOTHING}", len(grid))
+    grid.cross("recompute", [RECOMPUTE.index(mode) for mode in modes])
+    grid.apply_rules_of({"schedule", "recompute", "zero_stage"})

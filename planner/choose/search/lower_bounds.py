@@ -1,7 +1,4 @@
-"""Least: bounds of what layouts take, from the few distinct shapes among them.
-
-A search skips what by these cannot fit, or cannot be as fast as what it knows.
-"""
+"""Lower bounds of memory and step time, computed once per distinct shape of layouts."""
 
 from __future__ import annotations
 
@@ -15,28 +12,28 @@ from planner.cost.memory.in_flight import in_flight_on
 from planner.cost.memory.weights import gathered, resident, unfreed
 from planner.cost.operators.blocks import blocks_of
 from planner.cost.scenario import Scenario
-from planner.cost.schedules.registry import KNOWN
+from planner.cost.schedules.known import KNOWN
 from planner.cost.schedules.schedule import Passes
-from planner.cost.shards.candidate_stages import candidate_stages
 from planner.cost.shards.layouts import Layouts
-from planner.cost.shards.partial_recompute import stage_parts
+from planner.cost.shards.parted import stage_parts
 from planner.cost.shards.stages import Stages
-from planner.cost.step.block_time import block_passes
+from planner.cost.shards.worst import candidate_stages
+from planner.cost.step.passes import block_passes
 from planner.describe.layout import DEALING, RECOMPUTE
 
 __all__ = ["memory_lower_bound_bytes", "step_time_lower_bound_s"]
 
-_DEALT = ("pp", "vpp", "schedule", *DEALING)
+_SPLIT = ("pp", "vpp", "schedule", *DEALING)
 _EXPERTS = ("ep", "etp")
 _STATES = (
     *("dp", "dp_shard", "tp", "cp", *_EXPERTS, "zero_stage", "offload", "reshard", "tiles"),
-    *("grad_accumulation", *_DEALT),
+    *("grad_accumulation", *_SPLIT),
 )
-_KEPT = (
+_ACTIVATIONS = (
     *("micro_batch", "tp", "cp", "ulysses", *_EXPERTS, "sequence_parallel"),
     *("recompute", "recompute_modules", "offload_activations"),
 )
-_FLIGHT = ("grad_accumulation", *_DEALT)
+_IN_FLIGHT = ("grad_accumulation", *_SPLIT)
 _PASSES = (
     *("micro_batch", "tp", "cp", "ulysses", "pp", *_EXPERTS),
     *("sequence_parallel", "grad_accumulation"),
@@ -44,11 +41,11 @@ _PASSES = (
 
 
 def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
-    """Less than what layouts take of a device [B].
+    """Lower bound of the device memory of layouts [B].
 
-    Counted: weights, states and sums of gradients of the first stage, what is gathered of it, what
-    its activations keep, the allocator's reserve, the driver's context. Left out: other stages,
-    working sets, logits, buffers. method.md#search.
+    Counted: weights, states and gradient sums of the first stage, its gathered weights, its saved
+    activations, the allocator's reserve, the driver's context. Left out: other stages, working
+    sets, logits, buffers. method.md#search.
 
     >>> from planner.cost.memory.footprint import footprints
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
@@ -59,94 +56,97 @@ def memory_lower_bound_bytes(scenario: Scenario, layouts: Layouts) -> Float:
     >>> bool(np.all((share > 0.5) & (share <= 1)))
     True
     """
-    # repeating all layers leaves less than repeating some
-    none = np.zeros_like(layouts.recompute)
-    layouts = replace(layouts, recompute_layers=none, recompute_every=none + 1)
-    least, first, loss = _states(scenario, layouts)
-    few, flies = layouts.distinct(*_FLIGHT)
-    flight = in_flight_on(Stages.of(scenario, few, 0))
-    # sums of earlier micro-batches are there while those in flight are all that follow
-    following = few.num_microbatches > flight.micro_batches
-    in_loss = loss + np.where(following[flies], first, 0.0)
-    few, kind = layouts.settled(scenario.framework).distinct(*_KEPT)
+    # recompute of all layers keeps less than recompute of some
+    zeros = np.zeros_like(layouts.recompute)
+    layouts = replace(layouts, recompute_layers=zeros, recompute_every=zeros + 1)
+    least, gradient_sums, at_loss = _states(scenario, layouts)
+    shapes, rows = layouts.distinct(*_IN_FLIGHT)
+    flight = in_flight_on(Stages.of(scenario, shapes, 0))
+    # gradient sums of earlier micro-batches exist unless all of them are still in flight
+    has_sums = shapes.num_microbatches > flight.micro_batches
+    at_loss = at_loss + np.where(has_sums[rows], gradient_sums, 0.0)
+    shapes, of_shape = layouts.settled(scenario.framework).distinct(*_ACTIVATIONS)
     for block, passes in zip(blocks_of(scenario), flight.blocks, strict=True):
         if block.kind != "head":
-            in_loss += passes[flies] * kept_bytes(scenario, block, few)[kind]
+            at_loss += passes[rows] * kept_bytes(scenario, block, shapes)[of_shape]
     device, buffers = scenario.machine.device, scenario.framework.buffers
     reserve = 1 + buffers.allocator_fraction.value
-    return reserve * np.maximum(least, in_loss) + device.context_bytes.value
+    return reserve * np.maximum(least, at_loss) + device.context_bytes.value
 
 
 def _states(scenario: Scenario, layouts: Layouts) -> tuple[Float, Float, Float]:
-    """The most of weights and states when no activations are there; gradients beside them; and
-    weights and states at the loss without these [B]."""
-    some = replace(layouts, grad_accumulation=np.minimum(layouts.grad_accumulation, 2))
-    few, which = some.distinct(*_STATES)
-    stages = Stages.of(scenario, few, 0)
+    """Weights and states of the first stage [B].
+
+    Their peak without activations; the gradient sums beside them; weights and states at the loss
+    without gradient sums.
+    """
+    layouts = replace(layouts, grad_accumulation=np.minimum(layouts.grad_accumulation, 2))
+    shapes, rows = layouts.distinct(*_STATES)
+    stages = Stages.of(scenario, shapes, 0)
     stay, size = resident(stages), stages.states
-    there, fetched = unfreed(stages, stay.weights), gathered(stages, np.asarray(np.inf))
-    once = few.sums_gradients(scenario.framework) & (size.sharded_weight_bytes == 0)
-    sums = np.where(once, stages.trained.trainable * size.reduce_bytes, stay.gradients)
-    backward = there.in_first_layer + sums + fetched.in_second_layer
-    optimizing = there.in_optimizer + stay.gradients
-    least = stay.optimizer_states + np.maximum(backward, optimizing)
-    loss = there.all + stay.optimizer_states + fetched.head
-    return least[which], sums[which], loss[which]
+    weights, fetched = unfreed(stages, stay.weights), gathered(stages, np.asarray(np.inf))
+    sums_once = shapes.sums_gradients(scenario.framework) & (size.sharded_weight_bytes == 0)
+    sums = np.where(sums_once, stages.trained.trainable * size.reduce_bytes, stay.gradients)
+    backward = weights.in_first_layer + sums + fetched.in_second_layer
+    optimizer_step = weights.in_optimizer + stay.gradients
+    least = stay.optimizer_states + np.maximum(backward, optimizer_step)
+    at_loss = weights.all + stay.optimizer_states + fetched.head
+    return least[rows], sums[rows], at_loss[rows]
 
 
-def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, alone: bool = False) -> Float:
-    """Less than the step time of layouts, and where not of them `alone`, of the same with other
-    kinds of context parallelism and other ends [s].
+def step_time_lower_bound_s(scenario: Scenario, layouts: Layouts, final: bool = False) -> Float:
+    """Lower bound of the step time of layouts [s].
 
-    Counted: computation without recompute, traffic of tensor and expert parallelism, waiting for
-    the host, shared evenly by the stages; of layouts alone context parallelism, the slowest stage
-    and what its schedule says that it waits at least. Left out: recompute, other
-    traffic, transfers, the optimizer, offload. method.md#search.
+    It holds for every refinement of them (other context parallelism, embedding slots) as well;
+    for `final` layouts it is higher and holds for them alone. Counted: computation without
+    recompute, traffic of tensor and expert parallelism, host time, shared evenly by the stages; of
+    final layouts context parallelism, the slowest stage and the least idle time of its schedule.
+    Left out: recompute, other traffic, transfers, the optimizer, offload. method.md#search.
 
     >>> from planner.cost.estimate import step_times
     >>> model, job = load_model("gpt2-xl"), Workload(global_batch=64)
     >>> scenario = Scenario(model, load_machine("polaris"), job, load_framework("megatron-lm"))
     >>> layouts = Layouts.broadcast(dp=[8, 4], tp=[1, 2], grad_accumulation=[8, 16])
-    >>> part = step_time_lower_bound_s(scenario, layouts) / step_times(scenario, layouts)
-    >>> bool(np.all((part > 0.5) & (part < 1)))
+    >>> share = step_time_lower_bound_s(scenario, layouts) / step_times(scenario, layouts)
+    >>> bool(np.all((share > 0.5) & (share < 1)))
     True
     """
     shapes = replace(
         layouts,
         pp=np.minimum(layouts.pp, 2),
-        # in a step of several passes they may run together, whatever the schedule
+        # several passes of a step may be merged, whatever the schedule
         grad_accumulation=np.minimum(layouts.grad_accumulation, 2),
         vpp=np.full_like(layouts.vpp, 2),
         recompute=np.full_like(layouts.recompute, RECOMPUTE.index("none")),
-        # heads that are exchanged leave every rank as much attention as any other
-        ulysses=layouts.ulysses if alone else layouts.cp,
+        # an exchange of heads leaves every rank as much attention as any other kind
+        ulysses=layouts.ulysses if final else layouts.cp,
     )
-    few, which = shapes.distinct(*_PASSES)
-    blocks, m = blocks_of(scenario), layouts.num_microbatches
-    passes = block_passes(scenario, blocks, few)
-    seconds = [p.total_s if alone else p.total_s - p.context_s for p in passes]
-    whole = np.sum([b.count * s for b, s in zip(blocks, seconds, strict=True)], axis=0)[which]
-    if not alone:
-        return np.asarray(m * whole / layouts.pp)
-    slowest = _slowest_s(scenario, layouts, [each[which] for each in seconds])
-    own, others = (Passes(x, x / 2, x / 2) for x in (slowest, whole - slowest))
-    idle = np.zeros(len(layouts))
+    shapes, rows = shapes.distinct(*_PASSES)
+    blocks, num_microbatches = blocks_of(scenario), layouts.num_microbatches
+    passes = block_passes(scenario, blocks, shapes)
+    seconds = [p.total_s if final else p.total_s - p.context_s for p in passes]
+    total_s = np.sum([b.count * s for b, s in zip(blocks, seconds, strict=True)], axis=0)[rows]
+    if not final:
+        return np.asarray(num_microbatches * total_s / layouts.pp)
+    slowest_s = _slowest_stage_s(scenario, layouts, [each[rows] for each in seconds])
+    slowest, others = (Passes(x, x / 2, x / 2) for x in (slowest_s, total_s - slowest_s))
+    idle_s = np.zeros(len(layouts))
     for name, schedule in KNOWN.items():
-        here = layouts.scheduled(name) & layouts.piped
-        if schedule.least_idle_s is not None and np.any(here):
-            found = schedule.least_idle_s(layouts.pp, layouts.vpp, m, own, others)
-            idle = np.where(here, found, idle)
-    return m * slowest + idle
+        applies = layouts.scheduled(name) & layouts.piped
+        if schedule.least_idle_s is not None and np.any(applies):
+            idle = schedule.least_idle_s(layouts.pp, layouts.vpp, num_microbatches, slowest, others)
+            idle_s = np.where(applies, idle, idle_s)
+    return num_microbatches * slowest_s + idle_s
 
 
-def _slowest_s(scenario: Scenario, layouts: Layouts, seconds: list[Float]) -> Float:
-    """One micro-batch on the slowest stage, of seconds on each block [s]."""
+def _slowest_stage_s(scenario: Scenario, layouts: Layouts, seconds: list[Float]) -> Float:
+    """Time of one micro-batch on the slowest stage, from the time of each block [s]."""
     blocks, framework = blocks_of(scenario), scenario.framework
-    deals, which = layouts.distinct(*_DEALT)
-    stage = candidate_stages(blocks, deals, framework)
-    counts = stage_parts(blocks, deals.take((..., None)), stage, framework)
+    splits, rows = layouts.distinct(*_SPLIT)
+    stages = candidate_stages(blocks, splits, framework)
+    counts = stage_parts(blocks, splits.take((..., None)), stages, framework)
     slowest = np.zeros(len(layouts))
-    for one in range(stage.shape[1]):
+    for stage in range(stages.shape[1]):
         pairs = zip(counts, seconds, strict=True)
-        slowest = np.maximum(slowest, sum(count[which, one] * each for count, each in pairs))
+        slowest = np.maximum(slowest, sum(count[rows, stage] * each for count, each in pairs))
     return slowest

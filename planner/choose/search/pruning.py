@@ -1,14 +1,14 @@
-"""Promising: of many candidates those that are estimated in full.
+"""Pruning: estimate only the layouts that an answer can need, out of very many.
 
-What by the bound of its memory cannot fit, or by that of its time cannot be as fast as what is
-known of its kind, is decided without. What is left holds the fastest of every kind, and of kinds
-of which nothing fits what comes closest.
+A layout is ruled out if a lower bound of its memory exceeds the device, or a lower bound of its
+time exceeds the best known time of its class. The rest holds the fastest layout of every class,
+and for classes in which nothing fits the layout closest to fitting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,209 +26,219 @@ from planner.cost.arrays import Float, Int, Mask, distinct
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 
-__all__ = ["SearchScope", "Sieve", "estimate_promising"]
+__all__ = ["Pruner", "SearchScope", "estimate_promising"]
 
-_FASTEST = 2048
-# candidates of the lowest bounds in the first round, and in each that follows twice as many
-_AT_ONCE = 16_384
-_FIRST = 32
-# of each kind in the first round, as above
-_CLOSE = 256
-# candidates that miss the device by least: advice says what would make them fit
+_FIRST_ROUND, _LARGEST_ROUND = 2048, 16_384
+"""Layouts of the first round, those of the lowest bounds; each round has twice as many."""
+_FIRST_OF_CLASS = 32
+"""Layouts of every class in the first round; each round has twice as many."""
+_CLOSEST = 256
+"""Layouts that miss the device by least, to find what would make them fit."""
 
-Estimating = Callable[[Layouts], Candidates]
+Estimator = Callable[[Layouts], Candidates]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """What an answer needs of a search."""
+    """How much of a search an answer needs."""
 
     exhaustive_up_to: int = 32_768
-    """Up to so many candidates all are estimated: about as fast as to tell them apart."""
-    near_factor: float = field(default_factory=lambda: 1 + preferences().tolerance)
-    """Times as long as the fastest is what may be recommended in its place."""
+    """Up to so many layouts all are estimated, which is about as fast as pruning them."""
+    near_factor: float | None = None
+    """Time over the fastest of what may be recommended; by the usual tolerance if None."""
     top: int = 20
-    """Ideas that an answer lists."""
+    """Strategies that an answer lists."""
     top_time_s: float = np.inf
-    """The time of as many that are known from elsewhere [s]."""
+    """Time of the slowest of so many strategies in other frameworks [s]."""
+
+    @property
+    def near(self) -> float:
+        """Time over the fastest of what may be recommended."""
+        return 1 + preferences().tolerance if self.near_factor is None else self.near_factor
 
 
 def estimate_promising(
-    scenario: Scenario, layouts: Layouts, estimating: Estimating, scope: SearchScope
-) -> tuple[Candidates, Sieve | None]:
-    """The candidates that can be the fastest of their kind, estimated in full, in their order; and
-    what says the same of further ones.
+    scenario: Scenario, layouts: Layouts, estimate: Estimator, scope: SearchScope
+) -> tuple[Candidates, Pruner | None]:
+    """Estimate the layouts that can be the fastest of their class, in their order.
 
-    All, and nothing that rules further ones out, where they are few, where measured runs correct
-    estimates, or where none can fit.
+    Returns the pruner for refined layouts as well. It is None, and all layouts are estimated, if
+    they are few, if measured runs correct estimates, or if no layout can fit.
     """
-    taught = scenario.experience.step_time is not None or scenario.experience.memory is not None
-    if len(layouts) <= scope.exhaustive_up_to or taught:
-        return estimating(layouts), None
-    sieve = Sieve(scenario, scope)
-    race = _Race.of(sieve, layouts)
-    if not np.any(race.over == 0):
-        return estimating(layouts), None
-    return race.run(estimating), sieve
+    is_corrected = scenario.experience.step_time is not None or (
+        scenario.experience.memory is not None
+    )
+    if len(layouts) <= scope.exhaustive_up_to or is_corrected:
+        return estimate(layouts), None
+    pruner = Pruner(scenario, scope)
+    rounds = _Rounds.of(pruner, layouts)
+    if not np.any(rounds.over == 0):
+        return estimate(layouts), None
+    return rounds.run(estimate), pruner
 
 
-class Sieve:
-    """What is known of every kind of layouts of a scenario, and what that rules out."""
+class Pruner:
+    """The best known layouts of every class, and the limits that they set to others."""
 
     def __init__(self, scenario: Scenario, scope: SearchScope) -> None:
         self.scenario, self.scope = scenario, scope
         self.fastest_s: Float = np.full(NUM_CLASSES, np.inf)
-        """Of what fits safely."""
-        self.closest: Float = np.full(NUM_CLASSES, np.inf)
-        """By which part of its limits any layout exceeds them least."""
+        """By class, of layouts that fit safely."""
+        self.least_over: Float = np.full(NUM_CLASSES, np.inf)
+        """By class, the least share by which any layout exceeds its limits."""
         self.top_time_s = scope.top_time_s
-        """The time of the slowest idea that an answer would list."""
+        """Time of the slowest strategy that an answer would list."""
         self.too_large = self.too_slow = 0
-        """Further layouts that did not pass, by the bound that said so."""
+        """Refined layouts that were ruled out, by the bound that did so."""
 
     def over(self, layouts: Layouts) -> Float:
-        """By which part of the device layouts exceed it at least, be it with ends as layers."""
+        """The least share by which layouts exceed the device, also with embedding slots."""
         scenario, least = self.scenario, memory_lower_bound_bytes(self.scenario, layouts)
         if scenario.framework.custom_pipeline_split:
-            layers = scenario.model.depth
-            each = np.maximum(layers // layouts.pp, 2)
-            least = least * np.where(layouts.piped, 1 - 1 / each, 1.0)
+            layers = np.maximum(scenario.model.depth // layouts.pp, 2)
+            least = least * np.where(layouts.piped, 1 - 1 / layers, 1.0)
         return np.maximum(least / max(scenario.machine.device.memory_bytes.value, 1.0) - 1, 0.0)
 
     def limits_s(self) -> Float:
-        """Of every kind the times above which its layouts do not matter.
+        """By class, the time above which its layouts do not matter.
 
-        Endless where nothing is known of it, nor of what is preferred to it.
+        Infinite if nothing is known of the class or the one preferred to it.
         """
-        near = self.scope.near_factor
+        near = self.scope.near
         own, preferred = near * self.fastest_s, self.fastest_s[PREFERRED]
         limits = np.where(IS_PREFERRED, own, np.minimum(own, preferred))
-        usual = float(np.min(self.fastest_s[IS_PREFERRED]))
-        # what is of no classic strategy is only asked for where it is among the fastest of all
-        limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, near * usual), limits)
-        listed = max(self.top_time_s, near * usual) if np.isfinite(usual) else 0.0
+        fastest = float(np.min(self.fastest_s[IS_PREFERRED]))
+        # layouts of no classic strategy matter only among the fastest of all
+        limits = np.where(IS_UNCLASSIFIED, np.minimum(limits, near * fastest), limits)
+        listed = max(self.top_time_s, near * fastest) if np.isfinite(fastest) else 0.0
         return np.maximum(limits, listed)
 
-    def passed(self, layouts: Layouts) -> Layouts:
-        """Those of further layouts that can fit and be fast enough, by bounds of their own."""
-        rows = np.flatnonzero(self.over(layouts) == 0)
-        some = layouts.take(rows)
-        self.too_large += len(layouts) - len(some)
-        if not len(rows):
-            return some
-        limits_s = self.limits_s()[classify_layouts(self.scenario, some)]
-        fast = step_time_lower_bound_s(self.scenario, some, alone=True) <= limits_s
-        self.too_slow += int(np.count_nonzero(~fast))
-        return some.take(np.flatnonzero(fast))
+    def promising(self, layouts: Layouts) -> Layouts:
+        """The refined layouts that can fit and be fast enough; the others are counted."""
+        able = layouts.take(np.flatnonzero(self.over(layouts) == 0))
+        self.too_large += len(layouts) - len(able)
+        if not len(able):
+            return able
+        limits_s = self.limits_s()[classify_layouts(self.scenario, able)]
+        is_fast = step_time_lower_bound_s(self.scenario, able, final=True) <= limits_s
+        self.too_slow += int(np.count_nonzero(~is_fast))
+        return able.take(np.flatnonzero(is_fast))
 
-    def learn(self, found: Candidates) -> None:
-        """Take note of what was estimated."""
-        taken, estimates = found.footprints, found.estimates
-        np.minimum.at(self.closest, classify_layouts(self.scenario, taken.layouts), taken.excess)
+    def learn(self, candidates: Candidates) -> None:
+        """Update the best known layouts with estimated ones."""
+        footprints, estimates = candidates.footprints, candidates.estimates
+        classes = classify_layouts(self.scenario, footprints.layouts)
+        np.minimum.at(self.least_over, classes, footprints.excess)
         safe = fits_safely(self.scenario, estimates)
-        kinds = classify_layouts(self.scenario, estimates.layouts)[safe]
-        np.minimum.at(self.fastest_s, kinds, estimates.step_time_s[safe])
+        classes = classify_layouts(self.scenario, estimates.layouts)[safe]
+        np.minimum.at(self.fastest_s, classes, estimates.step_time_s[safe])
 
 
 @dataclass(slots=True)
-class _Race:
-    """Candidates and their bounds."""
+class _Rounds:
+    """Layouts with their bounds, estimated in rounds."""
 
-    sieve: Sieve
+    pruner: Pruner
     layouts: Layouts
     over: Float
-    """By which part of the device they exceed it at least."""
-    least_s: Float
-    kinds: Int
-    ideas: Int
-    left: Mask
-    """Which are not estimated yet."""
-    fastest_idea_s: Float
+    """The least share by which they exceed the device."""
+    bounds_s: Float
+    classes: Int
+    strategies: Int
+    """Rows of the same number are details of one strategy."""
+    is_open: Mask
+    """Not estimated yet."""
+    strategy_times_s: Float
+    """The fastest known of each strategy."""
     parts: list[tuple[Int, Candidates]]
-    """Rows, and what was found of them."""
+    """Rows, and their estimates."""
 
     @classmethod
-    def of(cls, sieve: Sieve, layouts: Layouts) -> _Race:
-        """Nothing is known yet but bounds."""
+    def of(cls, pruner: Pruner, layouts: Layouts) -> _Rounds:
+        """The layouts with bounds alone."""
         columns = ("tp", "pp", "cp", "ep", "zero_stage", "offload")
-        first, ideas = distinct(*(getattr(layouts, name) for name in columns))
+        first, strategies = distinct(*(getattr(layouts, name) for name in columns))
         return cls(
-            sieve,
+            pruner,
             layouts,
-            sieve.over(layouts),
-            step_time_lower_bound_s(sieve.scenario, layouts),
-            classify_layouts(sieve.scenario, layouts),
-            ideas,
-            left=np.ones(len(layouts), dtype=np.bool_),
-            fastest_idea_s=np.full(len(first), np.inf),
+            pruner.over(layouts),
+            step_time_lower_bound_s(pruner.scenario, layouts),
+            classify_layouts(pruner.scenario, layouts),
+            strategies,
+            is_open=np.ones(len(layouts), dtype=np.bool_),
+            strategy_times_s=np.full(len(first), np.inf),
             parts=[],
         )
 
-    def run(self, estimating: Estimating) -> Candidates:
-        """Rounds until nothing is left that could be faster, or closer."""
-        several, each = _FASTEST, _FIRST
-        while len(rows := self._faster(several, each)):
-            self._learn(rows, estimating)
-            several, each = min(2 * several, _AT_ONCE), 2 * each
-        if len(rows := self._nearest()):
-            self._learn(rows, estimating)
-        while len(rows := self._closer()):
-            self._learn(rows, estimating)
+    def run(self, estimate: Estimator) -> Candidates:
+        """Estimate in rounds until no open layout could be faster, or closer to fitting."""
+        count, of_class = _FIRST_ROUND, _FIRST_OF_CLASS
+        while len(rows := self._possibly_fastest(count, of_class)):
+            self._estimate(rows, estimate)
+            count, of_class = min(2 * count, _LARGEST_ROUND), 2 * of_class
+        if len(rows := self._least_over()):
+            self._estimate(rows, estimate)
+        while len(rows := self._possibly_closer()):
+            self._estimate(rows, estimate)
         rows = np.concatenate([rows for rows, _ in self.parts])
-        found = Candidates.of_parts([part for _, part in self.parts]).reordered(np.argsort(rows))
-        large = int(np.count_nonzero(self.left & (self.over > 0)))
-        slow = int(np.count_nonzero(self.left)) - large
-        top_time_s = self.sieve.top_time_s
-        return replace(found, too_large=large, too_slow=slow, top_time_s=top_time_s)
+        candidates = Candidates.joined([part for _, part in self.parts])
+        large = int(np.count_nonzero(self.is_open & (self.over > 0)))
+        return replace(
+            candidates.reordered(np.argsort(rows)),
+            too_large=large,
+            too_slow=int(np.count_nonzero(self.is_open)) - large,
+            top_time_s=self.pruner.top_time_s,
+        )
 
-    def _faster(self, several: int, each: int) -> Int:
-        """What can be among the fastest, and some of every kind of which too little is known."""
-        able = np.flatnonzero(self.left & (self.over == 0))
-        least_s, limits_s = self.least_s[able], self.sieve.limits_s()[self.kinds[able]]
-        unknown = ~np.isfinite(limits_s)
-        limits_s = np.where(unknown, self.sieve.top_time_s, limits_s)
-        fast = _lowest(least_s, least_s <= limits_s, several)
-        some = np.flatnonzero(unknown)
-        some = some[_lowest_of_each(least_s[some], self.kinds[able[some]], each)]
-        return able[np.union1d(fast, some)]
+    def _possibly_fastest(self, count: int, of_class: int) -> Int:
+        """Open layouts that can be among the fastest, and some of every class without a limit."""
+        able = np.flatnonzero(self.is_open & (self.over == 0))
+        bounds_s, limits_s = self.bounds_s[able], self.pruner.limits_s()[self.classes[able]]
+        is_unknown = ~np.isfinite(limits_s)
+        limits_s = np.where(is_unknown, self.pruner.top_time_s, limits_s)
+        fast = _lowest(bounds_s, bounds_s <= limits_s, count)
+        unknown = np.flatnonzero(is_unknown)
+        classes = self.classes[able[unknown]]
+        unknown = unknown[_lowest_of_each(bounds_s[unknown], classes, of_class)]
+        return able[np.union1d(fast, unknown)]
 
-    def _nearest(self) -> Int:
-        """Of what cannot fit, what comes closest by its bound, of all and of every kind."""
-        some = np.flatnonzero(self.left & (self.over > 0))
-        over, kinds = self.over[some], self.kinds[some]
-        of_all = _lowest(over, np.ones(len(some), dtype=np.bool_), _CLOSE)
-        return some[np.union1d(of_all, _lowest_of_each(over, kinds, _FIRST))]
+    def _least_over(self) -> Int:
+        """Of the open layouts that cannot fit, the closest of all and of every class."""
+        rows = np.flatnonzero(self.is_open & (self.over > 0))
+        over, classes = self.over[rows], self.classes[rows]
+        of_all = _lowest(over, np.ones(len(rows), dtype=np.bool_), _CLOSEST)
+        return rows[np.union1d(of_all, _lowest_of_each(over, classes, _FIRST_OF_CLASS))]
 
-    def _closer(self) -> Int:
-        """What can come closer to its limits than any of a kind of which nothing fits."""
-        closest = self.sieve.closest[self.kinds]
-        rows = np.flatnonzero(self.left & (closest > 0) & (self.over < closest))
-        return rows[_lowest(self.over[rows], np.ones(len(rows), dtype=np.bool_), _AT_ONCE)]
+    def _possibly_closer(self) -> Int:
+        """Open layouts that can come closer to fitting than any known of their class."""
+        least_over = self.pruner.least_over[self.classes]
+        rows = np.flatnonzero(self.is_open & (least_over > 0) & (self.over < least_over))
+        return rows[_lowest(self.over[rows], np.ones(len(rows), dtype=np.bool_), _LARGEST_ROUND)]
 
-    def _learn(self, rows: Int, estimating: Estimating) -> None:
-        found = estimating(self.layouts.take(rows))
-        self.left[rows] = False
-        self.parts.append((rows, found))
-        self.sieve.learn(found)
-        fitting = rows[found.footprints.fits]
-        np.minimum.at(self.fastest_idea_s, self.ideas[fitting], found.estimates.step_time_s)
-        # twice as many: of those of two frameworks some are twins
-        count = min(2 * self.sieve.scope.top, len(self.fastest_idea_s)) - 1
-        slowest_s = float(np.partition(self.fastest_idea_s, count)[count])
-        self.sieve.top_time_s = min(self.sieve.top_time_s, slowest_s)
+    def _estimate(self, rows: Int, estimate: Estimator) -> None:
+        candidates = estimate(self.layouts.take(rows))
+        self.is_open[rows] = False
+        self.parts.append((rows, candidates))
+        self.pruner.learn(candidates)
+        strategies = self.strategies[rows[candidates.footprints.fits]]
+        np.minimum.at(self.strategy_times_s, strategies, candidates.estimates.step_time_s)
+        # twice as many, because some strategies of two frameworks are the same
+        count = min(2 * self.pruner.scope.top, len(self.strategy_times_s)) - 1
+        slowest_s = float(np.partition(self.strategy_times_s, count)[count])
+        self.pruner.top_time_s = min(self.pruner.top_time_s, slowest_s)
 
 
 def _lowest(values: Float, able: Mask, count: int) -> Int:
-    """Places of the lowest values, so many of those that are able."""
+    """Rows of the lowest values among those that are able."""
     rows = np.flatnonzero(able)
     if len(rows) <= count:
         return rows
     return rows[np.argpartition(values[rows], count)[:count]]
 
 
-def _lowest_of_each(values: Float, kinds: Int, count: int) -> Int:
-    """Places of the lowest values of each kind, so many of each."""
-    order = np.lexsort((values, kinds))
-    sorted_kinds = kinds[order]
-    starts = np.searchsorted(sorted_kinds, sorted_kinds)
+def _lowest_of_each(values: Float, classes: Int, count: int) -> Int:
+    """Rows of the lowest values of each class, `count` of each."""
+    order = np.lexsort((values, classes))
+    sorted_classes = classes[order]
+    starts = np.searchsorted(sorted_classes, sorted_classes)
     return order[np.arange(len(order)) - starts < count]

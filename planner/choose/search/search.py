@@ -1,6 +1,6 @@
-"""Search: every legal layout of a world size, evaluated by the one implementation.
+"""Search every legal layout of a world size: memory first, then the time of those that fit.
 
-Memory comes first, and only what fits is timed; of very many, what bounds do not rule out.
+Of very many layouts, those that lower bounds rule out are not estimated.
 """
 
 from __future__ import annotations
@@ -30,45 +30,48 @@ def search(
     within: Callable[[Layouts], Mask] | None = None,
     scope: SearchScope = SearchScope(),
 ) -> Candidates:
-    """Every legal layout of `world` ranks under one framework, and the step time of what fits.
+    """Search every legal layout of `world` ranks under one framework.
 
-    With `within`, of one kind of layouts: what is tried further is then what could be the fastest
-    of that kind and not of all, and comes of layouts of that kind. Of very many candidates those
-    are estimated that by their bounds can be `scope`.
+    With `within`, only layouts that meet a condition are tried and refined. Of very many layouts,
+    those that an answer within the `scope` cannot need are ruled out by lower bounds.
     """
     check_sequence(scenario.model, scenario.workload)
     check_routing(scenario.model, scenario.workload)
     layouts, dropped = enumerate_layouts(scenario, world)
-    layouts = _kept(layouts, within)
-    estimating = functools.partial(_found, scenario, dropped)
-    found, sieve = estimate_promising(scenario, layouts, estimating, scope)
-    for further in REFINEMENTS:
-        more = _kept(further(found), within)
-        more = more if sieve is None else sieve.passed(more)
-        if len(more):
-            tried = estimating(more)
-            found = found.joined(tried)
-            if sieve is not None:
-                sieve.learn(tried)
-    if sieve is not None:
-        large, slow = found.too_large + sieve.too_large, found.too_slow + sieve.too_slow
-        found = replace(found, too_large=large, too_slow=slow)
-    taken = found.footprints
-    device = int(np.count_nonzero(~taken.fits_device)) + found.too_large
-    host = int(np.count_nonzero(taken.fits_device & ~taken.fits_host))
-    if device:
-        dropped["device memory is exceeded"] = device
-    if host:
-        dropped["host memory is exceeded"] = host
-    if found.too_slow:
-        dropped["by its bound slower than others of its kind"] = found.too_slow
-    return found
+    estimate = functools.partial(_estimate, scenario, dropped)
+    candidates, pruner = estimate_promising(scenario, _restrict(layouts, within), estimate, scope)
+    for refine in REFINEMENTS:
+        refined = _restrict(refine(candidates), within)
+        refined = refined if pruner is None else pruner.promising(refined)
+        if len(refined):
+            estimated = estimate(refined)
+            candidates = Candidates.joined([candidates, estimated])
+            if pruner is not None:
+                pruner.learn(estimated)
+    if pruner is not None:
+        large, slow = candidates.too_large + pruner.too_large, candidates.too_slow + pruner.too_slow
+        candidates = replace(candidates, too_large=large, too_slow=slow)
+    _count_dropped(candidates)
+    return candidates
 
 
-def _kept(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts:
+def _restrict(layouts: Layouts, within: Callable[[Layouts], Mask] | None) -> Layouts:
     return layouts if within is None else layouts.take(np.flatnonzero(within(layouts)))
 
 
-def _found(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Candidates:
-    """What all layouts take, and how long those take that fit."""
+def _estimate(scenario: Scenario, dropped: dict[str, int], layouts: Layouts) -> Candidates:
+    """Memory of all layouts, step time of those that fit."""
     return Candidates(scenario, *fitting(scenario, layouts), dropped)
+
+
+def _count_dropped(candidates: Candidates) -> None:
+    """Count the candidates that do not fit or are ruled out by a bound."""
+    footprints = candidates.footprints
+    no_host_memory = footprints.fits_device & ~footprints.fits_host
+    counts = {
+        "out of device memory": int(np.count_nonzero(~footprints.fits_device))
+        + candidates.too_large,
+        "out of host memory": int(np.count_nonzero(no_host_memory)),
+        "slower than another of its class by a lower bound": candidates.too_slow,
+    }
+    candidates.dropped.update({reason: count for reason, count in counts.items() if count})

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.choose.job import JobSpec
 from planner.choose.job_search import search_job
-from planner.choose.legality import legal
+from planner.choose.legality import legal_layouts
 from planner.choose.preferences import preferences
 from planner.choose.recommendation import recommend
 from planner.choose.search import Candidates, rank_fastest, search
@@ -31,7 +31,6 @@ from planner.cost.memory.footprint import Footprints
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.switches import family
-from planner.describe.layout import Layout
 from planner.tables import Record
 from planner.units import counted
 
@@ -186,9 +185,8 @@ def _derived(
         layouts = closest_to_fitting(sharded)[1].layouts
     else:
         return sharded
-    changed = change(scenario, layouts)
-    is_legal, _ = legal(scenario, changed, set(Layout.model_fields))
-    layouts = changed.take(np.flatnonzero(is_legal & strategy.holds(changed)))
+    layouts = legal_layouts(scenario, change(scenario, layouts))
+    layouts = layouts.take(np.flatnonzero(strategy.holds(layouts)))
     footprints, estimates = fitting(scenario, layouts)
     return replace(candidates, footprints=footprints, estimates=estimates)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.choose.legality import legal
+from planner.choose.legality import legal_layouts
 from planner.choose.preferences import preferences
 from planner.choose.search import Candidates
 from planner.cost.arrays import Mask
@@ -19,7 +19,6 @@ from planner.cost.estimate import Estimate, fitting
 from planner.cost.scenario import Scenario
 from planner.cost.shards.layouts import Layouts
 from planner.describe.framework.framework import Framework
-from planner.describe.layout import Layout
 from planner.errors import PlannerError
 from planner.units import format_bytes, format_seconds
 
@@ -154,7 +153,7 @@ def _nearest(candidates: Candidates, sparing: bool) -> Layouts:
 
 def _fastest(scenario: Scenario, layouts: Layouts) -> Iterator[Estimate]:
     """The fastest legal layout that fits, safe ones first; nothing if none fits."""
-    layouts = layouts.take(np.flatnonzero(legal(scenario, layouts, set(Layout.model_fields))[0]))
+    layouts = legal_layouts(scenario, layouts)
     if not len(layouts):
         return
     _, estimates = fitting(scenario, layouts)

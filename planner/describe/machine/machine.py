@@ -90,9 +90,9 @@ class Machine(Description):
 
     @model_validator(mode="after")
     def _networks_have_names(self) -> Machine:
-        network_names = [network.name for network in self.all_networks]
-        if self.networks and (len(set(network_names)) < len(network_names) or "" in network_names):
-            raise ValueError(f"networks are called {network_names}; give each a name of its own")
+        every = [network.name for network in self.all_networks]
+        if self.networks and (len(set(every)) < len(every) or "" in every):
+            raise ValueError(f"networks are called {every}; give each a name of its own")
         return self
 
     @model_validator(mode="after")
@@ -134,8 +134,9 @@ class Machine(Description):
             )
         if name not in networks:
             raise UnknownNameError("network", name, networks, f"those of {self.name}")
-        fields = {key: n.replaced(frameworks=()).model_dump() for key, n in networks.items()}
-        return self.replaced(network=fields.pop(name), networks=[*fields.values()])
+        others = [n.replaced(frameworks=()).model_dump() for k, n in networks.items() if k != name]
+        chosen = networks[name].replaced(frameworks=()).model_dump()
+        return self.replaced(network=chosen, networks=others)
 
     def network_of(self, framework: str) -> Machine:
         """The machine on the network that jobs of a framework run on, unless one was chosen."""
@@ -151,12 +152,12 @@ class Machine(Description):
 
         Raises UnknownNameError for a name that the machine does not list.
         """
-        systems = {system.name: system for system in self.file_systems}
-        if name and name not in systems:
+        known = {system.name: system for system in self.file_systems}
+        if name and name not in known:
             listing = f"`planner show {self.name}` lists them"
-            raise UnknownNameError("file system", name, systems, listing)
+            raise UnknownNameError("file system", name, known, listing)
         if name:
-            return systems[name]
+            return known[name]
         rated = [system for system in self.file_systems if system.reading]
         return next(iter([*rated, *self.file_systems]), None)
 

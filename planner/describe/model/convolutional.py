@@ -1,7 +1,7 @@
-"""Convolutional networks: stages of convolutions, and the spatial size that each of them sees.
+"""Convolutional: a network of convolutions as stages, with the size of what each of them sees.
 
-A token of such a model is a whole sample. A description states the size of a sample and the
-kernels and strides; all later sizes follow.
+A token of such a model is a whole sample: sequences have one. The size of a picture goes through
+the stages, so that a description states kernels and strides and never a size twice.
 """
 
 from __future__ import annotations
@@ -15,15 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from planner.describe.base import Description, Width
 
-__all__ = [
-    "ConvStage",
-    "Convolution",
-    "Convolutional",
-    "Dense",
-    "Pool",
-    "SizedConvolution",
-    "SizedStage",
-]
+__all__ = ["ConvStage", "Convolution", "Convolutional", "Dense", "Placed", "PlacedStage", "Pool"]
 
 _Edge = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -33,7 +25,7 @@ def _tuple(value: object) -> object:
 
 
 Edges = Annotated[tuple[_Edge, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=3)]
-"""One edge for all dimensions, or one for each dimension."""
+"""An edge for all dimensions, or one for each."""
 
 
 def _at(edges: tuple[int, ...], axis: int) -> int:
@@ -41,19 +33,19 @@ def _at(edges: tuple[int, ...], axis: int) -> int:
 
 
 class Pool(Description):
-    """Pooling at the end of a stage."""
+    """A pooling behind the convolutions of a stage."""
 
     kind: Literal["max", "average"] = "max"
-    """Largest or mean value of the window."""
+    """Which of the places it takes."""
     kernel: Edges
-    """Edge of the window."""
+    """Edge of its window."""
     stride: Edges
-    """Stride of the window."""
+    """Places by which the window moves."""
     padding: int = Field(default=0, ge=0, le=1000)
-    """Padding at every border."""
+    """Places added at every border."""
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial size of the output.
+        """The size behind it.
 
         >>> Pool(kernel=3, stride=2, padding=1).after((112, 112))
         (56, 56)
@@ -65,35 +57,35 @@ class Pool(Description):
 
 
 class Convolution(Description):
-    """A convolution, its normalisation and its activation."""
+    """A convolution with the normalisation and the non-linearity behind it."""
 
     out_channels: Width = Field(ge=1)
     """Output channels."""
     kernel: Edges
-    """Edge of the kernel, or one edge for each dimension."""
+    """Edge of its kernel, or its edges."""
     stride: Edges = (1,)
-    """Stride; a transposed convolution enlarges its input by it."""
+    """Places by which the kernel moves; of a transposed convolution by which the output grows."""
     padding: int | None = Field(default=None, ge=0, le=1000)
-    """Padding at every border; None: as an odd kernel needs to keep the size."""
+    """Places added at every border; none stated: what keeps the size with an odd kernel."""
     dilation: int = Field(default=1, ge=1, le=1000)
-    """Dilation of the kernel."""
+    """Distance of the places that the kernel reads."""
     groups: Width = Field(default=1, ge=1)
-    """Groups of channels."""
+    """Groups of channels that see each other alone."""
     transposed: bool = False
-    """Whether it is a transposed convolution."""
+    """Whether it is a transposed convolution, which enlarges."""
     bias: bool = False
     """Whether it has a bias."""
     norm: Literal["batch", "instance", "none"] = "batch"
-    """Normalisation after the convolution, with scale and shift."""
+    """Normalisation with scale and shift behind it."""
     activation: Literal["relu", "leaky-relu", "none"] = "relu"
-    """Activation after the normalisation; leaky-relu is not in place and keeps its input."""
+    """Non-linearity behind that; a leaky one is not computed in place and keeps its input."""
 
     def taps(self, dimensions: int) -> int:
-        """Elements of the kernel for one pair of channels."""
+        """Places that the kernel reads at once."""
         return math.prod(_at(self.kernel, i) for i in range(dimensions))
 
     def after(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial size of the output.
+        """The size behind it.
 
         >>> Convolution(out_channels=64, kernel=7, stride=2).after((224, 224))
         (112, 112)
@@ -112,37 +104,37 @@ class Convolution(Description):
 
 
 class ConvStage(Description):
-    """`count` equal blocks of convolutions in a row."""
+    """`count` equal blocks of convolutions, one after the other."""
 
     name: str = Field(min_length=1, max_length=100)
-    """Name of the stage."""
+    """What it is called."""
     convolutions: tuple[Convolution, ...] = Field(min_length=1, max_length=100)
-    """Convolutions of one block, in order."""
+    """Its convolutions in order."""
     count: int = Field(default=1, ge=1, le=100_000)
-    """Number of equal blocks; with several, a block must keep the shape of its input."""
+    """How many such blocks; of several each leaves the shape as it is."""
     residual: bool = False
-    """Whether the input is added before the last activation (residual connection), through a 1 x 1
-    convolution with normalisation where channels or size change."""
+    """Whether its input is added before the last non-linearity, through a convolution of one place
+    with a normalisation where channels or size change."""
     joins: str = ""
-    """Earlier stage whose output is concatenated to the output of the first convolution."""
+    """Earlier stage whose output is joined, as more channels, to that of the first convolution."""
     pool: Pool | None = None
-    """Pooling at the end of the stage."""
+    """Pooling at its end."""
 
 
 class Dense(Description):
-    """A fully connected layer after the stages."""
+    """A fully connected layer behind the stages."""
 
     outputs: Width = Field(ge=1)
-    """Width of the output."""
+    """Outputs."""
     activation: Literal["relu", "leaky-relu", "tanh", "none"] = "none"
-    """Activation."""
+    """Non-linearity."""
     dropout: bool = False
-    """Whether dropout follows."""
+    """Whether a dropout follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class SizedConvolution:
-    """A convolution with the sizes of its input and its output."""
+class Placed:
+    """A convolution with what enters it and what leaves it."""
 
     name: str
     of: Convolution
@@ -150,45 +142,45 @@ class SizedConvolution:
     in_places: tuple[int, ...]
     out_places: tuple[int, ...]
     shortcut: bool = False
-    """Whether it is the shortcut of a residual connection."""
+    """Whether it stands beside the others of its stage."""
 
     @property
     def inputs(self) -> int:
-        """Input elements of one sample."""
+        """Elements of a sample that enter it."""
         return self.in_channels * math.prod(self.in_places)
 
     @property
     def outputs(self) -> int:
-        """Output elements of one sample."""
+        """Elements of a sample that leave it."""
         return self.of.out_channels * math.prod(self.out_places)
 
     @property
     def fan_in(self) -> int:
-        """Products that are summed for one output element."""
+        """Elements of which an output is a sum."""
         return self.in_channels // self.of.groups * self.of.taps(len(self.in_places))
 
 
 @dataclass(frozen=True, slots=True)
-class SizedStage:
-    """A stage with the sizes of its input, its convolutions and its output."""
+class PlacedStage:
+    """A stage with the sizes of all that it computes."""
 
     stage: ConvStage
     in_channels: int
     in_places: tuple[int, ...]
-    convolutions: tuple[SizedConvolution, ...]
+    convolutions: tuple[Placed, ...]
     joined: int
-    """Channels concatenated from another stage."""
+    """Channels that another stage joins to it."""
     out_channels: int
     out_places: tuple[int, ...]
 
     @property
     def inputs(self) -> int:
-        """Input elements of one sample."""
+        """Elements of a sample that enter it."""
         return self.in_channels * math.prod(self.in_places)
 
     @property
     def outputs(self) -> int:
-        """Output elements of one sample."""
+        """Elements of a sample that leave it."""
         return self.out_channels * math.prod(self.out_places)
 
 
@@ -200,24 +192,23 @@ class Convolutional(Description):
     in_channels: Width = Field(ge=1)
     """Channels of a sample."""
     size: Edges
-    """Spatial size of a sample: one edge for all dimensions, or one for each."""
+    """Edges of a sample: one for all dimensions, or one for each [places]."""
     stages: tuple[ConvStage, ...] = Field(min_length=2, max_length=10_000)
     """Stages in order."""
     pooled: bool = False
-    """Whether global average pooling precedes the first fully connected layer."""
+    """Whether the mean over all places enters the first fully connected layer, not all of them."""
     dense: tuple[Dense, ...] = Field(default=(), max_length=100)
     """Fully connected layers, each with a bias."""
     loss: Literal["classes", "places", "values"] = "classes"
-    """classes: cross entropy per sample; places: cross entropy per voxel, with Dice; values:
-    regression."""
+    """classes: cross entropy of a sample; places: of every place, with Dice; values: regression."""
 
     @model_validator(mode="after")
     def _check(self) -> Convolutional:
-        list(self.sized_stages())
+        list(self.placed())
         return self
 
-    def sized_stages(self) -> Iterator[SizedStage]:
-        """Yield the stages with their sizes; raise ValueError if a stage does not fit its input."""
+    def placed(self) -> Iterator[PlacedStage]:
+        """Its stages with the sizes that go through them; ValueError where one cannot be."""
         channels, places = self.in_channels, self._places(self.size)
         outputs: dict[str, tuple[int, tuple[int, ...]]] = {}
         for stage in self.stages:
@@ -226,9 +217,9 @@ class Convolutional(Description):
                     f"joins = {stage.joins!r} of stage {stage.name!r} is no stage before it; "
                     f"use one of {', '.join(outputs) or 'none, as it is the first'}"
                 )
-            sized = _size_stage(stage, channels, places, outputs.get(stage.joins))
-            yield sized
-            shape = (sized.out_channels, sized.out_places)
+            found = _placed(stage, channels, places, outputs.get(stage.joins))
+            yield found
+            shape = (found.out_channels, found.out_places)
             if stage.count > 1 and shape != (channels, places):
                 raise ValueError(
                     f"count = {stage.count} of stage {stage.name!r}: its blocks change the shape; "
@@ -240,16 +231,15 @@ class Convolutional(Description):
         return tuple(_at(size, axis) for axis in range(self.dimensions))
 
 
-def _size_stage(
+def _placed(
     stage: ConvStage,
     channels: int,
     places: tuple[int, ...],
     joined: tuple[int, tuple[int, ...]] | None,
-) -> SizedStage:
-    """Compute the sizes of a stage from the shape of its input."""
-    sized: list[SizedConvolution] = []
-    input_shape, width, size = (channels, places), channels, places
-    joined_channels = joined[0] if joined else 0
+) -> PlacedStage:
+    """A stage that such a shape enters."""
+    found, entering, width, size = [], (channels, places), channels, places
+    more = joined[0] if joined else 0
     for number, convolution in enumerate(stage.convolutions):
         if width % convolution.groups or convolution.out_channels % convolution.groups:
             raise ValueError(
@@ -262,8 +252,7 @@ def _size_stage(
                 f"stage {stage.name!r}: a kernel of {convolution.kernel[0]} does not go into "
                 f"{size[0]} places; enlarge the size of samples"
             )
-        name = f"{stage.name}.{number + 1}"
-        sized.append(SizedConvolution(name, convolution, width, size, after))
+        found.append(Placed(f"{stage.name}.{number + 1}", convolution, width, size, after))
         width, size = convolution.out_channels, after
         if joined and number == 0:
             if joined[1] != size:
@@ -271,12 +260,11 @@ def _size_stage(
                     f"stage {stage.name!r} joins {stage.joins!r} of {joined[1]} places to {size}; "
                     "they must be alike"
                 )
-            width += joined_channels
-    if stage.residual and input_shape != (width, size):
+            width += more
+    if stage.residual and entering != (width, size):
         stride = tuple(before // after for before, after in zip(places, size, strict=True))
-        projection = Convolution(out_channels=width, kernel=(1,), stride=stride, activation="none")
-        name = f"{stage.name}.shortcut"
-        sized.append(SizedConvolution(name, projection, *input_shape, size, shortcut=True))
+        one = Convolution(out_channels=width, kernel=(1,), stride=stride, activation="none")
+        found.append(Placed(f"{stage.name}.shortcut", one, *entering, size, shortcut=True))
     if stage.pool is not None:
         size = stage.pool.after(size)
-    return SizedStage(stage, channels, places, tuple(sized), joined_channels, width, size)
+    return PlacedStage(stage, channels, places, tuple(found), more, width, size)

@@ -1,6 +1,6 @@
-"""Refine: options that are tried only on what the plain candidates leave to try.
+"""Refine: options that are tried only on candidates that can gain by them.
 
-Each function takes what was found so far and gives the layouts that are tried besides.
+Each function takes the candidates so far and returns more layouts to try.
 """
 
 from collections.abc import Callable
@@ -27,4 +27,4 @@ REFINEMENTS: tuple[Callable[[Candidates], Layouts], ...] = (
     exchange_heads,
     tile_matrices,
 )
-"""What is tried besides, in this order: each sees what was found before it."""
+"""In this order: each sees the layouts that earlier ones added."""

@@ -6,34 +6,35 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.choose.legality import legal
+from planner.choose.legality import legal_layouts
 from planner.choose.search.candidates import Candidates
 from planner.cost.arrays import among
 from planner.cost.shards.layouts import Layouts
-from planner.describe.layout import RECOMPUTE, Layout
+from planner.describe.layout import RECOMPUTE
 
 __all__ = ["TILES", "offload_activations", "tile_matrices"]
 
 TILES = (4, 16)
-"""Tiles of the largest matrix that are tried."""
+"""Tiles of the largest matrix to try."""
 
 
-def tile_matrices(found: Candidates) -> Layouts:
-    """The last resort where nothing fits: the largest matrix in tiles."""
-    scenario, taken = found.scenario, found.footprints
-    layouts = taken.layouts
-    tried = scenario.framework.tiling and len(layouts) and not taken.fits.any()
-    some = layouts.take(np.flatnonzero(layouts.shards_weights & bool(tried)))
-    return Layouts.joined([replace(some, tiles=np.full(len(some), n)) for n in TILES])
-
-
-def offload_activations(found: Candidates) -> Layouts:
-    """Where nothing fits: activations wait for their backward in host memory."""
-    scenario, taken = found.scenario, found.footprints
-    layouts, modes = taken.layouts, scenario.framework.offload_activations
-    if not modes or not len(layouts) or taken.fits.any():
+def offload_activations(candidates: Candidates) -> Layouts:
+    """Keep activations in host memory between forward and backward."""
+    layouts, modes = (
+        candidates.footprints.layouts,
+        candidates.scenario.framework.offload_activations,
+    )
+    if not modes or not len(layouts) or candidates.footprints.fits.any():
         return layouts.take(np.zeros(0, dtype=np.int64))
-    coded = [RECOMPUTE.index(mode) for mode in modes]
-    some = layouts.take(np.flatnonzero(among(layouts.recompute, coded)))
-    moved = replace(some, offload_activations=np.ones_like(some.recompute))
-    return moved.take(np.flatnonzero(legal(scenario, moved, set(Layout.model_fields))[0]))
+    codes = [RECOMPUTE.index(mode) for mode in modes]
+    layouts = layouts.take(np.flatnonzero(among(layouts.recompute, codes)))
+    offloaded = replace(layouts, offload_activations=np.ones_like(layouts.recompute))
+    return legal_layouts(candidates.scenario, offloaded)
+
+
+def tile_matrices(candidates: Candidates) -> Layouts:
+    """Compute the largest matrix in tiles, with sharded weights."""
+    footprints, layouts = candidates.footprints, candidates.footprints.layouts
+    is_tried = candidates.scenario.framework.tiling and not footprints.fits.any()
+    sharded = layouts.take(np.flatnonzero(layouts.shards_weights & is_tried))
+    return Layouts.joined([replace(sharded, tiles=np.full(len(sharded), n)) for n in TILES])

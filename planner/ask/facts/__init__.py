@@ -1,0 +1,1 @@
+"""What an answer depends on: one change, and every number."""
