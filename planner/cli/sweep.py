@@ -61,14 +61,15 @@ def sweep_command(
     With --into, a journal beside the table keeps what was answered: the same command goes on where
     another was stopped. A question that is refused is a row that says why.
     """
-    from planner.sweeps import sweep as ask
-    from planner.sweeps.progress import Progress as Shown
-
     if dry_run:
         return _show_first(sweep)
-    progress = Shown(shown=True)
+    progress: Progress | None = None
     try:
-        found = ask(
+        import planner.sweeps as sweeps
+        from planner.sweeps.progress import Progress
+
+        progress = Progress(shown=True)
+        result = sweeps.sweep(
             sweep,
             into=into,
             backend=backend,
@@ -78,51 +79,58 @@ def sweep_command(
             progress=progress,
         )
     except KeyboardInterrupt:
-        return _interrupted(progress, into)
+        return _report_interrupt(progress, into)
     if into is None:
         from planner.tables import csv_text
 
-        print(csv_text(found.columns, found.rows), end="")
+        print(csv_text(result.columns, result.rows), end="")
     else:
-        print(_summary(found, into, progress))
+        print(_summary(result, into, progress))
     return FITS
 
 
 def _show_first(path: Path) -> int:
     from planner.sweeps import dry_run
 
-    found, first = dry_run(path)
-    print(f"{counted(len(found.asked), 'question')}: {_ONE[found.kind]} each. The first:")
+    questions, first = dry_run(path)
+    print(f"{counted(len(questions.asked), 'question')}: {_ONE[questions.kind]} each. The first:")
     for name, value in first.items():
         print(f"  {name} = {value}")
-    if (twice := found.num_stated - len(found.asked)) > 0:
-        print(f"{counted(twice, 'question')} stated more than once, and asked once.")
+    if (repeated := questions.num_stated - len(questions.asked)) > 0:
+        print(f"{counted(repeated, 'question')} stated more than once, and asked once.")
     return FITS
 
 
 _ONE = {"plan": "a plan", "estimate": "an estimate", "trace": "a trace"}
 
 
-def _summary(found: Swept, into: Path, progress: Progress) -> str:
-    """What stands in the table now, and what this call did for it."""
+def _summary(result: Swept, into: Path, progress: Progress) -> str:
+    """Count the rows of the table and the answers of this call."""
     waiting = progress.total - progress.done
-    fit = f"{found.num_fitting:,} fit, " if "fits" in found.columns else ""
-    said = (
-        f"{shorten_path(into)}: {counted(len(found.rows), 'row')}, {fit}"
-        f"{found.num_refused:,} refused (column error); {found.num_asked:,} asked now, "
+    fitting = f"{result.num_fitting:,} fit, " if "fits" in result.columns else ""
+    summary = (
+        f"{shorten_path(into)}: {counted(len(result.rows), 'row')}, {fitting}"
+        f"{result.num_refused:,} refused (column error); {result.num_asked:,} asked now, "
         f"{progress.known:,} answered before"
     )
     if waiting:
-        said += f"; {waiting:,} wait for the next call"
-    reasons = Counter(row["error"] for row in found.rows if row["error"])
+        summary += f"; {waiting:,} wait for the next call"
+    reasons = Counter(row["error"] for row in result.rows if row["error"])
     for reason, times in reasons.most_common(1):
-        said += f"\nrefused most often ({times:,}): {reason}"
-    return said
+        summary += f"\nrefused most often ({times:,}): {reason}"
+    return summary
 
 
-def _interrupted(progress: Progress, into: Path | None) -> int:
-    kept = f"{progress.done:,} of {counted(progress.total, 'question')} answered"
-    more = "are kept, and the same command goes on from there"
-    more = more if into else "and none kept; name a table with --into, and they are"
-    print(f"planner: interrupted: {kept} {more}", file=sys.stderr, flush=True)
+def _report_interrupt(progress: Progress | None, into: Path | None) -> int:
+    """Say how many answers are kept, and return the exit code of an interrupt."""
+    if progress is None or not progress.total:
+        message = "no question was asked yet"
+    else:
+        message = f"{progress.done:,} of {counted(progress.total, 'question')} answered "
+        message += (
+            "are kept, and the same command goes on from there"
+            if into
+            else "and none kept; name a table with --into, and they are"
+        )
+    print(f"planner: interrupted: {message}", file=sys.stderr, flush=True)
     return INTERRUPTED

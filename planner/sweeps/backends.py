@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -100,12 +101,15 @@ def _parallel(
     with joblib.parallel_config(backend, n_jobs=jobs, **options):
         chosen, _ = get_active_backend()
         if backend == "loky":
-            calls = (joblib.delayed(_answer_below)(os.getpid(), task) for task in tasks)
+            calls = (joblib.delayed(answer_in_worker)(os.getpid(), task) for task in tasks)
         else:
             calls = (joblib.delayed(answer)(task) for task in tasks)
         if chosen.supports_return_generator:
-            # tasks are made of questions already: joblib is not to put them together
-            yield from joblib.Parallel(batch_size=1, return_as="generator_unordered")(calls)
+            # a task holds several questions already: joblib must not batch tasks
+            parallel = joblib.Parallel(batch_size=1, return_as="generator_unordered")
+            with _interrupts_blocked():  # the workers start here
+                answers = parallel(calls)
+            yield from answers
             return
         with joblib.Parallel(batch_size=1) as parallel:
             width = _WAVE * max(chosen.effective_n_jobs(jobs), 1)
@@ -113,9 +117,34 @@ def _parallel(
                 yield from parallel(wave)
 
 
-def _answer_below(parent: int, task: Task) -> list[Answer]:
-    """Answers of a worker of a process, which ends with it: loky's would wait for minutes."""
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread, so that worker processes inherit the block.
+
+    Ctrl-C reaches every process of a terminal's group: a worker that starts or waits would print
+    a traceback. The signal is delivered to this process at the end of the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as loky_tracker
+
+    # a tracker that starts later would unblock the signal again
+    resource_tracker.ensure_running()
+    loky_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def answer_in_worker(parent: int, task: Task) -> list[Answer]:
+    """Answer a task in a loky worker, which ignores Ctrl-C and ends with its parent."""
     if os.getppid() == parent:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _end_with(parent)
     return answer(task)
 

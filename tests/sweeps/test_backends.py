@@ -23,6 +23,8 @@ from planner.sweeps.journal import journal_of
 from tests.sweeps.asking import FEW, MANY, command, done, written
 
 LIMIT_S = 120
+HELD = 9 * 7
+"""Answers of a held sweep: tasks are of seven questions."""
 
 
 def recorded(table: Path) -> list[str]:
@@ -40,6 +42,37 @@ def is_there(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def held_sweep(folder: Path, table: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A sweep of 216 questions in a process group of its own, which cannot end by itself.
+
+    It is entered when both workers wait and every answer that they gave is recorded.
+    """
+    held = folder / "held"
+    held.mkdir()
+    sweep = written(folder, MANY)
+    line = [sys.executable, "-m", "tests.sweeps.held_sweep", held, "9", sweep, "--into", table]
+    process = subprocess.Popen(
+        [*map(str, line), "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+    )
+    began = time.monotonic()
+    try:
+        while len(waiting := list(held.glob("worker-*"))) < 2 or len(recorded(table)) < HELD:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() - began < LIMIT_S
+            time.sleep(0.02)
+        yield process, [int(path.name.removeprefix("worker-")) for path in waiting]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @contextlib.contextmanager
@@ -81,27 +114,18 @@ def test_cores_find_the_same_and_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     asked = written(tmp_path, MANY)
     whole, killed = tmp_path / "whole.parquet", tmp_path / "killed.parquet"
     assert done(asked, "--into", whole, "--backend", "sequential").returncode == 0
-    line = command(asked, "--into", killed, "--jobs", "2")
-    process = subprocess.Popen(
-        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        began = time.monotonic()
-        while len(recorded(killed)) < 50:
-            assert process.poll() is None, "it was done before it could be killed"
-            assert time.monotonic() - began < LIMIT_S
-            time.sleep(0.02)
-    finally:
+    with held_sweep(tmp_path, killed) as (process, _):
         process.send_signal(signal.SIGKILL)
         process.wait()
+        # its workers end by themselves
+        began = time.monotonic()
+        while is_there(process.pid):
+            assert time.monotonic() - began < LIMIT_S
+            time.sleep(0.1)
     kept = journal_of(killed).read_bytes()
     before = recorded(killed)
-    assert 50 <= len(before) < 216
+    assert len(before) == HELD
     assert not killed.exists()
-    # its workers end by themselves
-    while is_there(process.pid):
-        assert time.monotonic() - began < LIMIT_S
-        time.sleep(0.1)
     again = done(asked, "--into", killed, "--jobs", "2")
     assert again.returncode == 0, again.stderr
     # nothing is lost: what was whole is still there; nothing is repeated: no key is there twice
@@ -120,52 +144,34 @@ def test_cores_find_the_same_and_a_killed_sweep_goes_on(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_a_worker_that_is_killed_ends_a_sweep_in_one_sentence(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
-    line = command(written(tmp_path, MANY), "--into", table, "--jobs", "2")
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    began = time.monotonic()
-    while not recorded(table) and process.poll() is None and time.monotonic() - began < LIMIT_S:
-        time.sleep(0.02)
-    listing = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)]
-    children = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
-    workers = [row.split()[0] for row in children.splitlines() if "LokyProcess" in row]
-    try:
-        os.kill(int(workers[0]), signal.SIGKILL)
+    with held_sweep(tmp_path, table) as (process, workers):
+        os.kill(workers[0], signal.SIGKILL)
         out, err = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
     assert (process.returncode, out) == (2, "")
     last = err.strip().splitlines()[-1]
     assert last.startswith("planner: the backend loky failed (A worker process managed by")
     assert last.endswith("what was answered is kept, and the same call goes on from there")
     assert "Traceback" not in err
-    assert recorded(table)
+    assert len(recorded(table)) == HELD
 
 
 @pytest.mark.alone
 def test_an_interrupted_sweep_says_how_to_go_on(tmp_path: Path) -> None:
     table = tmp_path / "results.csv"
-    line = command(written(tmp_path, MANY), "--into", table, "--jobs", "2")
-    # as a terminal does it: every process of the group gets the signal
-    process = subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    began = time.monotonic()
-    # of two tasks at least one is counted, too
-    while len(recorded(table)) < 10 and process.poll() is None:
-        assert time.monotonic() - began < LIMIT_S
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=LIMIT_S)
+    with held_sweep(tmp_path, table) as (process, _):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to every process of the group
+        out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, "")
-    last = err.strip().splitlines()[-1]
-    said = re.fullmatch(
-        r"planner: interrupted: (\d+) of 216 questions answered are kept, and the same command "
-        "goes on from there",
-        last,
+    lines = err.strip().splitlines()
+    assert lines[-1] == (
+        f"planner: interrupted: {HELD} of 216 questions answered are kept, and the same command "
+        "goes on from there"
     )
-    assert said is not None, err
-    assert "Traceback" not in err
-    assert len(recorded(table)) >= int(said[1]) > 0
+    # no other process says anything
+    assert all(re.match(r"planner: \d+ of 216 questions answered", line) for line in lines[:-1])
+    assert len(recorded(table)) == HELD
+    rest = done(tmp_path / "sweep.json", "--into", table, "--jobs", "2")
+    assert f"{216 - HELD} asked now, {HELD} answered before" in rest.stdout, rest.stderr
 
 
 @pytest.mark.alone
